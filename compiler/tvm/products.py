@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
+import tvm_ffi
+from tvm import sym, tirx
 from tvm.s_tir.dlight.gpu import matmul
 
 from mainspring.compiler.tvm.tiles import Product
+
+WIDE = 4
+"""Elements of 4 bytes that a thread copies at once: 16 bytes."""
 
 
 def only_sum(schedule: Any) -> Any | None:
@@ -37,3 +43,52 @@ def as_product(schedule: Any, total: Any) -> None:
 def size_of(schedule: Any, total: Any) -> Product:
     """Return the extents of a sum's four axes."""
     return Product(*(int(each.dom.extent) for each in schedule.get(total).iter_vars))
+
+
+def wide_of(block: Any) -> int:
+    """Return how many elements a thread may copy at once in a block that copies an operand of a product.
+
+    Neighbours along the block's last axis have to be neighbours in memory, in groups that begin at multiples
+    of 16 bytes.
+    """
+    last = block.iter_vars[-1].var
+    (read,) = block.reads
+    innermost = read.region[-1].min
+    if isinstance(innermost, tirx.FloorMod):
+        innermost = innermost.a if int(innermost.b) % WIDE == 0 else None
+    adjacent = last.same_as(innermost) and int(read.source.ty.shape[-1]) % WIDE == 0
+    return WIDE if adjacent else 1
+
+
+def in_groups(function: Any) -> Any:
+    """Return a scheduled function in which slices of operands are copied in groups of `WIDE` elements.
+
+    What decides whether and from where an element is copied, such as a convolution's padding, is the same
+    for a group; it is written so that TVM sees that, and makes one condition and one load of the group.
+    """
+
+    def store(statement: Any) -> Any:
+        last = statement.indices[-1]
+        if statement.buffer.scope() != "shared" or not isinstance(last, tirx.Var):
+            return statement
+        value = _by_group(statement.value, last)
+        return tirx.BufferStore(statement.buffer, value, statement.indices)
+
+    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, store))
+    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+
+
+def _by_group(value: Any, index: Any) -> Any:
+    """Return the value with ``index`` written as a group's number and a place in the group."""
+    group, place = tirx.Var("group", str(index.ty)), tirx.Var("place", str(index.ty))
+    analyzer = sym.Analyzer()
+    analyzer.bind(place, tvm.ir.Range(0, WIDE))
+    divided = analyzer.simplify(_replaced(value, {index: group * WIDE + place}))
+    return _replaced(divided, {group: index // WIDE, place: index % WIDE})
+
+
+def _replaced(value: Any, variables: dict[Any, Any]) -> Any:
+    def replace(variable: Any) -> Any:
+        return variables.get(variable, variable)
+
+    return tvm_ffi.structural_map(value, (tirx.Var, replace))

@@ -26,7 +26,7 @@ from tvm.s_tir.dlight.gpu import matmul
 
 from mainspring.compiler.artifact.manifest import FP32
 from mainspring.compiler.tvm import gemv, tensor_cores
-from mainspring.compiler.tvm.products import as_product, only_sum, size_of
+from mainspring.compiler.tvm.products import as_product, in_groups, only_sum, size_of, wide_of
 from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked
 
 _MANY, _FEW = 256, 64
@@ -101,7 +101,7 @@ def _arranged(function: Any, processors: int, chosen: Choice | None) -> Any:
         _by_element(schedule, total, _results(schedule, total), processors)
     else:
         return function
-    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+    return in_groups(schedule.mod["main"]).with_attr("tirx.is_scheduled", True)
 
 
 def _has_windows(block: Any) -> bool:
@@ -186,8 +186,7 @@ def _in_tiles(schedule: Any, total: Any, tile: Tile) -> Any:
     stored = schedule.cache_write(total, 0, "local")
     schedule.reverse_compute_at(stored, j_thread, preserve_unit_loops=True)
     for operand in (0, 1):
-        fetched = _fetch(schedule, total, operand, k_slice, tile)
-        matmul.auto_inline_producers(schedule, fetched)
+        _fetch(schedule, total, operand, k_slice, tile)
     if not parts:
         matmul.auto_inline_consumer_chain(schedule, stored)
     schedule.decompose_reduction(total, k_slice)
@@ -197,13 +196,17 @@ def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: Tile) -> Any:
     """Have a block's threads copy a slice of an operand into shared memory, in the operand's order."""
     fetched = schedule.cache_read(total, operand, "shared")
     schedule.compute_at(fetched, at, preserve_unit_loops=True)
-    loops = schedule.get_loops(fetched)[-3:]
-    _, row, column = schedule.split(
-        schedule.fuse(*loops), [None, tile.row_threads, tile.column_threads], preserve_unit_iters=True
+    matmul.auto_inline_producers(schedule, fetched)
+    wide = wide_of(schedule.get(fetched))
+    loop = schedule.fuse(*schedule.get_loops(fetched)[-3:])
+    _, row, column, vector = schedule.split(
+        loop, [None, tile.row_threads, tile.column_threads, wide], preserve_unit_iters=True
     )
     schedule.bind(row, "threadIdx.y")
     schedule.bind(column, "threadIdx.x")
+    if wide > 1:
+        schedule.vectorize(vector)
     if operand == 0:
         # Otherwise all rows of the slice would begin in the same bank of shared memory.
-        schedule.storage_align(fetched, 0, axis=1, factor=tile.depth, offset=1)
+        schedule.storage_align(fetched, 0, axis=1, factor=tile.depth, offset=wide)
     return fetched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,15 +31,15 @@ def weight(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-def convolution(make_model: MakeModel) -> onnx.ModelProto:
+def convolution(make_model: MakeModel, channels: int = CHANNELS) -> onnx.ModelProto:
     """A padded convolution with bias, residual and activation."""
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1] * 4),
         helper.make_node("Add", ["c", "r"], ["s"]),
         helper.make_node("Relu", ["s"], ["y"]),
     ]
-    inputs = {"x": ["n", CHANNELS, WIDTH, WIDTH], "r": ["n", FILTERS, WIDTH, WIDTH]}
-    weights = {"w": weight(FILTERS, CHANNELS, 3, 3), "b": weight(FILTERS)}
+    inputs = {"x": ["n", channels, WIDTH, WIDTH], "r": ["n", FILTERS, WIDTH, WIDTH]}
+    weights = {"w": weight(FILTERS, channels, 3, 3), "b": weight(FILTERS)}
     return make_model(nodes, inputs, {"y": ["n", FILTERS, WIDTH, WIDTH]}, weights)
 
 
@@ -100,3 +101,15 @@ def test_a_function_takes_every_choice_that_it_is_offered(make_model: MakeModel)
         first, *others = generated.calls[name]
         assert len(others) == (choice.parts > 1)
         assert first.block[0] * first.block[1] == choice.tile.threads
+
+
+@pytest.mark.parametrize(("channels", "vectors"), [(CHANNELS, 2), (7, 1)])
+def test_slices_are_copied_in_vectors_where_neighbours_are_adjacent(
+    make_model: MakeModel, tmp_path: Path, channels: int, vectors: int
+) -> None:
+    """Of 7 channels every fourth group would reach into the next pixel; filters are adjacent all the same."""
+    with always(Choice(TILES[2], 2)):
+        case = compile_case(convolution(make_model, channels), 1)
+    copied = set(re.findall(r"\*\(float4\*\)\((\w+_shared)_ptr [^=]*\) = ", case.source))
+    assert len(copied) == vectors
+    check(case, tmp_path)
