@@ -203,7 +203,7 @@ def check_target_names(target: Target, judge: Judge | None = None) -> None:
         raise CompileError(f"engine {target.engine!r} is none of: {', '.join((*MAKERS, AUTO))}")
     if target.device not in (CPU, CUDA):
         raise CompileError(f"device {target.device!r} is none of: {CPU}, {CUDA}")
-    _check_precision(target)
+    check_precision(target)
     if target.engine == AUTO and target.device != CPU and judge is None:
         raise CompileError(
             f"which engine is faster on {target.device} only a measurement there can tell: compile the model "
@@ -211,7 +211,7 @@ def check_target_names(target: Target, judge: Judge | None = None) -> None:
         )
 
 
-def _check_precision(target: Target) -> None:
+def check_precision(target: Target) -> None:
     """Raise `CompileError` unless kernels of the precision can be generated for the target."""
     precision = target.precision
     if precision not in PRECISIONS:

@@ -20,6 +20,7 @@ from mainspring.compiler.artifact.manifest import CUDA, FP32, TVM
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choice import AUTO, Contender, Judged
 from mainspring.compiler.compiled import DEFAULT_ARCH, Target
+from mainspring.compiler.pipeline import check_precision
 from mainspring.compiler.tuning import SECONDS as SECONDS_TO_TUNE
 from mainspring.compiler.tuning import Tuner
 from mainspring.worker.engines.cuda.devices import find_devices
@@ -74,8 +75,9 @@ def judge_for(
     An ``arch`` of None is that of the GPU that chooses, or the usual one. ``tune_seconds`` bounds how long
     kernels are timed on the GPU; None is 0, and the usual bound with the engine ``auto``. Raises
     `CompileError`, which says what is missing and what to do ``instead``, if it takes a GPU and none can be
-    used here.
+    used here; also for a ``precision`` that is not for this engine and device.
     """
+    check_precision(Target(engine, device, arch or DEFAULT_ARCH, precision))
     if (engine, device) != (AUTO, CUDA):
         target = Target(engine, device, arch or DEFAULT_ARCH, precision)
         return _tuned(target, arch, store, tune_seconds or 0), None

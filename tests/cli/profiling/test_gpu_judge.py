@@ -126,6 +126,13 @@ def test_only_a_choice_for_a_gpu_takes_one(store: Store, monkeypatch: pytest.Mon
         judge_for("auto", "cuda", None, store, "do that")
 
 
+def test_a_precision_is_judged_before_a_gpu_is_looked_for(store: Store) -> None:
+    assert judge_for("tvm", "cuda", None, store, "", "tf32")[0].precision == "tf32"
+    for engine, device in (("auto", "cuda"), ("tvm", "cpu"), ("onnxruntime", "cuda")):
+        with pytest.raises(CompileError, match=f"tf32 is for the engine tvm .*not for {engine} on {device}"):
+            judge_for(engine, device, None, store, "do that", "tf32")
+
+
 def test_kernels_are_for_the_gpu_that_chooses(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [FoundDevice(number, "A100", "", arch) for number, arch in enumerate(("sm_80", "sm_90"))]
     monkeypatch.setattr(gpu_judge, "find_devices", find(*gpus))
