@@ -20,6 +20,7 @@ from mainspring.controller.sessions import GatewaySession, SessionTable
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
+from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import (
     LoadOn,
     Operate,
@@ -82,9 +83,7 @@ class Administration:
         elif request.status:
             reply = AdminReply(request.token, status=self.status(now_ns))
         elif request.metrics:
-            reply = AdminReply(
-                request.token, metrics=self._scheduler.metrics(now_ns, len(self._registry.models))
-            )
+            reply = AdminReply(request.token, metrics=self._metrics(now_ns))
         else:
             refusal = self._change(now_ns, gateway, request)
             if refusal is not None:
@@ -204,11 +203,23 @@ class Administration:
             for why, count in worker.dropped.items()
         }
 
+    def _metrics(self, now_ns: int) -> ClusterMetrics:
+        """Return what is counted, and what the workers' GPUs said last."""
+        found = self._scheduler.metrics(now_ns, len(self._registry.models))
+        sessions = self._sessions.workers
+        workers = tuple(
+            msgspec.structs.replace(each, readings=sessions[each.worker].health.readings)
+            if each.worker in sessions
+            else each
+            for each in found.workers
+        )
+        return msgspec.structs.replace(found, workers=workers)
+
     def _with_session(self, worker: WorkerStatus) -> WorkerStatus:
         session = self._sessions.workers.get(worker.worker)
         if session is None:
             return worker
-        notes = (*worker.notes, *session.hello.notes)
+        notes = (*worker.notes, *session.hello.notes, *session.health.notes)
         return msgspec.structs.replace(worker, clock_offset_ns=session.clock.offset_ns, notes=notes)
 
 

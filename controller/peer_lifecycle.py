@@ -18,6 +18,7 @@ from mainspring.controller.registry import MAX_NAME_CHARACTERS, MAX_PAGES, Model
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.events import GatewayLeft, WorkerJoined, WorkerLeft
+from mainspring.messages.metrics import READINGS, DeviceHealth
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import (
     GatewayHello,
@@ -33,6 +34,10 @@ _LOGGER = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
 MAX_REASONS = 64
 """Reasons for which a worker may count messages; a longer list is ignored."""
+MAX_NOTE_CHARACTERS = 500
+"""Of a note about a worker's GPU; the rest is cut off."""
+REASON = re.compile("[a-z_]{0,40}")
+"""A reason for which a GPU's clocks are held down."""
 
 
 def name_fault(name: str) -> str | None:
@@ -120,8 +125,10 @@ class PeerLifecycle:
             self._dropped.count("bad_pong")
             _LOGGER.info("%s: %s", session, error)
             return
-        if isinstance(session, WorkerSession) and len(pong.dropped) <= MAX_REASONS:
-            session.dropped = pong.dropped
+        if isinstance(session, WorkerSession):
+            if len(pong.dropped) <= MAX_REASONS:
+                session.dropped = pong.dropped
+            session.health = _bounded(pong.health) if pong.health is not None else DeviceHealth()
         if session.clock.samples < self._config.join_pongs:
             self._outbox.send(session, session.ping(now_ns))
         elif isinstance(session, WorkerSession) and not session.joined:
@@ -234,3 +241,10 @@ def protocol_detail(theirs: int, ours: int = PROTOCOL_VERSION) -> str:
         f"the controller speaks protocol {ours}, the peer protocol {theirs}; "
         "install the same release of Mainspring on both"
     )
+
+
+def _bounded(health: DeviceHealth) -> DeviceHealth:
+    """Return what may be kept of a worker's words about its GPU: few notes, and readings that are known."""
+    known = [each for each in health.readings if each.name in READINGS and REASON.fullmatch(each.reason)]
+    notes = tuple(note[:MAX_NOTE_CHARACTERS] for note in health.notes[:MAX_REASONS])
+    return DeviceHealth(notes, tuple(known[:MAX_REASONS]))

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from mainspring.controller.clock import ClockOffset
+from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.peers import GatewayHello, Ping, Pong, WorkerHello
 
 RETIRED_REMEMBERED = 1024
@@ -70,6 +71,8 @@ class WorkerSession(Session):
         """The ids of INFERs that were sent to the worker and have no result yet."""
         self.dropped: dict[str, int] = {}
         """Messages that the worker could not use or deliver since it started, by reason."""
+        self.health = DeviceHealth()
+        """Of its GPU, as its last pong told it."""
 
     def owns(self, action_id: int) -> bool:
         """Say whether a result belongs to this session, not to an earlier one of the same worker."""

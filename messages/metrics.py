@@ -35,6 +35,37 @@ class ModelActions(msgspec.Struct, frozen=True):
     """Requests' rows in these INFERs."""
 
 
+READINGS = {
+    "mainspring_gpu_sm_clock_hertz": "Clock of a GPU's multiprocessors.",
+    "mainspring_gpu_temperature_celsius": "Temperature of a GPU.",
+    "mainspring_gpu_power_watts": "Power that a GPU takes.",
+    "mainspring_gpu_memory_used_bytes": "Memory of a GPU that is taken, by whatever process.",
+    "mainspring_gpu_throttled": "1 while this reason holds a GPU's clocks down.",
+    "mainspring_gpu_uncorrected_errors": "Uncorrectable memory errors of a GPU since its driver was loaded.",
+    "mainspring_gpu_remapped_rows": "Rows of a GPU's memory that were replaced for errors.",
+    "mainspring_gpu_xid_errors": "Xid errors that a GPU's driver has reported since the worker started.",
+}
+"""What a GPU's monitor tells: the metric, and what it means."""
+
+
+class Reading(msgspec.Struct, frozen=True, array_like=True):
+    """A number that a GPU's monitor tells."""
+
+    name: str
+    """One of `READINGS`."""
+    value: float
+    reason: str = ""
+    """Of ``mainspring_gpu_throttled``: which."""
+
+
+class DeviceHealth(msgspec.Struct, frozen=True):
+    """What a GPU's monitor said last."""
+
+    notes: tuple[str, ...] = ()
+    """What makes the device unpredictable now, each a sentence for the operator."""
+    readings: tuple[Reading, ...] = ()
+
+
 class WorkerActions(msgspec.Struct, frozen=True):
     """One worker that is connected."""
 
@@ -52,6 +83,8 @@ class WorkerActions(msgspec.Struct, frozen=True):
     """By executor (exec, load): the device's part of actions that ended well, by its own clock."""
     host: dict[str, HistogramCounts] = {}
     """By executor: the rest, from begin to end, in which the host began them and noticed their ends."""
+    readings: tuple[Reading, ...] = ()
+    """What the worker's GPU last said of itself. A state."""
 
 
 class ClusterMetrics(msgspec.Struct, frozen=True):

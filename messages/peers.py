@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
-from mainspring.messages.metrics import ClusterMetrics
+from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec, ServedModel
 
 # --- any peer and the controller ---
@@ -75,6 +75,8 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     dropped: dict[str, int] = {}
     """Messages that the peer could not use or deliver since it started, by why. A gateway reports them in
     its answers about the cluster's status instead."""
+    health: DeviceHealth | None = None
+    """Of a worker's GPU, if it has a monitor."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):

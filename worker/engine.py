@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.messages.actions import Infer, Load
+from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.core.jobs import Reservation
 
@@ -91,6 +92,14 @@ class OwnMemory(Protocol):
     device_kind: str
     """Which of a model's profiles the device has."""
     transfers: Transfers
+
+
+@runtime_checkable
+class Monitored(Protocol):
+    """An `Engine` that watches its device."""
+
+    def health(self) -> DeviceHealth:
+        """Return what was seen last; any thread calls it. Raises `DeviceLost` if the device is lost."""
 
 
 @runtime_checkable

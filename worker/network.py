@@ -18,6 +18,7 @@ from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codec import INPUT, TO_WORKER, BadMessage, encode
 from mainspring.messages.codes import Status
+from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import (
     Describe,
@@ -37,6 +38,7 @@ from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
 from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig
+from mainspring.worker.engine import DeviceLost, Monitored
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import HeldInput, Inputs
@@ -79,7 +81,9 @@ class Network:
         outbox: Outbox,
         notes: list[str],
         watch: StoreWatch | None = None,
+        monitored: Monitored | None = None,
     ) -> None:
+        """``monitored`` watches its device; None if the engine does not."""
         self._config = config
         self._sockets = sockets
         self._executors = executors
@@ -91,6 +95,8 @@ class Network:
         self._outbox = outbox
         self._notes = notes
         self._watch = watch
+        self._monitored = monitored
+        self._health: DeviceHealth | None = None
         now_ns = time.monotonic_ns()
         self._session = ControllerSession(
             now_ns,
@@ -161,7 +167,12 @@ class Network:
         match message:
             case Ping():
                 pong = Pong(
-                    message.sequence, message.sent_ns, now_ns, time.monotonic_ns(), dict(self.dropped)
+                    message.sequence,
+                    message.sent_ns,
+                    now_ns,
+                    time.monotonic_ns(),
+                    dict(self.dropped),
+                    self._health,
                 )
                 self._to_controller(encode(pong))
             case Welcome(protocol=protocol) if protocol != PROTOCOL_VERSION:
@@ -200,6 +211,15 @@ class Network:
             if self._session.welcomed:
                 LOG.info("the files of %s have changed: it can be tried again", model.name)
                 self._to_controller(encode(Restored(model)))
+
+    def _look_at_device(self) -> None:
+        """Take what its monitor saw last; if the device is lost, the worker ends as after a failed EXEC."""
+        if self._monitored is None:
+            return
+        try:
+            self._health = self._monitored.health()
+        except DeviceLost as error:
+            self._executors.broken = self._executors.broken or f"the device is lost: {error}"
 
     def _accept(self, now_ns: int, action: Action) -> None:
         if not self._session.welcomed:
@@ -365,6 +385,7 @@ class Network:
         if self._sockets.controller.connected and self._session.hello_due(now_ns):
             self._greet(now_ns)
         self._look_at_store(now_ns)
+        self._look_at_device()
         self._drop("gateway: input without action", "too old", self._inputs.expire(now_ns))
         if broken := self._sockets.data.ended - self._connections_ended:
             self._connections_ended += broken

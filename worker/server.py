@@ -25,7 +25,7 @@ from mainspring.transport.listener import Listener
 from mainspring.transport.local import PREFIX as LOCAL
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.engine import Engine, Noted, OwnMemory
+from mainspring.worker.engine import Engine, Monitored, Noted, OwnMemory
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors, Outbox
@@ -106,7 +106,8 @@ def _serve(
     executors.start()
     for note in rights.notes:
         LOG.warning("%s", note)
-    network = Network(config, sockets, executors, inputs, outbox, rights.notes, watch)
+    monitored = engine if isinstance(engine, Monitored) else None
+    network = Network(config, sockets, executors, inputs, outbox, rights.notes, watch, monitored)
     if on_ready is not None:
         on_ready(sockets.data_address)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mainspring.gateway.metrics.text import Buckets, family, head, labels
-from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, WorkerActions
+from mainspring.messages.metrics import READINGS, ClusterMetrics, HistogramCounts, WorkerActions
 
 _SECONDS = 1e9
 
@@ -22,6 +22,7 @@ def cluster(metrics: ClusterMetrics) -> Iterator[str]:
     yield from _models(metrics)
     yield from _workers(metrics.workers)
     yield from _parts(metrics)
+    yield from _gpus(metrics.workers)
 
 
 def _models(metrics: ClusterMetrics) -> Iterator[str]:
@@ -115,3 +116,16 @@ def _parts(metrics: ClusterMetrics) -> Iterator[str]:
             for executor, histogram in found.items():
                 own = f'{labels(worker=worker.worker)},executor="{executor}"'
                 yield _lines(buckets, name, own, histogram)
+
+
+def _gpus(workers: tuple[WorkerActions, ...]) -> Iterator[str]:
+    """Yield what GPUs say of themselves, of those that have a monitor."""
+    for name, meaning in READINGS.items():
+        lines = [
+            (labels(worker=worker.worker, **({"reason": each.reason} if each.reason else {})), each.value)
+            for worker in workers
+            for each in worker.readings
+            if each.name == name
+        ]
+        if lines:
+            yield from family(name, "gauge", meaning, lines)

@@ -17,6 +17,7 @@ from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, U
 from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
+from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES, Artifact, ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import (
     AdminReply,
@@ -62,6 +63,8 @@ class Peer:
         self.offset_ns = offset_ns
         self.answers_pings = True
         self.pings = 0
+        self.health: DeviceHealth | None = None
+        """What its pongs say of its device."""
         self.received: list[msgspec.Struct] = []
         self.socket = Client(address, (peer_id or f"{self.kind}:{name}").encode(), role=self.kind)
 
@@ -84,7 +87,9 @@ class Peer:
                 self.pings += 1
                 if self.answers_pings:
                     at_ns = self.now_ns()
-                    self.send(Pong(message.sequence, message.sent_ns, at_ns, self.now_ns()))
+                    self.send(
+                        Pong(message.sequence, message.sent_ns, at_ns, self.now_ns(), health=self.health)
+                    )
                 continue
             self.received.append(message)
             self.on(message)

@@ -13,7 +13,7 @@ from mainspring.console.live import LiveStream
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import OperatorAsked
-from mainspring.messages.metrics import ClusterMetrics
+from mainspring.messages.metrics import ClusterMetrics, DeviceHealth, Reading
 from mainspring.messages.model import ServedModel
 from mainspring.messages.operating import (
     DrainWorker,
@@ -267,3 +267,23 @@ def metrics_of(stage: Stage, gateway: FakeGateway, token: int) -> ClusterMetrics
     assert reply.status is None
     assert reply.metrics is not None
     return reply.metrics
+
+
+def test_what_a_workers_gpu_says_reaches_operators_as_far_as_it_is_known(stage: Stage) -> None:
+    stage.start((spec(),))
+    gateway, worker = stage.cluster("m0")
+    (before,) = stage.status(gateway).workers
+    clock = Reading("mainspring_gpu_sm_clock_hertz", 1e9)
+    unknown = (Reading("made_up", 1.0), Reading("mainspring_gpu_throttled", 1.0, 'x"} 7'))
+    worker.health = DeviceHealth(("GPU at 0: it is hot", "x" * 10_000), (clock, *unknown))
+    stage.until(lambda: stage.status(gateway).workers[0].notes != before.notes)
+    notes = stage.status(gateway).workers[0].notes
+    assert notes[: len(before.notes) + 1] == (*before.notes, "GPU at 0: it is hot")
+    assert len(notes[-1]) < 1_000
+    gateway.send(AdminRequest(901, metrics=True))
+    stage.until(lambda: any(each.token == 901 for each in gateway.all(AdminReply)))
+    (reply,) = [each for each in gateway.all(AdminReply) if each.token == 901]
+    assert reply.metrics is not None
+    assert [each.readings for each in reply.metrics.workers] == [(clock,)]
+    worker.health = None
+    stage.until(lambda: stage.status(gateway).workers[0].notes == before.notes)

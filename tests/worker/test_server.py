@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Open, Prepare, Release, Unload
 from mainspring.messages.codes import Status
+from mainspring.messages.metrics import DeviceHealth, Reading
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome, WorkerHello
 from mainspring.worker.config import MIB, WorkerConfig
-from mainspring.worker.engine import EngineError
+from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.emulated import EmulatedEngine
-from mainspring.worker.server import run
+from mainspring.worker.server import WorkerFailed, run
 from tests.patience import PATIENCE_S
 from tests.worker.peers import MS, Cluster, infer, load, opening, spec
 
@@ -382,3 +383,39 @@ def test_taken_data_address_is_named() -> None:
         config = WorkerConfig(name="w", engine="emulated", io_bytes=MIB, realtime=False, data_address=address)
         with pytest.raises(OSError, match=f"data_address {address}: is taken"):
             run(config, threading.Event())
+
+
+class Watched:
+    """A device that is watched: what is seen of it, and at last that it is lost."""
+
+    def __init__(self) -> None:
+        self.seen: DeviceHealth | DeviceLost = DeviceHealth(("it is hot",), (Reading("celsius", 90.0),))
+
+    def health(self) -> DeviceHealth:
+        """In `Monitored.health`'s place."""
+        if isinstance(self.seen, DeviceLost):
+            raise self.seen
+        return self.seen
+
+
+def test_what_is_seen_of_the_device_is_told_and_a_lost_one_ends_the_worker(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched()
+    monkeypatch.setattr(EmulatedEngine, "health", watched.health, raising=False)
+    cluster = start()
+
+    def pong() -> Pong:
+        cluster.say(Ping(1, 1))
+        return cluster.expect(Pong)
+
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (told := pong().health) is None and time.monotonic() < deadline_s:
+        """The next tick takes it."""
+    assert told == watched.seen
+    watched.seen = DeviceLost("it fell off the bus")
+    assert cluster.expect(Goodbye).detail == "the device is lost: it fell off the bus"
+    cluster.thread.join(PATIENCE_S)
+    (failure,) = cluster.failures
+    assert isinstance(failure, WorkerFailed)
+    cluster.failures.clear()

@@ -29,7 +29,7 @@ def _cuda(config: WorkerConfig, device: int) -> Engine:
         raise ValueError(f"engine {config.engine!r} is none of a GPU's: {', '.join(CUDA_ENGINES)}")
     from mainspring.worker.engines.cuda.driver import open_driver
     from mainspring.worker.engines.cuda.engine import CudaEngine
-    from mainspring.worker.engines.cuda.nvml import notes_about, try_states
+    from mainspring.worker.engines.cuda.nvml import notes_about, try_reader, try_states
 
     if config.engine == "tvm":
         # A module's kernels are loaded with it, not each at its first launch, which may hold up all else that
@@ -38,7 +38,9 @@ def _cuda(config: WorkerConfig, device: int) -> Engine:
     # Before this process uses the GPU: in a container it could not find itself in the list of processes.
     states = try_states()
     driver = open_driver(device)
-    return CudaEngine(config, driver, notes=notes_about(driver.bus_id(), states))
+    reader = try_reader(driver.bus_id())
+    notes = notes_about(driver.bus_id(), states, watched=reader is not None)
+    return CudaEngine(config, driver, notes=notes, reader=reader)
 
 
 def _onnxruntime(config: WorkerConfig) -> Engine:

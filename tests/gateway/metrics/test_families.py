@@ -8,7 +8,7 @@ from mainspring.gateway.metrics.cluster import cluster
 from mainspring.gateway.metrics.families import as_triton, by_model, model_labels, outcomes
 from mainspring.gateway.metrics.series import Series
 from mainspring.messages.codes import Reason
-from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, WorkerActions
+from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, Reading, WorkerActions
 from mainspring.telemetry.bounded import OTHER
 from tests.gateway.metrics.test_text import parsed
 
@@ -127,6 +127,23 @@ def test_a_workers_time_on_its_device_and_beside_it() -> None:
     assert found["mainspring_action_device_seconds_sum"] == {own: 0.005}
     assert found["mainspring_action_device_seconds_bucket"][(own[0], ("le", "0.002"), own[1])] == 3
     assert found["mainspring_action_host_seconds_bucket"][(own[0], ("le", "0.001"), own[1])] == 4
+
+
+def test_what_a_gpu_says_of_itself() -> None:
+    told = (
+        Reading("mainspring_gpu_sm_clock_hertz", 1.98e9),
+        Reading("mainspring_gpu_throttled", 1.0, "power"),
+        Reading("mainspring_gpu_throttled", 0.0, "hardware"),
+    )
+    worker = WorkerActions("w", "nvidia-h100", 8, 3, {}, {}, readings=told)
+    found = parsed("".join(cluster(ClusterMetrics((1,), (1,), (1,), (), (worker,), 0, 0, (1,)))))
+    own = ("worker", "w")
+    assert found["mainspring_gpu_sm_clock_hertz"] == {(own,): 1.98e9}
+    assert found["mainspring_gpu_throttled"] == {
+        (("reason", "power"), own): 1,
+        (("reason", "hardware"), own): 0,
+    }
+    assert "mainspring_gpu_power_watts" not in found
 
 
 def test_a_cluster_without_workers_has_no_lines_of_any() -> None:

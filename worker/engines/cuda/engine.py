@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, Manifest
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
+from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
@@ -34,11 +36,14 @@ from mainspring.worker.engines.cuda.copies import IoCopies, Loader
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.host_weights import HostWeights, reserve_for
 from mainspring.worker.engines.cuda.memory import SESSION_BYTES, DeviceMemory, Wanted
+from mainspring.worker.engines.cuda.monitor import GpuMonitor, StateReader
 from mainspring.worker.engines.cuda.opening import AUTO, Opener
 from mainspring.worker.engines.cuda.programs import Bound, Program, Times
 
 LOG = logging.getLogger(__name__)
 
+IDLE_NS = 500_000_000
+"""Time without work after which the device is asked whether it answers."""
 READ_BYTES = 16 << 20
 """Bytes of a weights file that are read and hashed at a time."""
 
@@ -71,10 +76,12 @@ class CudaEngine:
         driver: Driver,
         folder: Path | None = None,
         notes: tuple[str, ...] = (),
+        reader: StateReader | None = None,
     ) -> None:
         """Allocate all memory; ``folder`` is where workers agree on their weights.
 
-        ``notes`` say what makes the GPU's timing unpredictable. Raises `EngineError` if memory is too small.
+        ``notes`` say what makes the GPU's timing unpredictable; ``reader`` reads its state while it serves.
+        Raises `EngineError` if memory is too small.
         """
         driver.attach()
         self.notes = notes
@@ -113,6 +120,10 @@ class CudaEngine:
         self._open_stored(config.engine, stored)
         self._stored = frozenset(self._programs)
         """Programs that stay open without a model."""
+        self._used_ns = time.monotonic_ns()
+        """When the device was last given work."""
+        self._monitor = GpuMonitor(reader, self._probe)
+        self._monitor.start()
 
     def fetch(self, model: ModelSpec) -> bool:
         """Read the weights; return whether the executable is open (`engine.OpensAlone`).
@@ -172,6 +183,7 @@ class CudaEngine:
     def load(self, action: Load) -> int:
         """Copy the weights."""
         self._attach()
+        self._used_ns = time.monotonic_ns()
         prepared = self._prepared[action.model]
         addresses = [self._memory.page(page) for page in action.pages]
         try:
@@ -191,6 +203,7 @@ class CudaEngine:
     def execute(self, action: Infer, io: Reservation) -> int:
         """Launch the batch behind its inputs, begin copying its outputs back, and wait for its end."""
         driver, stream = self._driver, self._exec
+        self._used_ns = time.monotonic_ns()
         try:
             driver.attach()
             bound = self._bound[action.model]
@@ -206,6 +219,7 @@ class CudaEngine:
 
     def close(self) -> None:
         """Release everything, as far as the device still accepts it."""
+        self._monitor.stop()
         try:
             self._attach()
         except EngineError as error:
@@ -222,6 +236,25 @@ class CudaEngine:
                 step()
             except Exception as error:
                 LOG.warning("not all of the GPU's memory could be released: %s", error)
+
+    def health(self) -> DeviceHealth:
+        """See `mainspring.worker.engine.Monitored`."""
+        return self._monitor.health()
+
+    def _probe(self) -> None:
+        """Ask a device that has nothing to do whether it answers; raise `DeviceLost` if it does not.
+
+        While it works, its work tells, and the question could hold it up.
+        """
+        if time.monotonic_ns() - self._used_ns < IDLE_NS or self._alone.locked():
+            return
+        self._attach()
+        try:
+            self._driver.memory()
+        except RuntimeError as error:
+            reason = self._explain(error)
+            if isinstance(reason, DeviceLost):
+                raise reason from error
 
     def bound(self, name: str) -> Bound:
         """Return a resident model's program, for measurements; raise `KeyError` for another."""

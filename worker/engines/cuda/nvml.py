@@ -6,11 +6,17 @@ It needs the driver and the extra ``cuda``, but no context on a GPU, so any proc
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 from mainspring import extras
 from mainspring.worker.engines.cuda.numa import normal_bus_id
 from mainspring.worker.engines.cuda.state import GpuState, Process, problems
+
+MOST_XIDS = 1_000
+"""Xid errors after which no more are counted."""
 
 
 class NvmlMissing(RuntimeError):
@@ -34,12 +40,86 @@ def try_states() -> list[GpuState] | str:
         return str(error)
 
 
-def notes_about(bus_id: str, states: list[GpuState] | str) -> tuple[str, ...]:
-    """Return, for the operator, what makes the timing of the GPU at this place on the bus unpredictable."""
+def notes_about(bus_id: str, states: list[GpuState] | str, *, watched: bool = False) -> tuple[str, ...]:
+    """Return, for the operator, what makes the timing of the GPU at this place on the bus unpredictable.
+
+    If it is ``watched`` from now on, that is only what can't be told later: who used it before.
+    """
     if isinstance(states, str):
         return (f"the state of the GPU at {bus_id} is not known ({states})",)
-    found = (problems(state) for state in states if state.bus_id == bus_id)
-    return tuple(f"GPU at {bus_id}: {each.found}; {each.costs}" for each in next(found, []))
+    found = [state for state in states if state.bus_id == bus_id][:1]
+    if watched:
+        found = [
+            GpuState(index=each.index, name=each.name, bus_id=bus_id, processes=each.processes)
+            for each in found
+        ]
+    return tuple(
+        f"GPU at {bus_id}: {each.found}; {each.costs}" for state in found for each in problems(state)
+    )
+
+
+class Reader:
+    """Reads the state of one GPU again and again, and collects its Xid errors."""
+
+    def __init__(self, nvml: Any, bus_id: str) -> None:
+        """Find the GPU at this place on the bus; raise `NvmlMissing` if NVML has none there."""
+        self._nvml = nvml
+        self._xids: list[int] = []
+        try:
+            nvml.nvmlInit()
+            self._driver = _text(nvml.nvmlSystemGetDriverVersion())
+            states = [_state(nvml, index, self._driver) for index in range(nvml.nvmlDeviceGetCount())]
+        except nvml.NVMLError as error:
+            raise NvmlMissing(f"NVIDIA's driver does not answer: {error}") from error
+        found = [state.index for state in states if state.bus_id == bus_id]
+        if not found:
+            nvml.nvmlShutdown()
+            raise NvmlMissing(f"NVML has no GPU at {bus_id}")
+        self._index = found[0]
+        self._events = self._register()
+
+    def read(self) -> GpuState:
+        """Return the present state, without processes: the worker is one; raise `NvmlMissing`."""
+        self._collect()
+        try:
+            state = _state(self._nvml, self._index, self._driver)
+        except self._nvml.NVMLError as error:
+            raise NvmlMissing(f"NVIDIA's driver does not answer: {error}") from error
+        return msgspec.structs.replace(state, processes=(), xids=tuple(self._xids))
+
+    def close(self) -> None:
+        """Give NVML back."""
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+    def _register(self) -> Any:
+        """Ask for Xid errors; None where the driver does not tell them."""
+        nvml = self._nvml
+        try:
+            events = nvml.nvmlEventSetCreate()
+            handle = nvml.nvmlDeviceGetHandleByIndex(self._index)
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except (nvml.NVMLError, AttributeError):
+            return None
+        return events
+
+    def _collect(self) -> None:
+        """Take note of the Xid errors that have come; a time-out is how NVML says that there is none."""
+        if self._events is None:
+            return
+        with suppress(self._nvml.NVMLError):
+            while len(self._xids) < MOST_XIDS:
+                self._xids.append(int(self._nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
+
+
+def try_reader(bus_id: str) -> Reader | None:
+    """Return a reader of the GPU at this place on the bus, or None where NVML can't be used."""
+    try:
+        import pynvml
+
+        return Reader(pynvml, bus_id)
+    except (ImportError, NvmlMissing):
+        return None
 
 
 def states_of(nvml: Any) -> list[GpuState]:
@@ -71,6 +151,7 @@ def _state(nvml: Any, index: int, driver: str) -> GpuState:
     memory = ask("nvmlDeviceGetMemoryInfo")
     ecc, mig = ask("nvmlDeviceGetEccMode"), ask("nvmlDeviceGetMigMode")
     persistence = ask("nvmlDeviceGetPersistenceMode")
+    remapped = ask("nvmlDeviceGetRemappedRows")
     return GpuState(
         index=index,
         name=_text(nvml.nvmlDeviceGetName(handle)),
@@ -81,6 +162,7 @@ def _state(nvml: Any, index: int, driver: str) -> GpuState:
         used_bytes=int(memory.used) if memory is not None else 0,
         sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        power_w=_watts(ask("nvmlDeviceGetPowerUsage")),
         power_limit_w=_watts(ask("nvmlDeviceGetPowerManagementLimit")),
         power_limit_default_w=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit")),
         temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
@@ -89,6 +171,9 @@ def _state(nvml: Any, index: int, driver: str) -> GpuState:
         uncorrected_errors=ask(
             "nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         ),
+        remapped_rows=None if remapped is None else int(remapped[0]) + int(remapped[1]),
+        remap_pending=remapped is not None and bool(remapped[2]),
+        remap_failed=remapped is not None and bool(remapped[3]),
         mig=None if mig is None else bool(mig[0]),
         persistence=None if persistence is None else bool(persistence),
         prohibited=ask("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED,

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from mainspring.messages.metrics import Reading
+
 GIB = 1 << 30
 
 THROTTLING = {
@@ -21,6 +23,16 @@ THROTTLING = {
     0x80: "a power brake of its machine",
 }
 """NVML's reasons for clocks below the requested one; idling and a clock set by the operator are left out."""
+
+THROTTLE_LABELS = {
+    0x04: "power",
+    0x08: "hardware",
+    0x10: "other_gpus",
+    0x20: "temperature",
+    0x40: "temperature_hardware",
+    0x80: "power_brake",
+}
+"""The same for metrics."""
 
 CLOCK_SHARE = 0.98
 """Share of the highest clock below which an idle GPU with locked clocks does not fall."""
@@ -48,6 +60,7 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: int = 0
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
+    power_w: float | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
     temperature_c: int | None = None
@@ -55,6 +68,13 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     ecc: bool | None = None
     uncorrected_errors: int | None = None
     """Counted since the driver was loaded."""
+    remapped_rows: int | None = None
+    """Rows of memory that were replaced for errors."""
+    remap_pending: bool = False
+    """Whether a row waits for the next reset to be replaced."""
+    remap_failed: bool = False
+    xids: tuple[int, ...] = ()
+    """Xid errors that the driver has reported since it is asked for them."""
     mig: bool | None = None
     persistence: bool | None = None
     prohibited: bool = False
@@ -174,6 +194,25 @@ def _memory_and_bus(state: GpuState) -> list[Problem]:
                 f"nvidia-smi -i {state.index} --gpu-reset while nothing uses it; replace it if they return",
             )
         )
+    if state.remap_failed or state.remap_pending:
+        what = "could not be replaced" if state.remap_failed else "waits to be replaced"
+        remedy = "replace the GPU" if state.remap_failed else f"nvidia-smi -i {state.index} --gpu-reset"
+        found.append(
+            Problem(
+                f"a faulty row of its memory {what}",
+                "an error there ends the worker",
+                f"{remedy} while nothing uses it",
+            )
+        )
+    if state.xids:
+        numbers = ", ".join(map(str, state.xids[-5:]))
+        found.append(
+            Problem(
+                f"its driver has reported Xid {numbers}",
+                "it may have lost work, and may not answer any more",
+                "look the number up in NVIDIA's Xid documentation, and into `dmesg`",
+            )
+        )
     width, most = state.pcie_width, state.pcie_width_max
     if width is not None and most is not None and width < most:
         found.append(
@@ -184,3 +223,22 @@ def _memory_and_bus(state: GpuState) -> list[Problem]:
             )
         )
     return found
+
+
+def readings(state: GpuState) -> tuple[Reading, ...]:
+    """Return a GPU's state as numbers for metrics; what its driver does not report is left out."""
+    clock = None if state.sm_clock_mhz is None else state.sm_clock_mhz * 1e6
+    found = {
+        "mainspring_gpu_sm_clock_hertz": clock,
+        "mainspring_gpu_temperature_celsius": state.temperature_c,
+        "mainspring_gpu_power_watts": state.power_w,
+        "mainspring_gpu_memory_used_bytes": state.used_bytes,
+        "mainspring_gpu_uncorrected_errors": state.uncorrected_errors,
+        "mainspring_gpu_remapped_rows": state.remapped_rows,
+        "mainspring_gpu_xid_errors": len(state.xids),
+    }
+    throttled = [
+        Reading("mainspring_gpu_throttled", float(bool(state.throttle_mask & bit)), label)
+        for bit, label in THROTTLE_LABELS.items()
+    ]
+    return (*(Reading(name, float(value)) for name, value in found.items() if value is not None), *throttled)

@@ -48,7 +48,8 @@ def put_in(gpu: FakeGpu) -> None:
         "open_driver": (drivers, lambda _: driver),
         "try_states": (nvml, list),
         "monotonic_ns": (profiling, lambda: driver.now_ns),
-        "notes_about": (nvml, lambda *_: ()),
+        "notes_about": (nvml, lambda *_, **_more: ()),
+        "try_reader": (nvml, lambda _: None),
         "get_available_providers": (
             onnxruntime,
             lambda: ["CPUExecutionProvider"] if gpu.graph_ns is None else [PROVIDER],

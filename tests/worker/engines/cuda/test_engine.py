@@ -402,6 +402,15 @@ def test_names_of_gpus_become_device_kinds() -> None:
     assert kind_of("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
 
 
+def test_a_device_that_works_is_not_asked(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.resident("a", (0, 1))
+    bench.check("a", rows(1))
+    before = len(bench.driver.calls)
+    bench.engine._probe()
+    assert len(bench.driver.calls) == before
+
+
 def test_handles_of_stored_graphs_are_left_out_of_the_pages(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     free = TOTAL - 2 * MIB - 16 * MIB

@@ -48,6 +48,15 @@ def test_whoever_calls_first_hears_that_the_device_is_lost(
         call(bench)
 
 
+def test_a_device_that_has_nothing_to_do_is_asked_whether_it_answers(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.engine._probe()
+    monkeypatch.setattr("mainspring.worker.engines.cuda.engine.IDLE_NS", 0)
+    with pytest.raises(DeviceLost, match=ILLEGAL):
+        bench.engine._probe()
+
+
 def test_closing_raises_nothing_and_leaves_the_other_workers(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -43,6 +43,9 @@ def test_a_gpu_that_is_left_alone_has_no_problem() -> None:
         ({"persistence": False}, "persistence mode is off", "-pm 1"),
         ({"prohibited": True}, "PROHIBITED", "-c DEFAULT"),
         ({"pcie_width": 8}, "8 lanes of 16", "slot"),
+        ({"remap_pending": True}, "waits to be replaced", "--gpu-reset"),
+        ({"remap_pending": True, "remap_failed": True}, "could not be replaced", "replace the GPU"),
+        ({"xids": (79, 31)}, "Xid 79, 31", "dmesg"),
         ({"processes": (Process(77, 2 * GIB),)}, "77 (2.0 GiB)", "CUDA_VISIBLE_DEVICES"),
     ],
 )
@@ -96,6 +99,8 @@ class Nvml:
             "nvmlDeviceGetComputeMode": 0,
             "nvmlDeviceGetCurrPcieLinkWidth": 16,
             "nvmlDeviceGetMaxPcieLinkWidth": 16,
+            "nvmlDeviceGetPowerUsage": 312_500,
+            "nvmlDeviceGetRemappedRows": [1, 2, 0, 0],
             "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=7, usedGpuMemory=None)],
             "nvmlDeviceGetGraphicsRunningProcesses": [SimpleNamespace(pid=7, usedGpuMemory=5)],
         }
@@ -135,7 +140,8 @@ def test_the_state_is_what_nvml_says_and_none_where_it_does_not() -> None:
     assert state == GpuState(
         index=0, name="NVIDIA H200", uuid="GPU-1234", bus_id="0000:3b:00.0", driver="580.159",
         total_bytes=141 * GIB, used_bytes=GIB, sm_clock_mhz=345, sm_clock_max_mhz=1980,
-        power_limit_w=700.0, power_limit_default_w=700.0, temperature_c=31, throttle_mask=0x20, ecc=True,
+        power_w=312.5, power_limit_w=700.0, power_limit_default_w=700.0, temperature_c=31,
+        throttle_mask=0x20, ecc=True, remapped_rows=3,
         uncorrected_errors=0, mig=None, persistence=True, pcie_width=16, pcie_width_max=16,
         processes=(Process(7, 5),),
     )  # fmt: skip

@@ -1,0 +1,153 @@
+"""What is seen of a GPU while it serves: problems that come and go, numbers, and a device that is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.messages.metrics import READINGS
+from mainspring.worker.engine import DeviceLost
+from mainspring.worker.engines.cuda.monitor import GpuMonitor
+from mainspring.worker.engines.cuda.nvml import NvmlMissing, Reader, notes_about
+from mainspring.worker.engines.cuda.state import GpuState, Process, readings
+from tests.patience import PATIENCE_S
+from tests.worker.engines.cuda.test_state import GOOD, Nvml, NvmlError
+
+
+class States:
+    """A reader of given states, one after the other; the last one stays."""
+
+    def __init__(self, *states: GpuState | NvmlMissing) -> None:
+        self.states = list(states)
+        self.closed = False
+
+    def read(self) -> GpuState:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(state, NvmlMissing):
+            raise state
+        return state
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def nothing() -> None:
+    """The device answers."""
+
+
+def test_a_problem_is_told_with_how_long_it_has_lasted_until_it_is_gone() -> None:
+    held = [msgspec.structs.replace(GOOD, throttle_mask=0x04, sm_clock_mhz=mhz) for mhz in (1500, 1400)]
+    monitor = GpuMonitor(States(GOOD, *held, GOOD), nothing)
+    monitor.look(10.0)
+    assert monitor.health().notes == ()
+    monitor.look(11.0)
+    (note,) = monitor.health().notes
+    assert note.startswith("GPU at 0000:3b:00.0: its clocks are held down by its power limit; ")
+    monitor.look(14.0)
+    assert "its power limit (for 3 s); " in monitor.health().notes[0]
+    monitor.look(15.0)
+    assert monitor.health().notes == ()
+
+
+def test_a_state_that_can_not_be_read_is_a_note_and_the_next_one_is_read() -> None:
+    monitor = GpuMonitor(States(NvmlMissing("it does not answer"), GOOD), nothing)
+    monitor.look(1.0)
+    assert "can't be read any more: it does not answer" in monitor.health().notes[0]
+    monitor.look(2.0)
+    assert monitor.health().notes == ()
+
+
+def test_a_device_that_does_not_answer_is_lost_for_whoever_asks() -> None:
+    def lost() -> None:
+        raise DeviceLost("it fell off the bus")
+
+    reader = States(GOOD)
+    monitor = GpuMonitor(reader, lost, interval_s=0.001)
+    monitor.start()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not reader.closed and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    for _ in range(2):
+        with pytest.raises(DeviceLost, match="fell off the bus"):
+            monitor.health()
+    monitor.stop()
+
+
+def test_a_monitor_that_is_stopped_gives_the_drivers_back() -> None:
+    looked = threading.Event()
+    reader = States(GOOD)
+    monitor = GpuMonitor(reader, looked.set, interval_s=0.001)
+    monitor.start()
+    assert looked.wait(PATIENCE_S)
+    monitor.stop()
+    assert reader.closed
+
+
+def test_readings_are_those_that_are_known_and_that_the_driver_reports() -> None:
+    found = readings(msgspec.structs.replace(GOOD, power_w=312.5, throttle_mask=0x20, xids=(79,)))
+    values = {(each.name.removeprefix("mainspring_gpu_"), each.reason): each.value for each in found}
+    assert values["sm_clock_hertz", ""] == 1.98e9
+    assert values["power_watts", ""] == 312.5
+    assert values["throttled", "temperature"] == 1
+    assert values["throttled", "power"] == 0
+    assert values["xid_errors", ""] == 1
+    assert ("remapped_rows", "") not in values
+    assert {each.name for each in found} <= READINGS.keys()
+
+
+class Watched(Nvml):
+    """An NVML that tells Xid errors."""
+
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.xids: list[int] = []
+
+    def nvmlEventSetCreate(self) -> str:  # noqa: N802
+        return "events"
+
+    def nvmlDeviceRegisterEvents(self, handle: int, kinds: int, events: str) -> None:  # noqa: N802
+        assert (handle, kinds, events) == (100, 8, "events")
+
+    def nvmlEventSetWait_v2(self, events: str, timeout_ms: int) -> Any:  # noqa: N802
+        assert (events, timeout_ms) == ("events", 0)
+        if not self.xids:
+            raise NvmlError("time-out")
+        return msgspec.defstruct("Event", [("eventData", int)])(self.xids.pop(0))
+
+
+def test_xid_errors_are_collected_and_processes_left_out() -> None:
+    nvml = Watched()
+    reader = Reader(nvml, "0000:3b:00.0")
+    assert reader.read().xids == ()
+    nvml.xids = [31, 79]
+    state = reader.read()
+    assert (state.xids, state.processes) == ((31, 79), ())
+    assert (state.power_w, state.remapped_rows, state.remap_pending) == (312.5, 3, False)
+    assert reader.read().xids == (31, 79)
+    reader.close()
+    assert nvml.open == 0
+
+
+def test_a_driver_without_events_is_read_without_them() -> None:
+    reader = Reader(Nvml(), "0000:3b:00.0")
+    assert reader.read().sm_clock_mhz == 345
+
+
+def test_a_gpu_that_nvml_does_not_have_is_not_watched() -> None:
+    nvml = Watched()
+    with pytest.raises(NvmlMissing, match=r"no GPU at 0000:99:00\.0"):
+        Reader(nvml, "0000:99:00.0")
+    assert nvml.open == 0
+
+
+def test_only_who_used_it_before_is_told_at_the_start_of_a_gpu_that_is_watched() -> None:
+    state = msgspec.structs.replace(GOOD, ecc=False, processes=(Process(77, 1 << 30),))
+    (note,) = notes_about(GOOD.bus_id, [state], watched=True)
+    assert "processes use it: 77" in note
+    assert len(notes_about(GOOD.bus_id, [state])) == 2

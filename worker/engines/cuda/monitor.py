@@ -1,0 +1,107 @@
+"""Watching a GPU while it serves: its state through NVML once a second, and whether it still answers.
+
+A thread of its own reads, so that neither EXEC nor the network waits for the driver's monitor. A device that
+is lost shows in the next EXEC; while there is none, the monitor asks the device itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from mainspring.messages.metrics import DeviceHealth
+from mainspring.worker.engine import DeviceLost
+from mainspring.worker.engines.cuda.nvml import NvmlMissing
+from mainspring.worker.engines.cuda.state import GpuState, Problem, problems, readings
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+"""Time between two looks."""
+
+
+class StateReader(Protocol):
+    """What reads a GPU's state: `nvml.Reader`."""
+
+    def read(self) -> GpuState:
+        """Return the present state; raise `NvmlMissing` if it can't be read."""
+
+    def close(self) -> None:
+        """Give the monitor of the driver back."""
+
+
+class GpuMonitor:
+    """A thread that looks at one GPU; any thread may ask for `health`."""
+
+    def __init__(
+        self, reader: StateReader | None, probe: Callable[[], None], interval_s: float = INTERVAL_S
+    ) -> None:
+        """``probe`` raises `DeviceLost` if the device does not answer any more; it may do nothing."""
+        self._reader = reader
+        self._probe = probe
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._since_s: dict[str, float] = {}
+        """Since when each problem has been seen, by what it costs: what is found may have other numbers."""
+        self._health = DeviceHealth()
+        self._lost: DeviceLost | None = None
+        self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and give the driver's monitor back."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def health(self) -> DeviceHealth:
+        """Return what was seen last; raise `DeviceLost` if the device is lost."""
+        if self._lost is not None:
+            raise self._lost
+        return self._health
+
+    def look(self, now_s: float) -> None:
+        """Read the state and ask the device whether it answers; ``now_s`` is of any clock that goes on."""
+        if self._reader is not None:
+            try:
+                state = self._reader.read()
+            except NvmlMissing as error:
+                self._health = DeviceHealth((f"the GPU's state can't be read any more: {error}",))
+            else:
+                notes = self._notes(state, problems(state), now_s)
+                self._health = DeviceHealth(notes, readings(state))
+        try:
+            self._probe()
+        except DeviceLost as error:
+            LOG.error("the GPU does not answer any more: %s", error)
+            self._lost = error
+            self._stop.set()
+
+    def _notes(self, state: GpuState, found: list[Problem], now_s: float) -> tuple[str, ...]:
+        before, self._since_s = self._since_s, {}
+        notes = []
+        for each in found:
+            since_s = self._since_s[each.costs] = before.get(each.costs, now_s)
+            if each.costs not in before:
+                LOG.warning("GPU at %s: %s; %s", state.bus_id, each.found, each.costs)
+            lasted = f" (for {now_s - since_s:.0f} s)" if now_s - since_s >= 1 else ""
+            notes.append(f"GPU at {state.bus_id}: {each.found}{lasted}; {each.costs}")
+        for costs in before.keys() - self._since_s.keys():
+            LOG.info("GPU at %s: no longer so that %s", state.bus_id, costs)
+        return tuple(notes)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            try:
+                self.look(time.monotonic())
+            except Exception:
+                LOG.exception("the GPU can't be watched any more")
+                break
+        if self._reader is not None:
+            self._reader.close()
