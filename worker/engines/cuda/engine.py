@@ -91,11 +91,7 @@ class CudaEngine:
         self.device_kind = config.device_kind if config.device_kind != CPU else kind_of(driver.name())
         self._memory = DeviceMemory(driver, _wanted(config, self._store, stored))
         self.pages = self._memory.pages
-        self._io_address = driver.allocate_host(config.io_bytes)
-        self.io: Bytes = np.ctypeslib.as_array(
-            (ctypes.c_uint8 * config.io_bytes).from_address(self._io_address)
-        )
-        self.io[:] = 0
+        self._io_address, self.io = _pinned(driver, config.io_bytes)
         self.transfers = IoCopies(driver, self._io_address, self._memory.io)
         self._loader = Loader(driver, self._memory, config.load_chunk_bytes)
         self._exec = driver.stream(urgent=True)
@@ -330,6 +326,14 @@ class CudaEngine:
     def _explain(self, error: Exception) -> Exception:
         """Return what an error of the driver means; other errors are returned unchanged."""
         return self._driver.explain(error) if isinstance(error, RuntimeError | KeyError) else error
+
+
+def _pinned(driver: Driver, size: int) -> tuple[int, Bytes]:
+    """Return the address of pinned host memory, and the memory, all zeros."""
+    address = driver.allocate_host(size)
+    memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    memory[:] = 0
+    return address, memory
 
 
 def kind_of(name: str) -> str:
