@@ -24,7 +24,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
-.PHONY: policies experiments predictability gpu-check request-path
+.PHONY: policies experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -192,6 +192,9 @@ predictability: $(STAMP) native ## Measure figure 2 on this device: one inferenc
 
 gpu-check: $(STAMP) native ## Check on a GPU what needs one, in under eight minutes; ARGS=--rehearse without a GPU
 	$(BIN)/python -m mainspring.experiments.gpu_check $(ARGS)
+
+gpu-bundle: $(ASSEMBLES) ## Write out/gpu_check.pyz: gpu-check for a GPU machine without a network, in one file
+	$(BIN)/python -m mainspring.experiments.gpu_check.bundle $(ARGS)
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites
 	$(BIN)/python -m mainspring.experiments.onnx_suites $(ARGS)

@@ -23,9 +23,7 @@ from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed, clear
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.model import ModelSpec, Profile
-from mainspring.telemetry.plots import draw_report
 from mainspring.telemetry.report import flat, write_json
 from mainspring.telemetry.summary import LogSummary, OverUnder, analyse_log
 from mainspring.traces.arrival import SECOND_NS, WorkloadError
@@ -117,6 +115,9 @@ def _run_alone(options: DemoOptions, console: Console) -> DemoReport:
     title = f"{recipe.kind.value}, {len(specs)} models on one CPU core, SLO {options.slo_ms:g} ms"
     fields = {"title": title, **flat(summary, analysis.summary, capacity, facts)}
     write_json(options.output / "summary.json", fields)
+    # Imported here, since `at_load` is also used where there is no Matplotlib.
+    from mainspring.telemetry.plots import draw_report
+
     draw_report(options.output / "report.png", title, summary, analysis)
     table = result_table(title, summary, analysis.summary, capacity)
     return DemoReport(fields, table, summary.missing == 0)
@@ -177,6 +178,9 @@ def fill_store(folder: Path, say: Callable[[str], None]) -> list[ModelSpec]:
 
     ``say`` gets a line for each architecture when its copies are there.
     """
+    # Imported here, since `at_load` is also used where there is no ONNX.
+    from mainspring.compiler.zoo.copies import compile_zoo
+
     store = Store(folder)
     specs = []
     for architecture in ARCHITECTURES:

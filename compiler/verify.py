@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,10 @@ import numpy.typing as npt
 from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
 from mainspring.compiler.artifact.manifest import FP16, FP32, TF32, Verification
-from mainspring.compiler.reference import Prepared
 from mainspring.messages.model import TensorSpec
+
+if TYPE_CHECKING:
+    from mainspring.compiler.reference import Prepared
 
 RELATIVE_TOLERANCE = 1e-3
 """Part of each output element by which it may differ."""

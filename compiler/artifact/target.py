@@ -10,8 +10,6 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-import onnxruntime
-
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import CPU, TVM, ExecutableInfo
 
@@ -60,6 +58,9 @@ def check_target(info: ExecutableInfo, remedy: str) -> None:
     if info.engine == TVM:
         _check_kernels(info, remedy)
         return
+    # Imported here, so that executables for a GPU are checked without it.
+    import onnxruntime
+
     found = (instruction_set(), onnxruntime.__version__)
     if (info.instruction_set, info.onnxruntime) != found:
         raise StoreError(

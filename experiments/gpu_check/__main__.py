@@ -14,10 +14,11 @@ from rich.console import Console
 
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.figures.experiment import make_console
+from mainspring.experiments.gpu_check.bundle import contents
 from mainspring.experiments.gpu_check.isolation import run_alone
 from mainspring.experiments.gpu_check.parts import PARTS, least_s, patience_s
 from mainspring.experiments.gpu_check.rehearsal import bindings
-from mainspring.experiments.gpu_check.settings import OUTPUT, Settings, rehearsal
+from mainspring.experiments.gpu_check.settings import OUTPUT, Settings, rehearsal, the_zoo
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, good, markdown, not_run, summary, table
 from mainspring.telemetry.report import write_json
 from mainspring.worker.engines.cuda.devices import find_devices
@@ -143,19 +144,20 @@ def main(
         bool,
         typer.Option("--rehearse", help="Run every check on a device that is not there, with small models."),
     ] = False,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Check the models of an unpacked bundle; gpu_check.pyz gives it.")
+    ] = None,
 ) -> None:
     """Check on a GPU what can't be proven without one, and print one table."""
     console = make_console()
     names = parse_parts(only)
-    settings = rehearsal(output)
     if rehearse:
         os.environ[BINDINGS] = bindings.__name__
     budget_s = budget or (COMPILE_S if arch else BUDGET_S)
     if arch:
         settings = beforehand(names, arch, device, output)
-    elif not rehearse:
-        settings = Settings(folder=str(output), device=device)
-        reason = missing(device)
+    else:
+        settings, reason = on_device(device, output, bundle, rehearse)
         if reason:
             console.print(f"gpu-check can't run: {reason}", highlight=False, markup=False)
             console.print("Nothing was checked. --rehearse runs every check without a GPU.", highlight=False)
@@ -168,6 +170,25 @@ def main(
     verdicts = publish(settings, run_all(settings, names, budget_s, console), title, console)
     if not satisfied(names, verdicts):
         raise typer.Exit(1)
+
+
+def on_device(device: str, output: Path, bundle: Path | None, rehearse: bool) -> tuple[Settings, str]:
+    """Return settings for a device, and why it can't be checked here, with what would help, if it can't."""
+    if rehearse:
+        settings, reason = rehearsal(output), ""
+    else:
+        # The architectures of a bundle are known from its files alone.
+        known = the_zoo() if bundle is None else ()
+        settings = Settings(folder=str(output), device=device, architectures=known)
+        reason = missing(device)
+    if bundle is None or reason:
+        return settings, reason
+    try:
+        found = contents.read_bundle(bundle)
+        there = find_devices()[int(settings.device.partition(":")[2])]
+        return contents.with_bundle(settings, bundle, found, contents.suitable(found, there.arch)), ""
+    except (contents.BundleError, DriverMissing) as error:
+        return settings, str(error)
 
 
 def missing(device: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings
-from mainspring.worker.engines.cuda.onnxruntime_program import PROVIDER
 from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
 
 
@@ -15,6 +14,8 @@ def unavailable(settings: Settings, engine: str) -> str:
         return ""
     try:
         import onnxruntime
+
+        from mainspring.worker.engines.cuda.onnxruntime_program import PROVIDER
     except ImportError:
         return "ONNX Runtime is not installed here"
     providers = onnxruntime.get_available_providers()

@@ -70,7 +70,8 @@ def check_compiling(settings: Settings) -> list[Verdict]:
     began_s = time.monotonic()
     waiting = [job for job in jobs_of(settings) if not is_kept(settings, job)]
     kept = len(jobs_of(settings)) - len(waiting)
-    done, late, errors = compile_all(settings, waiting, arch, began_s + settings.compile_s)
+    targets = [msgspec.structs.replace(settings, arch=arch)]
+    done, late, errors = compile_all(targets, waiting, began_s + settings.compile_s)
     put_second(settings)
     took = f"{len(done)} models in {time.monotonic() - began_s:.0f} s, {kept} were there already"
     found = [told("compiled" + (f" for {arch}" if arch else ""), took)]
@@ -113,9 +114,12 @@ def is_kept(settings: Settings, job: Job) -> bool:
 
 
 def compile_all(
-    settings: Settings, jobs: Sequence[Job], arch: str, end_s: float
+    targets: Sequence[Settings], jobs: Sequence[Job], end_s: float
 ) -> tuple[list[Job], list[Job], list[tuple[Job, str]]]:
-    """Return what was compiled by ``end_s``, what was not, and what can't be, with the reason."""
+    """Compile each model for all targets; ``arch`` of their settings is what for.
+
+    Returns what was compiled by ``end_s``, what was not, and what can't be, with the reason.
+    """
     cores = len(os.sched_getaffinity(0))
     spawn = multiprocessing.get_context("spawn")
     waiting, done, errors = list(jobs), [], []
@@ -124,7 +128,7 @@ def compile_all(
         while (waiting or running) and time.monotonic() < end_s:
             while waiting and len(running) < max(1, cores // 2):
                 job = waiting.pop(0)
-                process = spawn.Process(target=compile_one, args=(settings, job, arch), daemon=True)
+                process = spawn.Process(target=compile_one, args=(targets, job), daemon=True)
                 process.start()
                 running[process] = job
             for process in [process for process in running if not process.is_alive()]:
@@ -132,7 +136,7 @@ def compile_all(
                 if process.exitcode == 0:
                     done.append(job)
                 else:
-                    errors.append((job, reason_of(settings, job)))
+                    errors.append((job, reason_of(targets[0], job)))
             time.sleep(0.05)
     finally:
         for process in running:
@@ -140,17 +144,21 @@ def compile_all(
     return done, [*running.values(), *waiting], errors
 
 
-def compile_one(settings: Settings, job: Job, arch: str) -> None:
-    """Compile one model in this process; leave the reason in a file if that can't be."""
-    path = _reason_path(settings, job)
+def compile_one(targets: Sequence[Settings], job: Job) -> None:
+    """Compile one model in this process; leave the reason in a file if that can't be.
+
+    What the targets have in common is done once.
+    """
+    path = _reason_path(targets[0], job)
     path.unlink(missing_ok=True)
     try:
-        target = Target(job.engine, CUDA if settings.on_gpu else CPU, precision=job.precision)
-        target = msgspec.structs.replace(target, arch=arch or target.arch)
-        store = Store(settings.store(job.engine))
-        compile_model(
-            model_of(settings, job), job.name, store, job.batch_sizes, source_of(settings, job), target=target
-        )
+        for each in targets:
+            if is_kept(each, job):
+                continue
+            target = Target(job.engine, CUDA if each.on_gpu else CPU, precision=job.precision)
+            target = msgspec.structs.replace(target, arch=each.arch or target.arch)
+            model, store, source = model_of(each, job), Store(each.store(job.engine)), source_of(each, job)
+            compile_model(model, job.name, store, job.batch_sizes, source, target=target)
     except Exception as error:
         traceback.print_exc()
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Are the outputs those of ONNX Runtime? Every model of the zoo, at a small and a larger batch size."""
+"""Are the outputs those of the reference? Every model of the zoo, at a small and a larger batch size."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
-import onnx
-import onnxruntime
 
-from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
+from mainspring.cli.profiling.lone_device import LoneDevice, device_for
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.verify import RELATIVE_TOLERANCE, SCALE_TOLERANCE
-from mainspring.compiler.zoo import build
+from mainspring.experiments.gpu_check.references import Array, Reference, reference_of
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
 from mainspring.messages.model import ModelSpec
 
-Array = npt.NDArray[np.generic]
-
 
 def check_outputs(settings: Settings, engine: str) -> Iterator[Verdict]:
-    """Compare every model that the engine's store holds with stock ONNX Runtime on the CPU.
+    """Compare every model that the engine's store holds with its reference.
 
     Yields a line for each, and at last what is judged.
     """
@@ -36,7 +31,7 @@ def check_outputs(settings: Settings, engine: str) -> Iterator[Verdict]:
     with device_for(list(specs.values()), settings.config(engine), copies=1) as device:
         for name, spec in specs.items():
             try:
-                worst[name] = compare(device, spec, build(name), settings.few_sizes)
+                worst[name] = compare(device, spec, reference_of(settings, spec), settings.few_sizes)
                 yield told(f"  {name}, engine {engine}", f"off by {worst[name]:.3g} tolerances")
             except Exception as error:
                 traceback.print_exc()
@@ -69,25 +64,20 @@ def verdicts(
     ]
 
 
-def compare(device: LoneDevice, spec: ModelSpec, model: onnx.ModelProto, sizes: Sequence[int]) -> float:
+def compare(device: LoneDevice, spec: ModelSpec, reference: Reference, sizes: Sequence[int]) -> float:
     """Return how far the outputs are off at worst, in tolerances; infinite for those that are no numbers."""
-    session = stock_session(model)
     device.prepare(spec)
     try:
         device.load(spec)
-        return max(compare_batch(device, spec, session, size) for size in sizes)
+        return max(compare_batch(device, spec, reference, size) for size in sizes)
     finally:
         device.release(spec)
 
 
-def compare_batch(
-    device: LoneDevice, spec: ModelSpec, session: onnxruntime.InferenceSession, size: int
-) -> float:
+def compare_batch(device: LoneDevice, spec: ModelSpec, reference: Reference, size: int) -> float:
     """Return how far the outputs of one batch of a resident model are off, in tolerances."""
-    rows = random_rows(spec, size, seed=size)
-    names = [tensor.name for tensor in spec.outputs]
-    expected = session.run(names, {t.name: row for t, row in zip(spec.inputs, rows, strict=True)})
-    found = device.run(spec, size, rows)
+    inputs, expected = reference(size)
+    found = device.run(spec, size, inputs)
     return max(in_tolerances(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
 
 
@@ -99,11 +89,6 @@ def in_tolerances(found: Array, expected: Array) -> float:
     off = np.abs(ours - theirs) / np.maximum(tolerated, np.finfo(np.float64).tiny)
     largest = float(off.max(initial=0.0))
     return largest if np.isfinite(largest) else np.inf
-
-
-def stock_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """Return ONNX Runtime as it comes, on the CPU, for the original model."""
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def _tolerance() -> str:

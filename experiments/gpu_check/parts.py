@@ -18,7 +18,6 @@ from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.loading import check_loading
-from mainspring.experiments.gpu_check.models import check_compiling
 from mainspring.experiments.gpu_check.outputs import check_outputs
 from mainspring.experiments.gpu_check.pinning import check_pinning
 from mainspring.experiments.gpu_check.settings import TVM, Settings
@@ -36,6 +35,18 @@ class Part(NamedTuple):
     """Beside what the settings say that it takes; then its process is ended."""
     least_s: float = 5.0
     """With less of the budget left it is not begun. What it can do less of in less time counts little."""
+
+
+def all_models(settings: Settings) -> Iterable[Verdict]:
+    """Complete the models of a bundle, or compile them."""
+    # Imported here, since what compiles is not there where a bundle is checked.
+    if settings.bundle:
+        from mainspring.experiments.gpu_check.bundle.drawing import check_drawing
+
+        return check_drawing(settings)
+    from mainspring.experiments.gpu_check.models import check_compiling
+
+    return check_compiling(settings)
 
 
 def all_outputs(settings: Settings) -> Iterator[Verdict]:
@@ -65,7 +76,7 @@ def graphs_if_any(settings: Settings) -> Iterable[Verdict]:
 PARTS: dict[str, Part] = {
     # The first to use the GPU: libraries come from a cold disk, and the driver may have to wake.
     "device": Part(tell_device, 60),
-    "compile": Part(check_compiling, 30),
+    "compile": Part(all_models, 30),
     "outputs": Part(all_outputs, 90),
     "load": Part(check_loading, 40),
     "exec": Part(check_executing, 80, 50),

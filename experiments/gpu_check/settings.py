@@ -11,6 +11,8 @@ from mainspring.worker.config import WorkerConfig
 
 OUTPUT = Path("out/gpu-check")
 TVM, ONNXRUNTIME = "tvm", "onnxruntime"
+STORES = "stores"
+"""The folder of a bundle with its stores."""
 LARGE = "one-large-tensor"
 """What the model is called whose weights are one tensor of many pages."""
 LARGE_SIZES = (1, 4)
@@ -39,6 +41,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     realtime: bool = True
     limit_s: float = 3600.0
     """When a check's process is ended. One that takes long does less, if it could not do all by then."""
+    bundle: str = ""
+    """Folder of an unpacked bundle, whose models are checked; empty for models that are compiled here."""
     rehearsed: bool = False
     """Whether the GPU is one that is not there: what would be judged is told as rehearsed."""
 
@@ -104,7 +108,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def store(self, engine: str) -> Path:
-        """Return the folder of an engine's model store."""
+        """Return the folder of an engine's model store; a bundle has one for each architecture."""
+        if self.bundle:
+            return Path(self.bundle) / STORES / self.arch
         return Path(self.folder) / f"store-{engine}"
 
     def config(self, engine: str | None = None, store: Path | None = None) -> WorkerConfig:

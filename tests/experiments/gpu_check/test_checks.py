@@ -23,6 +23,7 @@ from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.models import jobs_of
 from mainspring.experiments.gpu_check.outputs import check_outputs, compare
+from mainspring.experiments.gpu_check.references import stock
 from mainspring.experiments.gpu_check.settings import LARGE, ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, told
 from mainspring.messages.model import ModelSpec
@@ -62,8 +63,8 @@ def test_outputs_of_the_zoo_are_onnx_runtimes(settings: Settings) -> None:
 def test_outputs_of_another_model_are_seen(settings: Settings) -> None:
     spec = Store(settings.store(ONNXRUNTIME)).manifest("digits").spec()
     with device(settings, "digits") as opened:
-        assert compare(opened, spec, build("digits", 0), (1, 2)) < 1
-        assert compare(opened, spec, build("digits", 7), (1, 2)) > 100
+        assert compare(opened, spec, stock(build("digits", 0), spec), (1, 2)) < 1
+        assert compare(opened, spec, stock(build("digits", 7), spec), (1, 2)) > 100
 
 
 def test_load_is_compared_with_as_many_bytes(settings: Settings) -> None:

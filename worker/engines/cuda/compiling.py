@@ -38,7 +38,7 @@ def image_for(driver: Driver, store: Store, manifest: Manifest, plans: Plans) ->
         raise EngineError(f"the executable is for {plans.target}; compile the model for a GPU: --device cuda")
     arch = driver.arch()
     code = kernels_path(store, manifest, plans, CUBIN)
-    if code is not None and _runs(plans.arch, arch):
+    if code is not None and runs_code(plans.arch, arch):
         return code.read_bytes()
     ptx = kernels_path(store, manifest, plans, PTX)
     if ptx is not None and _number(ptx_arch(plans.arch)) <= _number(arch):
@@ -90,7 +90,7 @@ def _keep(path: Path, content: bytes) -> None:
         LOG.info("compiled kernels can't be kept in %s: %s", path, error.strerror)
 
 
-def _runs(code: str, device: str) -> bool:
+def runs_code(code: str, device: str) -> bool:
     """Whether machine code of an architecture runs on a device; code such as ``sm_90a`` on that one alone."""
     made, there = _number(code), _number(device)
     if code.endswith("a"):
