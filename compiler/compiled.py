@@ -72,6 +72,8 @@ class Target(msgspec.Struct, frozen=True):
     """The architecture of the GPU that kernels are generated for."""
     precision: str = FP32
     """What products on the GPU are rounded to: one of `PRECISIONS`."""
+    processors: int = 0
+    """Multiprocessors of the GPU; 0 for as many as GPUs of its architecture usually have."""
     tuner: Tuner | None = None
     """Knows or finds out which kernels are fast there; None: the compiler's model alone chooses."""
 
@@ -132,10 +134,10 @@ class TvmArtifact(Artifact):
     def __init__(self, prepared: Prepared, batch_sizes: Sequence[int], target: Target) -> None:
         """Raise `CompileError` for a model that TVM can't compile, or if TVM is not installed."""
         model = _tvm_model(prepared, batch_sizes)
-        self._local = model.build(CPU, target.arch, target.precision)
+        self._local = model.build(CPU, target.arch, target.precision, processors=target.processors)
         built = self._local
         if target.device != CPU:
-            built = model.build(CUDA, target.arch, target.precision, target.tuner)
+            built = model.build(CUDA, target.arch, target.precision, target.tuner, target.processors)
         super().__init__(_info(built, prepared, target.device), built.weights)
         self.content = built.content
         self.kernels = built.files

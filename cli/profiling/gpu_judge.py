@@ -91,7 +91,7 @@ def judge_for(
     target = Target(engine, device, arch or gpu.arch or DEFAULT_ARCH, precision)
     if target.arch == gpu.arch:
         tuner = _tuner(store, SECONDS_TO_TUNE if tune_seconds is None else tune_seconds)
-        target = msgspec.structs.replace(target, tuner=tuner)
+        target = msgspec.structs.replace(target, processors=gpu.processors, tuner=tuner)
     return target, GpuJudge(store)
 
 
@@ -112,7 +112,8 @@ def _tuned(target: Target, arch: str | None, store: Store, seconds: float) -> Ta
         ) from None
     if arch not in (None, gpu.arch):
         raise CompileError(f"kernels for {arch} can't be timed on this GPU, an {gpu.arch}: leave --arch out")
-    return msgspec.structs.replace(target, arch=gpu.arch, tuner=_tuner(store, seconds))
+    tuner = _tuner(store, seconds)
+    return msgspec.structs.replace(target, arch=gpu.arch, processors=gpu.processors, tuner=tuner)
 
 
 def _tuner(store: Store, seconds: float) -> Tuner:

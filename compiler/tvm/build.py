@@ -90,13 +90,22 @@ class Model:
             packed = pack(self._architecture.packing, parts.weights)
         self._weights = (*packed, *self._architecture.constants)
 
-    def build(self, target: str, arch: str = "", precision: str = FP32, tuner: Tuner | None = None) -> Built:
+    def build(
+        self,
+        target: str,
+        arch: str = "",
+        precision: str = FP32,
+        tuner: Tuner | None = None,
+        processors: int = 0,
+    ) -> Built:
         """Return the artifact for ``cpu``, or for ``cuda`` and an ``arch`` such as ``sm_90``.
 
         Kernels for the CPU round the factors that those for ``arch`` round. ``tuner`` knows or finds out
-        which kernels in FP32 are fast on that architecture.
+        which kernels in FP32 are fast on that architecture. ``processors``: the GPU's multiprocessors, 0 for
+        as many as usual.
         """
-        plans, files = self._architecture.build(target, arch, precision, tuner)
+        processors = processors or (processors_of(arch) if arch else 0)
+        plans, files = self._architecture.build(target, arch, precision, tuner, processors)
         tensors = tuple(
             GraphTensor(f"w{index}", str(array.dtype), array.shape)
             for index, array in enumerate(self._weights)
@@ -119,21 +128,22 @@ class _Architecture:
         self.packing = self._lowered[batch_sizes[0]].packing
         before = len(self.packing.ret_ty.fields)
         self._constants, self.constants = _shared_constants(self._lowered, before)
-        self._built: dict[tuple[str, str, str, Tuner | None], tuple[Plans, dict[str, bytes]]] = {}
+        self._built: dict[tuple[str, str, str, Tuner | None, int], tuple[Plans, dict[str, bytes]]] = {}
 
     def build(
-        self, target: str, arch: str, precision: str, tuner: Tuner | None
+        self, target: str, arch: str, precision: str, tuner: Tuner | None, processors: int
     ) -> tuple[Plans, dict[str, bytes]]:
         """Return plans and files of kernels for a target."""
         # Without rounding kernels for the CPU are the same for every GPU.
-        key = (target, "" if target == CPU and precision == FP32 else arch, precision, tuner)
+        plain = target == CPU and precision == FP32
+        key = (target, "" if plain else arch, precision, tuner, 0 if plain else processors)
         if key not in self._built:
             with tvm_errors():
-                self._built[key] = self._generate(target, arch, precision, tuner)
+                self._built[key] = self._generate(target, arch, precision, tuner, processors)
         return self._built[key]
 
     def _generate(
-        self, target: str, arch: str, precision: str, tuner: Tuner | None
+        self, target: str, arch: str, precision: str, tuner: Tuner | None, processors: int
     ) -> tuple[Plans, dict[str, bytes]]:
         functions = {
             _symbol(size, name): function
@@ -143,13 +153,11 @@ class _Architecture:
         if target == CPU:
             if precision != FP32:
                 functions = {
-                    name: rounded(function, processors_of(arch), precision)
-                    for name, function in functions.items()
+                    name: rounded(function, processors, precision) for name, function in functions.items()
                 }
             generated = generate_cpu(functions, cpu_target(), schedule_cpu)
             files = {SHARED_OBJECT: shared_object(generated.code)}
         else:
-            processors = processors_of(arch)
             # Tiles of tensor cores have no variants.
             known = tuner if precision == FP32 else None
             chosen = _measured(functions, processors, arch, known) if known is not None else {}

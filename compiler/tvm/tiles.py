@@ -8,8 +8,10 @@ one block going through its slices, each of which waits for memory once.
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
+_LOGGER = logging.getLogger(__name__)
 _PROCESSORS = {
     "sm_70": 80,
     "sm_75": 40,
@@ -98,8 +100,15 @@ _MOST_SHARE = 4
 
 
 def processors_of(arch: str) -> int:
-    """Return the multiprocessors that a server's GPU of an architecture such as ``sm_90`` has."""
-    return _PROCESSORS.get(arch.rstrip("af"), _PROCESSORS["sm_90"])
+    """Return the multiprocessors that a server's GPU of an architecture such as ``sm_90`` has.
+
+    Of an unknown architecture those of an H100 are assumed, which the log says.
+    """
+    known = _PROCESSORS.get(arch.rstrip("af"))
+    if known is None:
+        known = _PROCESSORS["sm_90"]
+        _LOGGER.warning("how many multiprocessors a GPU of %s has is not known; %d are assumed", arch, known)
+    return known
 
 
 def ranked(product: Product, processors: int) -> tuple[Choice, ...]:

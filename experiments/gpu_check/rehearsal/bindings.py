@@ -14,6 +14,7 @@ from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 MEMORY_BYTES = 16 << 30
 """Of which only what is written takes memory of the host."""
 KERNEL_NS = 5_000
+PROCESSORS = 132
 
 
 class AnyKernel(dict[str, Kernel]):
@@ -47,10 +48,10 @@ def count_devices() -> int:
     return 1
 
 
-def describe_device(device: int) -> tuple[str, str, str]:
+def describe_device(device: int) -> tuple[str, str, str, int]:
     """See `Bindings`."""
     driver = open_device(device)
-    return driver.name(), driver.bus_id(), driver.arch()
+    return driver.name(), driver.bus_id(), driver.arch(), PROCESSORS
 
 
 @functools.cache

@@ -151,13 +151,14 @@ def test_kernels_are_timed_where_there_is_a_gpu_and_time(
         judge_for("tvm", "cuda", None, store, "", tune_seconds=5)
     with pytest.raises(CompileError, match="--device cuda, and --engine tvm or auto"):
         judge_for("auto", "cpu", None, store, "", tune_seconds=5)
-    monkeypatch.setattr(gpu_judge, "find_devices", find(FoundDevice(0, "A100", "", "sm_80")))
+    monkeypatch.setattr(gpu_judge, "find_devices", find(FoundDevice(0, "A100", "", "sm_80", 42)))
     with pytest.raises(CompileError, match=r"sm_90 can't be timed on this GPU, an sm_80"):
         judge_for("tvm", "cuda", "sm_90", store, "", tune_seconds=5)
     seconds = {}
     for engine, given in (("tvm", 5.0), ("auto", None), ("auto", 0.0)):
         target, _ = judge_for(engine, "cuda", None, store, "", tune_seconds=given)
         assert (target.arch, target.tuner and target.tuner.store) == ("sm_80", store)
+        assert target.processors == 42, "those of the device, which may be a partition"
         seconds[engine, given] = target.tuner and target.tuner.seconds
     assert seconds == {("tvm", 5.0): 5, ("auto", None): 60, ("auto", 0.0): 0}
     assert judge_for("tvm", "cuda", None, store, "")[0].tuner is None

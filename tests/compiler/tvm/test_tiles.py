@@ -59,7 +59,16 @@ def test_sums_that_make_blocks_enough_are_not_divided() -> None:
 def test_a_smaller_gpu_takes_larger_tiles_of_the_same_sum() -> None:
     small, large = (chosen(1, 784, 512, 576, processors_of(arch)).tile for arch in ("sm_75", "sm_90"))
     assert small.rows * small.columns > large.rows * large.columns
-    assert processors_of("sm_90a") == processors_of("sm_90") == processors_of("sm_77")
+    assert processors_of("sm_90a") == processors_of("sm_90")
+
+
+def test_an_unknown_architecture_is_taken_for_an_h100_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert processors_of("sm_90") == H100
+    assert not caplog.records
+    assert processors_of("sm_77") == H100
+    assert "a GPU of sm_77 has is not known; 132 are assumed" in caplog.text
 
 
 @given(

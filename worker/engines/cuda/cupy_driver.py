@@ -269,12 +269,13 @@ def count_devices() -> int:
     return count
 
 
-def describe_device(device: int) -> tuple[str, str, str]:
-    """Return a GPU's name, its place on the PCI bus, and its architecture; no context is made."""
+def describe_device(device: int) -> tuple[str, str, str, int]:
+    """Return a GPU's name, place on the PCI bus, architecture and multiprocessors; no context is made."""
     runtime, _, _ = _libraries()
     properties = runtime.getDeviceProperties(device)
     name = str(properties["name"].decode())
-    return name, normal_bus_id(runtime.deviceGetPCIBusId(device)), _arch(properties)
+    bus_id, processors = normal_bus_id(runtime.deviceGetPCIBusId(device)), properties["multiProcessorCount"]
+    return name, bus_id, _arch(properties), int(processors)
 
 
 def _arch(properties: Mapping[str, Any]) -> str:

@@ -25,6 +25,8 @@ class FoundDevice(msgspec.Struct, frozen=True):
     bus_id: str
     arch: str = ""
     """The architecture that kernels are compiled for, such as ``sm_90``."""
+    processors: int = 0
+    """Multiprocessors, which a partition of a GPU has fewer of; 0 if not known."""
 
 
 def find_devices() -> list[FoundDevice]:

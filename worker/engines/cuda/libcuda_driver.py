@@ -91,6 +91,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 CONSTANTS = {
     "CU_CTX_SCHED_SPIN": 1,
+    "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT": 16,
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 75,
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": 76,
     "CU_EVENT_BLOCKING_SYNC": 1,
@@ -373,11 +374,13 @@ def count_devices() -> int:
     return count
 
 
-def describe_device(device: int) -> tuple[str, str, str]:
-    """Return a GPU's name, its place on the PCI bus, and its architecture; no context is made."""
+def describe_device(device: int) -> tuple[str, str, str, int]:
+    """Return a GPU's name, place on the PCI bus, architecture and multiprocessors; no context is made."""
     cuda = _started()
     handle = _new(c_int, cuda.cuDeviceGet, device)
-    return _name(cuda, handle), _bus_id(cuda, handle), _arch(cuda, handle)
+    number = CONSTANTS["CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT"]
+    processors = _new(c_int, cuda.cuDeviceGetAttribute, number, handle)
+    return _name(cuda, handle), _bus_id(cuda, handle), _arch(cuda, handle), processors
 
 
 def _started() -> Any:

@@ -203,8 +203,8 @@ Status cuDeviceGetName(char *name, int size, int device) {
 }
 Status cuDeviceGetAttribute(int *value, int attribute, int device) {
     BEGIN(" %d %d", attribute, device);
-    WITH(attribute == 75 || attribute == 76, INVALID_VALUE);
-    if (!status) *value = attribute == 75 ? 9 : 0;
+    WITH(attribute == 16 || attribute == 75 || attribute == 76, INVALID_VALUE);
+    if (!status) *value = attribute == 16 ? 16 : attribute == 75 ? 9 : 0;
     END;
 }
 Status cuDeviceGetPCIBusId(char *text, int size, int device) {

@@ -91,7 +91,7 @@ class Libraries:
     """CuPy and cuda-bindings on a machine with two GPUs."""
 
     def __init__(self) -> None:
-        properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0}
+        properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132}
         self.runtime = Library(
             RUNTIME,
             {
@@ -241,7 +241,7 @@ def test_a_gpu_that_is_not_there_is_named(libraries: Libraries) -> None:
 
 
 def test_describing_a_gpu_makes_no_context(libraries: Libraries) -> None:
-    assert describe_device(1) == ("NVIDIA H200", "0000:3b:00.0", "sm_90")
+    assert describe_device(1) == ("NVIDIA H200", "0000:3b:00.0", "sm_90", 132)
     assert {name for name, *_ in libraries.runtime.calls} == {"getDeviceProperties", "deviceGetPCIBusId"}
 
 

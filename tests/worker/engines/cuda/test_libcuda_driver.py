@@ -322,7 +322,7 @@ def test_a_context_that_can_not_be_had_is_an_error_of_the_engine(cuda: FakeLibcu
 
 def test_gpus_are_listed_without_a_context(cuda: FakeLibcuda) -> None:
     assert count_devices() == 2
-    assert libcuda_driver.describe_device(1) == ("NVIDIA Fake 1", "0000:3c:00.0", "sm_90")
+    assert libcuda_driver.describe_device(1) == ("NVIDIA Fake 1", "0000:3c:00.0", "sm_90", 16)
     assert not cuda.alive()
     with pytest.raises(DriverMissing, match="no GPU 2: CUDA counts 2"):
         LibcudaDriver(2)
@@ -331,7 +331,7 @@ def test_gpus_are_listed_without_a_context(cuda: FakeLibcuda) -> None:
 def test_the_launcher_finds_gpus_without_any_package(cuda: FakeLibcuda) -> None:
     assert cuda is not None
     assert find_devices() == [
-        FoundDevice(number, f"NVIDIA Fake {number}", f"0000:{0x3B + number:02x}:00.0", "sm_90")
+        FoundDevice(number, f"NVIDIA Fake {number}", f"0000:{0x3B + number:02x}:00.0", "sm_90", 16)
         for number in range(2)
     ]
 
