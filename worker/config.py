@@ -70,6 +70,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     emulated_open_ms: float = 0.0
     """How long the emulated device does nothing else while it opens an executable; 0: it opens them beside
     what it does."""
+    heartbeat_ms: float = 0.0
+    """Time without work after which EXEC gives a GPU something tiny to do, again and again, so that it keeps
+    its clocks; 0: never. ``make gpu-check`` measures whether it helps."""
     early_inputs: int = 4096
     """Most inputs that are held until their action comes; beyond that, the oldest is dropped."""
     early_input_bytes: int = 256 * MIB
@@ -106,7 +109,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "pages": 0, "io_bytes": MIB,
             "workspace_bytes": MIB, "reserve_bytes": 0, "load_chunk_bytes": 65536, "host_weights_bytes": 0,
             "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
-            "emulated_open_ms": 0,
+            "emulated_open_ms": 0, "heartbeat_ms": 0,
             "early_inputs": 1, "early_input_bytes": MIB, "early_input_age_ms": 1, "max_message_bytes": MIB,
             "output_backlog_bytes": MIB, "controller_silence_ms": 100, "hello_retry_ms": 10,
             "drain_timeout_ms": 0,

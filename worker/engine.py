@@ -99,7 +99,15 @@ class Monitored(Protocol):
     """An `Engine` that watches its device."""
 
     def health(self) -> DeviceHealth:
-        """Return what was seen last; any thread calls it. Raises `DeviceLost` if the device is lost."""
+        """Network thread: return what was seen last; raise `DeviceLost` if the device is lost."""
+
+
+@runtime_checkable
+class Awakened(Protocol):
+    """An `Engine` whose device slows down while it has nothing to do."""
+
+    def heartbeat(self) -> None:
+        """EXEC thread: have the device do something that takes a few tens of microseconds, and wait."""
 
 
 @runtime_checkable

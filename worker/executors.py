@@ -20,7 +20,7 @@ from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.engine import DeviceLost, Engine, OpensAlone, wait_until
+from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.realtime import Rights
 
@@ -32,6 +32,8 @@ LONGEST_WAIT_NS = {Executor.EXEC: 10_000_000, Executor.LOAD: 1_000_000_000, Exec
 """Longest wait at a time. EXEC's is short, so that a new Infer which can only be rejected later need not wake
 the thread: a wake-up costs the network thread its turn with the interpreter's lock. A new action for LOAD or
 PREPARE usually begins at once, and wakes its thread."""
+CLEAR_NS = 1_000_000
+"""Time before the next instant at which EXEC may have to begin in which it gives the device no heartbeat."""
 EXACT_NS = 300_000
 """Time before an instant from which EXEC can't be woken: a wait on a condition ends up to 200 us late."""
 
@@ -113,10 +115,12 @@ class Executors:
         outbox: Outbox,
         spin_ns: int,
         watch: StoreWatch | None = None,
+        heartbeat_ns: int = 0,
     ) -> None:
         """A thread rings ``outbox`` when it is about to run or wait, so that it does not fight with the
         network thread for the interpreter's lock between the end of one job and the next. ``watch`` notes
-        models that fail; None without a store."""
+        models that fail; None without a store. After ``heartbeat_ns`` without work EXEC has the engine beat,
+        if it can; 0 is never."""
         self._core = core
         self._engine = engine
         self._rights = rights
@@ -129,6 +133,9 @@ class Executors:
         """Until when each thread waits; -1 while it does not wait."""
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
         self._driving = _Driving(core, self._lock, self._wake)
+        self._heartbeat_ns = heartbeat_ns if isinstance(engine, Awakened) else 0
+        self._worked_ns = time.monotonic_ns()
+        """When EXEC last had the device do something."""
         self._stopping = False
         self.broken = ""
         """Why a thread ended that should not have ended; empty while all run."""
@@ -228,11 +235,34 @@ class Executors:
                     self._outbox.put(result, None)
                 if job is not None:
                     return job
+                if executor is Executor.EXEC and self._heartbeat_ns and self._beat(now_ns):
+                    continue
                 if not self._chores[executor]:
                     self._outbox.ring()
                     self._wait(executor, self._core.wake_ns(executor, now_ns))
             self._outbox.ring()
         return None
+
+    def _beat(self, now_ns: int) -> bool:
+        """With the lock held, on the EXEC thread: beat if that is due and nothing is; whether it did."""
+        assert isinstance(self._engine, Awakened)
+        wake_ns = self._core.wake_ns(Executor.EXEC, now_ns)
+        if now_ns - self._worked_ns < self._heartbeat_ns or (
+            wake_ns is not None and wake_ns - now_ns < CLEAR_NS
+        ):
+            return False
+        self._lock.release()
+        try:
+            self._engine.heartbeat()
+        except DeviceLost:
+            raise
+        except Exception as error:
+            LOG.warning("the device gets no heartbeats any more: %r", error)
+            self._heartbeat_ns = 0
+        finally:
+            self._lock.acquire()
+        self._worked_ns = time.monotonic_ns()
+        return True
 
     def _do_chores(self, executor: Executor) -> None:
         chores = self._chores[executor]
@@ -278,6 +308,8 @@ class Executors:
     def _finish(self, executor: Executor, ended: _Ended) -> None:
         """With the lock held: let a job's end take effect and report it."""
         job, action = ended.job, ended.job.action
+        if executor is Executor.EXEC:
+            self._worked_ns = ended.end_ns
         # Of what failed to open, or to be prepared again, nothing is left but what the engine has.
         failed = isinstance(action, Open | Prepare) and ended.status is Status.ENGINE_ERROR
         if failed and self._core.residency.closed(job.model.name) is not None:

@@ -419,3 +419,59 @@ def test_what_is_seen_of_the_device_is_told_and_a_lost_one_ends_the_worker(
     (failure,) = cluster.failures
     assert isinstance(failure, WorkerFailed)
     cluster.failures.clear()
+
+
+class Beating:
+    """A device that counts its heartbeats, and notes when each was, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.at_ns: list[int] = []
+        self.fails: Exception | None = None
+
+    def heartbeat(self) -> None:
+        """In `Awakened.heartbeat`'s place."""
+        self.at_ns.append(time.monotonic_ns())
+        if self.fails is not None:
+            raise self.fails
+
+    def more(self, count: int) -> None:
+        """Wait for this many more heartbeats."""
+        wanted, deadline_s = len(self.at_ns) + count, time.monotonic() + PATIENCE_S
+        while len(self.at_ns) < wanted:
+            assert time.monotonic() < deadline_s, f"{len(self.at_ns)} heartbeats, not {wanted}"
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def beating(monkeypatch: pytest.MonkeyPatch) -> Beating:
+    """From now on emulated devices have heartbeats."""
+    found = Beating()
+    monkeypatch.setattr(EmulatedEngine, "heartbeat", found.heartbeat, raising=False)
+    return found
+
+
+def test_a_device_has_heartbeats_while_it_has_nothing_to_do(start: Start, beating: Beating) -> None:
+    cluster = start(heartbeat_ms=20)
+    beating.more(3)
+    cluster.resident(spec(infer_ms=300))
+    action = infer(cluster.next_id())
+    cluster.push(action.action_id, 1, ROW)
+    cluster.say(action)
+    result = cluster.result(action.action_id)
+    beating.more(2)
+    assert not [at_ns for at_ns in beating.at_ns if result.begin_ns < at_ns < result.end_ns + 15 * MS]
+
+
+def test_a_device_without_heartbeats_or_whose_heartbeat_fails_goes_on(start: Start, beating: Beating) -> None:
+    start().resident(spec())
+    assert not beating.at_ns
+    beating.fails = EngineError("no")
+    cluster = start(heartbeat_ms=1)
+    beating.more(1)
+    cluster.resident(spec())
+    assert len(beating.at_ns) == 1
+    beating.fails = DeviceLost("it fell off the bus")
+    cluster = start(heartbeat_ms=1)
+    assert "it fell off the bus" in cluster.expect(Goodbye).detail
+    cluster.thread.join(PATIENCE_S)
+    cluster.failures.clear()

@@ -42,6 +42,8 @@ from mainspring.worker.engines.cuda.programs import Bound, Program, Times
 
 LOG = logging.getLogger(__name__)
 
+HEARTBEAT_BYTES = 256
+"""Of the workspace, which no batch uses then."""
 IDLE_NS = 500_000_000
 """Time without work after which the device is asked whether it answers."""
 READ_BYTES = 16 << 20
@@ -119,7 +121,6 @@ class CudaEngine:
         self._used_ns = time.monotonic_ns()
         """When the device was last given work."""
         self._monitor = GpuMonitor(reader, self._probe)
-        self._monitor.start()
 
     def fetch(self, model: ModelSpec) -> bool:
         """Read the weights; return whether the executable is open (`engine.OpensAlone`).
@@ -232,6 +233,18 @@ class CudaEngine:
                 step()
             except Exception as error:
                 LOG.warning("not all of the GPU's memory could be released: %s", error)
+
+    def heartbeat(self) -> None:
+        """See `mainspring.worker.engine.Awakened`: a few bytes of the workspace are cleared."""
+        driver, stream = self._driver, self._exec
+        try:
+            driver.attach()
+            with self._alone:
+                driver.clear(self._memory.workspace, HEARTBEAT_BYTES, stream)
+                driver.record(self._ended, stream)
+                driver.synchronize(self._ended)
+        except Exception as error:
+            raise self._explain(error) from error
 
     def health(self) -> DeviceHealth:
         """See `mainspring.worker.engine.Monitored`."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mainspring.messages.metrics import DeviceHealth
-from mainspring.worker.engine import DeviceLost
+from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda.nvml import NvmlMissing
 from mainspring.worker.engines.cuda.state import GpuState, Problem, problems, readings
 
@@ -34,7 +34,7 @@ class StateReader(Protocol):
 
 
 class GpuMonitor:
-    """A thread that looks at one GPU; any thread may ask for `health`."""
+    """A thread that looks at one GPU from when `health` is first asked for; one thread asks."""
 
     def __init__(
         self, reader: StateReader | None, probe: Callable[[], None], interval_s: float = INTERVAL_S
@@ -50,18 +50,18 @@ class GpuMonitor:
         self._lost: DeviceLost | None = None
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
     def stop(self) -> None:
         """End the thread and give the driver's monitor back."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+        elif self._thread.ident is None and self._reader is not None:
+            self._reader.close()
 
     def health(self) -> DeviceHealth:
         """Return what was seen last; raise `DeviceLost` if the device is lost."""
+        if self._thread.ident is None:
+            self._thread.start()
         if self._lost is not None:
             raise self._lost
         return self._health
@@ -82,6 +82,8 @@ class GpuMonitor:
             LOG.error("the GPU does not answer any more: %s", error)
             self._lost = error
             self._stop.set()
+        except EngineError as error:
+            LOG.warning("the GPU could not be asked whether it answers: %s", error)
 
     def _notes(self, state: GpuState, found: list[Problem], now_s: float) -> tuple[str, ...]:
         before, self._since_s = self._since_s, {}

@@ -402,6 +402,18 @@ def test_names_of_gpus_become_device_kinds() -> None:
     assert kind_of("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
 
 
+def test_a_heartbeat_is_done_when_it_returns_and_changes_no_answer(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.resident("a", (0, 1))
+    before = len(bench.driver.allocations)
+    bench.engine.heartbeat()
+    assert bench.driver.find("clear")[-1].end_ns <= bench.driver.now_ns
+    bench.check("a", rows(1))
+    bench.engine.heartbeat()
+    bench.check("a", rows(2))
+    assert len(bench.driver.allocations) == before
+
+
 def test_a_device_that_works_is_not_asked(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.resident("a", (0, 1))

@@ -38,8 +38,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         lambda bench: bench.engine.load(load(1, (2, 3), "a")),
         lambda bench: bench.engine.execute(infer(1, model="a"), bench.place(1)),
         lambda bench: bench.engine.release("a"),
+        lambda bench: bench.engine.heartbeat(),
     ],
-    ids=["prepare", "load", "execute", "release"],
+    ids=["prepare", "load", "execute", "release", "heartbeat"],
 )
 def test_whoever_calls_first_hears_that_the_device_is_lost(
     bench: Bench, call: Callable[[Bench], object]

@@ -67,7 +67,7 @@ def test_a_device_that_does_not_answer_is_lost_for_whoever_asks() -> None:
 
     reader = States(GOOD)
     monitor = GpuMonitor(reader, lost, interval_s=0.001)
-    monitor.start()
+    monitor.health()
     deadline_s = time.monotonic() + PATIENCE_S
     while not reader.closed and time.monotonic() < deadline_s:
         time.sleep(0.001)
@@ -81,7 +81,7 @@ def test_a_monitor_that_is_stopped_gives_the_drivers_back() -> None:
     looked = threading.Event()
     reader = States(GOOD)
     monitor = GpuMonitor(reader, looked.set, interval_s=0.001)
-    monitor.start()
+    monitor.health()
     assert looked.wait(PATIENCE_S)
     monitor.stop()
     assert reader.closed
