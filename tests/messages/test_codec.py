@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.messages import actions, clients, commands, events, peers
+from mainspring.messages import actions, clients, commands, events, metrics, peers
 from mainspring.messages.codec import (
     FROM_CLIENT,
     INPUT,
@@ -52,7 +52,24 @@ SPEC = ModelSpec(
     {"cpu": Profile({1: 2}, 3)},
 )
 
+COUNTS = metrics.HistogramCounts((1, 2), -3)
+METRICS = metrics.ClusterMetrics(
+    (1,),
+    (-1, 1),
+    (1, 2),
+    (metrics.ModelActions("m", "1", COUNTS, COUNTS, COUNTS, COUNTS, 5),),
+    (
+        metrics.WorkerActions(
+            *("w", "cpu", 8, 3, {"exec": 4}, {"INFER ok": 2}, {"exec": COUNTS}, {"exec": COUNTS}),
+            (metrics.Reading("mainspring_gpu_throttled", 1.0, "power"),),
+        ),
+    ),
+    *(1, 2, (3,)),
+)
+"""Drawn, it would be most of the time of these tests."""
+
 st.register_type_strategy(ModelSpec, st.just(SPEC))
+st.register_type_strategy(metrics.ClusterMetrics, st.just(METRICS))
 st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
 
 
