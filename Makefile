@@ -58,8 +58,8 @@ $(WRITES): requirements/docs.lock $(SERVES)
 
 # NVIDIA's compiler for the kernels of GPUs, 60 MB: only what computes much needs it.
 $(ASSEMBLES): requirements/nvrtc.lock $(STAMP)
-	$(INSTALL) --no-compile $(LOCKED) -r requirements/nvrtc.lock
-	@touch $@
+	@if $(INSTALL) --no-compile $(LOCKED) -r requirements/nvrtc.lock; then touch $@; else \
+		echo 'NVRTC can not be installed here: the tests that assemble kernels are left out'; fi
 
 lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allows, for Python 3.11 and later
 	@test -x out/lock/bin/uv || ($(PYTHON) -m venv out/lock && out/lock/bin/pip install --quiet --disable-pip-version-check uv)

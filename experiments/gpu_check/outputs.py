@@ -54,7 +54,7 @@ def verdicts(
     largest = max(worst.values(), default=0.0)
     return [
         Verdict(
-            what=f"models with ONNX Runtime's outputs, engine {engine}",
+            what=f"models with the expected outputs, engine {engine}",
             state=State.MET if met else State.MISSED,
             wanted=f"all {len(wanted)}",
             found=str(right),

@@ -54,7 +54,7 @@ def all_outputs(settings: Settings) -> Iterator[Verdict]:
     for engine in settings.engines:
         reason = unavailable(settings, engine)
         if reason:
-            yield not_run(f"models with ONNX Runtime's outputs, engine {engine}", reason)
+            yield not_run(f"models with the expected outputs, engine {engine}", reason)
         else:
             yield from check_outputs(settings, engine)
 
