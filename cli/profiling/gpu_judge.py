@@ -103,6 +103,11 @@ def _tuned(target: Target, arch: str | None, store: Store, seconds: float) -> Ta
         raise CompileError(
             "--tune-seconds times the kernels of a GPU: give it with --device cuda, and --engine tvm or auto"
         )
+    if target.precision != FP32:
+        raise CompileError(
+            f"--tune-seconds times kernels of fp32, and those of {target.precision} are chosen by calculation: "
+            "leave it out"
+        )
     try:
         gpu = find_devices()[0]
     except DriverMissing as error:

@@ -151,6 +151,8 @@ def test_kernels_are_timed_where_there_is_a_gpu_and_time(
         judge_for("tvm", "cuda", None, store, "", tune_seconds=5)
     with pytest.raises(CompileError, match="--device cuda, and --engine tvm or auto"):
         judge_for("auto", "cpu", None, store, "", tune_seconds=5)
+    with pytest.raises(CompileError, match="those of tf32 are chosen by calculation"):
+        judge_for("tvm", "cuda", None, store, "", "tf32", tune_seconds=5)
     monkeypatch.setattr(gpu_judge, "find_devices", find(FoundDevice(0, "A100", "", "sm_80", 42)))
     with pytest.raises(CompileError, match=r"sm_90 can't be timed on this GPU, an sm_80"):
         judge_for("tvm", "cuda", "sm_90", store, "", tune_seconds=5)
