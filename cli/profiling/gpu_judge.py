@@ -105,7 +105,7 @@ def _tuned(target: Target, arch: str | None, store: Store, seconds: float) -> Ta
         )
     if target.precision != FP32:
         raise CompileError(
-            f"--tune-seconds times kernels of fp32, and those of {target.precision} are chosen by calculation: "
+            f"--tune-seconds times kernels of fp32; those of {target.precision} are chosen by calculation: "
             "leave it out"
         )
     try:
