@@ -37,7 +37,7 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeDriver:
     made = FakeDriver(256 * MIB, dict(tiny.KERNELS))
     monkeypatch.setattr(drivers, "open_driver", lambda number: made)
     monkeypatch.setattr(nvml, "try_states", list)
-    monkeypatch.setattr(nvml, "notes_about", lambda bus_id, states: (NOTE,))
+    monkeypatch.setattr(nvml, "notes_about", lambda bus_id, states, watched: (NOTE,))
     monkeypatch.setattr(host_weights, "default_folder", lambda store: tmp_path / "agreed")
     return made
 
