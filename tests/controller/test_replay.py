@@ -24,7 +24,7 @@ def play(stage: Stage, gateway: FakeGateway, workers: list[FakeWorker], requests
     """A lively hour in a second: hot and cold models, hopeless deadlines, a worker that falls silent."""
     expected = set()
     for counter in range(requests):
-        left_ms = (15.0, 40.0, 200.0, None)[counter % 4]
+        left_ms = (2.0, 40.0, 200.0, None)[counter % 4]
         expected.add(gateway.arrive(counter, f"m{counter * 7 % 12}", 1 + counter % 3, left_ms))
         stage.pump()
         if counter == requests // 2:
