@@ -49,7 +49,7 @@ def test_views_open_by_their_address_fit_and_are_accessible(
         if found := violations(page):
             problems[hash_] = found
         # A canvas has its own width until it was laid out once.
-        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+        page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
         current = page.locator(".rail a[aria-current=page]")
         assert current.count() == 1, hash_
     assert problems == {}
