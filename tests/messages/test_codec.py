@@ -70,6 +70,7 @@ METRICS = metrics.ClusterMetrics(
 
 st.register_type_strategy(ModelSpec, st.just(SPEC))
 st.register_type_strategy(metrics.ClusterMetrics, st.just(METRICS))
+st.register_type_strategy(float, st.floats(allow_nan=False))
 st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
 
 
