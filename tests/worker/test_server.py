@@ -436,9 +436,13 @@ class Beating:
 
     def more(self, count: int) -> None:
         """Wait for this many more heartbeats."""
-        wanted, deadline_s = len(self.at_ns) + count, time.monotonic() + PATIENCE_S
-        while len(self.at_ns) < wanted:
-            assert time.monotonic() < deadline_s, f"{len(self.at_ns)} heartbeats, not {wanted}"
+        self.until(len(self.at_ns) + count)
+
+    def until(self, count: int) -> None:
+        """Wait until there were this many heartbeats in all."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(self.at_ns) < count:
+            assert time.monotonic() < deadline_s, f"{len(self.at_ns)} heartbeats, not {count}"
             time.sleep(0.005)
 
 
@@ -467,11 +471,12 @@ def test_a_device_without_heartbeats_or_whose_heartbeat_fails_goes_on(start: Sta
     assert not beating.at_ns
     beating.fails = EngineError("no")
     cluster = start(heartbeat_ms=1)
-    beating.more(1)
+    beating.until(1)
     cluster.resident(spec())
     assert len(beating.at_ns) == 1
-    beating.fails = DeviceLost("it fell off the bus")
+    beating.fails = None
     cluster = start(heartbeat_ms=1)
+    beating.fails = DeviceLost("it fell off the bus")
     assert "it fell off the bus" in cluster.expect(Goodbye).detail
     cluster.thread.join(PATIENCE_S)
     cluster.failures.clear()

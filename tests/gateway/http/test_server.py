@@ -19,6 +19,7 @@ import pytest
 from mainspring.gateway import server
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.infer import Inference
@@ -200,7 +201,7 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
 
     async def come_and_go() -> weakref.ref[HttpConnection]:
         config = GatewayConfig()
-        driver = SimpleNamespace(gate=SimpleNamespace(closed=False), config=config)
+        driver = SimpleNamespace(gate=SimpleNamespace(closed=False), config=config, catalog=Catalog())
         calls = cast(Any, SimpleNamespace(driver=driver, answers=Budget(1 << 20), uploads=Uploads()))
         inference = Inference(calls, config)
         host = HttpServer(calls, config, routes(Control(calls), inference), inference.close)
