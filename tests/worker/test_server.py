@@ -21,6 +21,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome, WorkerHello
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.engine import DeviceLost, EngineError
+from mainspring.worker.engines import registry
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.server import WorkerFailed, run
 from tests.patience import PATIENCE_S
@@ -385,6 +386,11 @@ def test_taken_data_address_is_named() -> None:
             run(config, threading.Event())
 
 
+def give(monkeypatch: pytest.MonkeyPatch, **methods: Callable[[], object]) -> None:
+    """Have emulated devices from now on be of a class of their own, with these methods besides."""
+    monkeypatch.setattr(registry, "EmulatedEngine", type("Gifted", (EmulatedEngine,), methods))
+
+
 class Watched:
     """A device that is watched: what is seen of it, and at last that it is lost."""
 
@@ -402,7 +408,7 @@ def test_what_is_seen_of_the_device_is_told_and_a_lost_one_ends_the_worker(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched()
-    monkeypatch.setattr(EmulatedEngine, "health", watched.health, raising=False)
+    give(monkeypatch, health=watched.health)
     cluster = start()
 
     def pong() -> Pong:
@@ -450,7 +456,7 @@ class Beating:
 def beating(monkeypatch: pytest.MonkeyPatch) -> Beating:
     """From now on emulated devices have heartbeats."""
     found = Beating()
-    monkeypatch.setattr(EmulatedEngine, "heartbeat", found.heartbeat, raising=False)
+    give(monkeypatch, heartbeat=found.heartbeat)
     return found
 
 
@@ -476,6 +482,7 @@ def test_a_device_without_heartbeats_or_whose_heartbeat_fails_goes_on(start: Sta
     assert len(beating.at_ns) == 1
     beating.fails = None
     cluster = start(heartbeat_ms=1)
+    cluster.resident(spec())
     beating.fails = DeviceLost("it fell off the bus")
     assert "it fell off the bus" in cluster.expect(Goodbye).detail
     cluster.thread.join(PATIENCE_S)
