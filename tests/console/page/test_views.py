@@ -35,6 +35,19 @@ def violations(page: Any) -> list[str]:
     return [f"{one['id']}: {[node['html'][:160] for node in one['nodes'][:3]]}" for one in found]
 
 
+def wait_until_it_fits(page: Any, hash_: str) -> None:
+    """Wait until nothing is wider than the window; a canvas has its own width until it was laid out once."""
+    from playwright.sync_api import TimeoutError as Overdue
+
+    wide = """() => [...document.querySelectorAll('main *')]
+        .filter((each) => each.getBoundingClientRect().right > innerWidth)
+        .map((each) => each.outerHTML.slice(0, 200)).slice(0, 8)"""
+    try:
+        page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+    except Overdue as error:
+        raise AssertionError(f"{hash_} is wider than the window: {page.evaluate(wide)}") from error
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_views_open_by_their_address_fit_and_are_accessible(
     open_page: Open, site: Site, width: int, dark: bool
@@ -48,8 +61,7 @@ def test_views_open_by_their_address_fit_and_are_accessible(
         page.wait_for_selector("main:not([aria-busy])")
         if found := violations(page):
             problems[hash_] = found
-        # A canvas has its own width until it was laid out once.
-        page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+        wait_until_it_fits(page, hash_)
         current = page.locator(".rail a[aria-current=page]")
         assert current.count() == 1, hash_
     assert problems == {}
