@@ -19,7 +19,7 @@ ARGS ?=
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo fuzz schemathesis lint types docs suites clean
+.PHONY: help setup lock native demo fuzz schemathesis lint types docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
@@ -198,6 +198,9 @@ gpu-bundle: $(ASSEMBLES) ## Write out/gpu_check.pyz: gpu-check for a GPU machine
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites
 	$(BIN)/python -m mainspring.experiments.onnx_suites $(ARGS)
+
+wild: $(STAMP) native ## Serve ONNX files from packages as they lie, and compare with ONNX Runtime; ARGS="--only magika"
+	$(BIN)/python -m mainspring.experiments.wild $(ARGS)
 
 clean: ## Remove .venv and everything that was built or measured
 	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -142,7 +142,8 @@ def requests_of(cluster: Cluster, gateway: int) -> list[Request]:
 def doubt(cluster: Cluster, now_ns: int, name: str) -> None:
     """Doubt the estimates that turn a model's requests away (`Rolling.doubt`)."""
     for placement in cluster.models[name].placements.values():
-        placement.times.doubt(now_ns)
+        for each in placement.by_bucket:
+            each.times.doubt(now_ns)
         placement.load_time.doubt(now_ns)
 
 

@@ -334,18 +334,20 @@ class Estimates:
         self._openings: dict[str, Rolling] = {}
 
     def hold(self, spec: ModelSpec) -> None:
-        """Keep a model's estimates until `release`."""
-        self._infer_holders[spec.executable, spec.batch_sizes] += 1
+        """Keep a model's estimates, and those of its buckets, until `release`."""
+        for executable in spec.executables:
+            self._infer_holders[executable, spec.batch_sizes] += 1
         self._load_holders[spec.weights_bytes] += 1
 
     def release(self, spec: ModelSpec) -> None:
         """Drop the estimates of a model that was held, but for those that another one shares with it."""
-        executable = spec.executable, spec.batch_sizes
-        self._infer_holders[executable] -= 1
-        if not self._infer_holders[executable]:
-            del self._infer_holders[executable]
-            for kind in self._kinds:
-                self._infer.pop((kind, *executable), None)
+        for name in spec.executables:
+            executable = name, spec.batch_sizes
+            self._infer_holders[executable] -= 1
+            if not self._infer_holders[executable]:
+                del self._infer_holders[executable]
+                for kind in self._kinds:
+                    self._infer.pop((kind, *executable), None)
         self._load_holders[spec.weights_bytes] -= 1
         if not self._load_holders[spec.weights_bytes]:
             del self._load_holders[spec.weights_bytes]

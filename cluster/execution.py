@@ -26,7 +26,7 @@ _RESIDENT: Final = State.RESIDENT
 
 def infer_sent(cluster: Cluster, now_ns: int, action: Infer) -> None:
     """Enter an INFER: its requests leave their queue, and EXEC has one action more."""
-    placement = cluster.workers[action.worker].placements[action.model]
+    placement = cluster.workers[action.worker].find(action.model, action.sizes)
     known = cluster.requests
     requests = [known[request_id] for request_id in action.request_ids]
     if requests[0].due_ns is not None:
@@ -46,8 +46,8 @@ def infer_begun(
     for request in requests:
         request.place = _DISPATCHED
     cluster.running[action.action_id] = requests
-    placement.infers += 1
-    placement.last_used_ns = now_ns
+    placement.base.infers += 1
+    placement.base.last_used_ns = now_ns
     if placement.state is _RESIDENT:
         worker.lru.move_to_end(action.model)
     transfer_ns = placement.times.transfer_ns[placement.times.sizes.index(action.batch_size)]
@@ -63,15 +63,15 @@ def infer_ended(
     If it ended well they are gone. Otherwise those that were not cancelled are undecided.
     """
     requests = cluster.running.pop(action.action_id)
-    placement = worker.placements[action.model]
-    placement.infers -= 1
+    placement = worker.find(action.model, action.sizes)
+    placement.base.infers -= 1
     index = placement.times.sizes.index(action.batch_size)
     _inputs_ended(now_ns, placement, index, slot, requests, result)
     if result.status is _OK:
         end_ns = result.end_ns
         placement.times.add(now_ns, index, end_ns - result.begin_ns)
-        if placement.model.overdue:
-            placement.model.overdue.pop(worker.name, None)
+        if placement.model.base.overdue:
+            placement.model.base.overdue.pop(worker.name, None)
         counts = placement.model.counts
         for request in requests:
             if request.place is not _GONE:
@@ -102,10 +102,11 @@ def orphans(cluster: Cluster, worker: Worker) -> list[Request]:
 
 def learn_from_unanswered(now_ns: int, worker: Worker, unanswered: Unanswered) -> None:
     """Note that an INFER took at least as long as it was waited for, and that it cost a worker its place."""
-    placement = worker.placements[unanswered.model]
+    placement = worker.find(unanswered.model, unanswered.sizes)
     index = placement.times.sizes.index(unanswered.batch_size)
     placement.times.give_up(now_ns, index, unanswered.waited_ns)
-    overdue = placement.model.overdue = placement.model.overdue or {}
+    model = placement.model.base
+    overdue = model.overdue = model.overdue or {}
     overdue[worker.name] = overdue.get(worker.name, 0) + 1
 
 

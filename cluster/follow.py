@@ -87,11 +87,12 @@ def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:
     placement = _placement(cluster, action.worker, action.model, action.batch_size)
     if placement.state is not State.RESIDENT and placement.state is not State.LOADING:
         enter(placement, State.RESIDENT)
+    placement = placement.worker.find(action.model, action.sizes)
     requests: list[Request] = []
     for index, request_id in enumerate(action.request_ids):
         request = cluster.requests.get(request_id)
         if request is None:
-            event = RequestArrived(request_id, action.model, action.rows[index], None)
+            event = RequestArrived(request_id, action.model, action.rows[index], None, sizes=action.sizes)
             request = Request(event, placement.model, now_ns, None, action.cold[index])
             cluster.requests[request_id] = request
         elif request.place is Place.QUEUED:

@@ -33,7 +33,7 @@ def add_model(cluster: Cluster, spec: ModelSpec, former: Model | None) -> list[P
     """
     model = cluster.models[spec.name] = cluster.new_model(spec)
     if former is not None:
-        model.counts = former.counts
+        model.count_on(former.counts)
     return [
         cluster.place(model, worker)
         for worker in cluster.workers.values()
@@ -164,6 +164,9 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
     if not any(other.device_kind == kind for other in cluster.workers.values()):
         # No other worker is of its kind: no model needs estimates for it.
         for placement in worker.placements.values():
+            for each in placement.by_bucket:
+                each.model.infer_times.pop(kind, None)
+                each.model.load_times.pop(kind, None)
             placement.model.infer_times.pop(kind, None)
             placement.model.load_times.pop(kind, None)
     return worker

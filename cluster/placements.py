@@ -14,7 +14,7 @@ from mainspring.cluster.pages import PageTable
 from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.cluster.timeline import ExecTimeline, Slot, Timeline
 from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import MOST_BUCKETS, ModelSpec
 
 
 class State(enum.Enum):
@@ -43,10 +43,15 @@ _RESIDENT: Final = State.RESIDENT
 
 
 class Placement:
-    """One model on one worker."""
+    """One model on one worker.
+
+    A model with symbols has beside it one for each bucket, with the bucket's estimates; where the weights are
+    is said by the model's own, and theirs are kept equal.
+    """
 
     __slots__ = (
         "backlog_key",
+        "buckets",
         "detail",
         "failures",
         "given_up",
@@ -58,6 +63,7 @@ class Placement:
         "load_time",
         "model",
         "note",
+        "of",
         "pages",
         "state",
         "times",
@@ -68,6 +74,10 @@ class Placement:
     def __init__(self, model: Model, worker: Worker, times: InferTimes, load_time: LoadTime) -> None:
         self.model = model
         self.worker = worker
+        self.of: Placement | None = None
+        """The model's own, of a bucket's."""
+        self.buckets: list[Placement] = []
+        """Those of the model's buckets, in their order."""
         self.times = times
         self.load_time = load_time
         self.state = State.KNOWN
@@ -82,6 +92,7 @@ class Placement:
         self.load_stalled = False
         """Whether it takes far longer than predicted (`stalls`)."""
         self.infers = 0
+        """INFERs outstanding, of all buckets; theirs stay 0."""
         self.last_used_ns = 0
         self.leaving = False
         self.note: object = None
@@ -97,8 +108,13 @@ class Placement:
         self.load_slot = load_slot
         self.consider()
         if self.load_stalled:
-            self.load_stalled = False
-            self.model.recount()
+            self.count_on_load(stalled=False)
+
+    def count_on_load(self, *, stalled: bool) -> None:
+        """Note whether the LOAD under way has stalled, or no longer has."""
+        for each in (self, *self.buckets):
+            each.load_stalled = stalled
+            each.model.recount()
 
     def leave(self) -> None:
         """Note that the model is to be taken off the worker."""
@@ -111,12 +127,27 @@ class Placement:
         self.model.placements.pop(self.worker.name, None)
         self.usable = False
         self.model.register(self)
+        for bucket in self.buckets:
+            bucket.lose()
 
     def consider(self) -> None:
         """Find whether INFERs may be sent now."""
         held = self.state is _RESIDENT or self.state is _LOADING
         self.usable = held and not self.leaving and not self.worker.draining
         self.model.register(self)
+        for bucket in self.buckets:
+            bucket.state, bucket.load_slot, bucket.leaving = self.state, self.load_slot, self.leaving
+            bucket.consider()
+
+    @property
+    def base(self) -> Placement:
+        """The model's own: that of a bucket, or this one."""
+        return self if self.of is None else self.of
+
+    @property
+    def by_bucket(self) -> list[Placement]:
+        """Those whose models have queues: the buckets', or this one if the model has no symbols."""
+        return self.buckets or [self]
 
     @property
     def stalled(self) -> bool:
@@ -141,7 +172,7 @@ class Placement:
     @property
     def loadable(self) -> bool:
         """Whether a LOAD may be sent."""
-        idle = self.state is _PREPARED and self.infers == 0
+        idle = self.state is _PREPARED and self.base.infers == 0
         return idle and not self.leaving and not self.worker.draining
 
     @property
@@ -182,10 +213,15 @@ class RequestCounts:
 
 
 class Model:
-    """One model: its queues, and its placements in the order that workers joined."""
+    """One model: its queues, and its placements in the order that workers joined.
+
+    One with symbols has a model for each bucket of shapes, with queues and estimates of its own: policies
+    look at those, and know nothing of shapes. The queues of the model itself stay empty then.
+    """
 
     __slots__ = (
         "backlog",
+        "buckets",
         "counts",
         "holders",
         "index_of",
@@ -195,6 +231,7 @@ class Model:
         "name",
         "note",
         "number",
+        "of",
         "overdue",
         "pages",
         "pinned",
@@ -205,10 +242,12 @@ class Model:
         "where",
     )
 
-    def __init__(self, spec: ModelSpec, number: int) -> None:
+    def __init__(self, spec: ModelSpec, number: int, of: Model | None = None) -> None:
+        """``of`` is the model that this one is a bucket of."""
         self.spec = spec
         self.name = spec.name
         self.number = number
+        self.of = of
         self.pages = spec.pages
         self.max_rows = spec.max_rows
         self.index_of = indices_by_rows(spec.batch_sizes)
@@ -233,7 +272,45 @@ class Model:
         """Estimates on each kind of device that a worker of the cluster has."""
         self.load_times: dict[str, LoadTime] = {}
         """Likewise."""
-        self.counts = RequestCounts()
+        self.counts: RequestCounts = RequestCounts() if of is None else of.counts
+        self.buckets: dict[tuple[int, ...], Model] = {}
+        """By their ceilings; empty for a model without symbols."""
+        for ceilings in spec.buckets if spec.symbols else ():
+            self.buckets[ceilings] = Model(spec.at(ceilings), 0, self)
+        self.give_number(number)
+
+    def give_number(self, number: int) -> None:
+        """Have a number, and each bucket a negative one that is no other model's."""
+        self.number = number
+        for index, bucket in enumerate(self.buckets.values()):
+            bucket.number = -(MOST_BUCKETS * number + index + 1)
+
+    @property
+    def base(self) -> Model:
+        """The model that this one is a bucket of, or itself."""
+        return self if self.of is None else self.of
+
+    @property
+    def by_bucket(self) -> list[Model]:
+        """What has queues: the buckets, or the model if it has no symbols."""
+        return list(self.buckets.values()) or [self]
+
+    def find(self, sizes: tuple[int, ...]) -> Model | None:
+        """Return the bucket that a request of these sizes belongs to, or the model if it has no symbols.
+
+        None if the model does not take such sizes.
+        """
+        if not self.buckets:
+            return None if sizes and self.number else self
+        try:
+            return self.buckets[self.spec.bucket_of(sizes)]
+        except ValueError:
+            return None
+
+    def count_on(self, counts: RequestCounts) -> None:
+        """Count requests on from what another model has counted."""
+        for model in (self, *self.buckets.values()):
+            model.counts = counts
 
     def register(self, placement: Placement) -> None:
         """Enter a placement that became usable, or remove one that no longer is."""
@@ -258,8 +335,17 @@ class Model:
 
     @property
     def waiting(self) -> int:
-        """Queued requests, with a deadline or without."""
+        """Queued requests, with a deadline or without; those of all buckets."""
+        if self.buckets:
+            return sum([bucket.waiting for bucket in self.buckets.values()])
         return len(self.queue.dues) + len(self.backlog)
+
+    @property
+    def waiting_idly(self) -> bool:
+        """Whether any of them has no deadline."""
+        if self.buckets:
+            return sum([len(bucket.backlog) for bucket in self.buckets.values()]) > 0
+        return len(self.backlog) > 0
 
     def fastest_ns(self, rows: int) -> int:
         """Return the shortest estimate of a batch of ``rows`` rows on any kind of device in the cluster.
@@ -341,6 +427,18 @@ class Worker:
         self.note: object = None
         """The policy's own."""
 
+    def find(self, name: str, sizes: tuple[int, ...]) -> Placement:
+        """Return the placement of a model, by its name, or of its bucket of these sizes; raise KeyError."""
+        placement = self.placements[name]
+        if not placement.buckets:
+            return placement
+        bucket = placement.model.find(sizes)
+        return placement if bucket is None else bucket.placements[self.name]
+
+    def has(self, placement: Placement) -> bool:
+        """Return whether a placement is still the worker's."""
+        return self.placements.get(placement.base.model.name) is placement.base
+
     def outstanding(self, action_id: int) -> tuple[Action, int] | None:
         """Return an outstanding action with the instant at which it was sent, or None."""
         executed = self.exec.get(action_id)
@@ -356,6 +454,8 @@ class Worker:
 
         They point back to it: without this only a garbage collection would free them.
         """
+        for placement in self.placements.values():
+            placement.buckets.clear()
         self.placements.clear()
         self.lru.clear()
         self.note = None

@@ -128,6 +128,8 @@ def forget(cluster: Cluster, placement: Placement) -> Placement | None:
     worker.prepare_queue.pop(name, None)
     placement.model.placements.pop(worker.name, None)
     placement.model.where = None
+    for bucket in placement.buckets:
+        bucket.model.placements.pop(worker.name, None)
     successor = cluster.models.get(name)
     if successor is not None and worker.name in cluster.workers:
         return cluster.place(successor, worker)

@@ -86,7 +86,7 @@ def _served(cluster: Cluster, entry: ModelServed) -> None:
     if model is None or model.spec != entry.model:
         model = Model(entry.model, entry.number)
         serve(cluster, model)
-    model.number = entry.number
+    model.give_number(entry.number)
     model.overdue = dict(entry.overdue) or None
 
 
@@ -96,7 +96,7 @@ def serve(cluster: Cluster, model: Model) -> None:
     cluster.estimates.hold(model.spec)
     cluster.models[model.name] = model
     if known is not None:
-        model.counts = known.counts
+        model.count_on(known.counts)
         _succeed(cluster, known, model)
         cluster.estimates.release(known.spec)
     for worker in cluster.workers.values():
@@ -108,10 +108,12 @@ def _succeed(cluster: Cluster, known: Model, model: Model) -> None:
     for former in list(known.placements.values()):
         placement = cluster.place(model, former.worker)
         _copy(former, placement)
-    model.queue, model.backlog = known.queue, known.backlog
+    waiting = cluster.clear_queue(known)
     for request in cluster.requests.values():
-        if request.model is known:
-            request.model = model
+        if request.model.base is known:
+            request.model = cluster.model_of(request.event) or model.by_bucket[-1]
+    for request in (*waiting[0], *waiting[1]):
+        cluster.enqueue(request)
 
 
 def _copy(former: Placement, placement: Placement) -> None:
@@ -122,9 +124,10 @@ def _copy(former: Placement, placement: Placement) -> None:
     placement.last_used_ns, placement.leaving = former.last_used_ns, former.leaving
     if name in worker.lru:
         worker.lru[name] = placement
-    former.usable = False
-    former.model.register(former)
-    former.model.placements.pop(worker.name, None)
+    for each in (former, *former.buckets):
+        each.usable = False
+        each.model.register(each)
+        each.model.placements.pop(worker.name, None)
     placement.consider()
 
 
@@ -198,8 +201,8 @@ def _executed(cluster: Cluster, worker: Worker, told: SlotState, action: Execute
     slot.ready_ns, slot.soonest_ns, slot.transfer_ns = told.ready_ns, told.soonest_ns, told.transfer_ns
     if not isinstance(action, Infer):
         return slot
-    placement = worker.placements[action.model]
-    placement.infers += 1
+    placement = worker.find(action.model, action.sizes)
+    placement.base.infers += 1
     requests = cluster.running[action.action_id] = []
     for state in told.requests:
         known = cluster.requests.get(state.event.request_id)
@@ -219,7 +222,9 @@ def _load(worker: Worker, told: SlotState, action: Load) -> Slot[Load]:
     """Link a LOAD to its placement; return its slot."""
     slot: Slot[Load] = Slot(action, told.begin_ns, told.end_ns - told.begin_ns)
     slot.ready_ns, slot.soonest_ns = told.ready_ns, told.soonest_ns
-    worker.placements[action.model].load_slot = slot
+    placement = worker.placements[action.model]
+    placement.load_slot = slot
+    placement.consider()
     return slot
 
 
@@ -260,6 +265,13 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     )
     placement.model.placements[worker.name] = placement
     worker.placements[spec.name] = placement
+    for bucket in placement.model.buckets.values():
+        its_times = InferTimes(spec.batch_sizes, list(seeds_ns), estimates.rank) if own[0] else None
+        its_times = its_times or estimates.infer_times(kind, bucket.spec)
+        held = Placement(bucket, worker, its_times, placement.load_time)
+        held.of = placement
+        placement.buckets.append(held)
+        bucket.placements[worker.name] = held
     return placement
 
 
@@ -272,7 +284,7 @@ def _former_model(cluster: Cluster, spec: ModelSpec, state: PlacementState) -> M
                 return placement.model
     model, successor = Model(spec, state.number), cluster.models.get(spec.name)
     if successor is not None and not state.own_counts:
-        model.counts = successor.counts
+        model.count_on(successor.counts)
     return model
 
 
@@ -299,7 +311,7 @@ def _operators(cluster: Cluster, state: OperatorState) -> None:
 def _request(cluster: Cluster, state: RequestState) -> None:
     """Have an open request; one that runs came with its INFER."""
     request = cluster.requests.get(state.event.request_id)
-    model = cluster.models.get(state.event.model)
+    model = cluster.model_of(state.event)
     if request is None:
         if model is None or Place(state.place) is not Place.QUEUED:
             return
@@ -318,10 +330,16 @@ def _model(cluster: Cluster, state: ModelState) -> None:
     model = cluster.models.get(state.model)
     if model is None:
         return
-    model.number = state.number
+    model.give_number(state.number)
     counts = model.counts
     counts.arrived, counts.finished, counts.late, counts.rejected = state.counts
     model.overdue = dict(state.overdue) if state.overdue else None
+    for bucket in (model, *model.buckets.values()):
+        _bucket(cluster, bucket, state)
+
+
+def _bucket(cluster: Cluster, model: Model, state: ModelState) -> None:
+    """Have a model or one of its buckets on workers, and requests in its queue, in the order that is told."""
     model.placements = _ordered(model.placements, state.placements)
     model.usable = _ordered(model.usable, state.usable)
     model.recount()

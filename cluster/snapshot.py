@@ -107,7 +107,7 @@ def _model(cluster: Cluster, model: Model) -> ModelState:
         None if kinds == set(model.infer_times) else tuple(model.infer_times),
         None if _as_joined(cluster, places) else places,
         None if _as_joined(cluster, usable) else usable,
-        tuple([request.id for request in model.backlog]),
+        tuple([request.id for bucket in model.by_bucket for request in bucket.backlog]),
     )
 
 

@@ -83,6 +83,15 @@ class Cluster:
 
     def place(self, model: Model, worker: Worker) -> Placement:
         """Enter a model on a worker, as known, and return the placement."""
+        placement = self._place(model, worker)
+        worker.placements[model.name] = placement
+        for bucket in model.buckets.values():
+            held = self._place(bucket, worker)
+            held.of = placement
+            placement.buckets.append(held)
+        return placement
+
+    def _place(self, model: Model, worker: Worker) -> Placement:
         kind = worker.device_kind
         times = self.estimates.infer_times(kind, model.spec)
         load_time = self.estimates.load_time(kind, model.spec)
@@ -90,8 +99,11 @@ class Cluster:
         model.placements[worker.name] = placement
         model.infer_times[kind] = times
         model.load_times[kind] = load_time
-        worker.placements[model.name] = placement
         return placement
+
+    def serves(self, model: Model) -> bool:
+        """Return whether a model, or the one that it is a bucket of, is still served."""
+        return self.models.get(model.base.name) is model.base
 
     # --- requests ---
 
@@ -100,10 +112,15 @@ class Cluster:
 
         Returns None, and changes nothing, if its id is known already or its model is not.
         """
-        model = self.models.get(event.model)
+        model = self.model_of(event)
         if model is None or event.request_id in self.requests:
             return None
         return self.admitted(now_ns, event, model, self.due_ns(event))
+
+    def model_of(self, event: RequestArrived) -> Model | None:
+        """Return the model or the bucket that a request is for; None if it is not served."""
+        model = self.models.get(event.model)
+        return model if model is None or not (model.buckets or event.sizes) else model.find(event.sizes)
 
     def due_ns(self, event: RequestArrived) -> int | None:
         """Return when EXEC must have ended for a request; None for best effort."""
@@ -117,9 +134,9 @@ class Cluster:
         self.requests[request.id] = request
         return request
 
-    def turned_away(self, name: str) -> None:
+    def turned_away(self, event: RequestArrived) -> None:
         """Count a request for a model that is rejected without having been entered."""
-        model = self.models.get(name)
+        model = self.model_of(event)
         if model is not None:
             model.counts.arrived += 1
             model.counts.rejected += 1
@@ -144,8 +161,12 @@ class Cluster:
 
     def clear_queue(self, model: Model) -> tuple[list[Request], list[Request]]:
         """Take all of a model's requests out of its queue; return those with a deadline and the others."""
-        with_deadline, best_effort = model.queue.clear(), list(model.backlog)
-        model.backlog.clear()
+        with_deadline: list[Request] = []
+        best_effort: list[Request] = []
+        for bucket in model.by_bucket:
+            with_deadline += bucket.queue.clear()
+            best_effort += bucket.backlog
+            bucket.backlog.clear()
         for request in with_deadline:
             request.place = _UNDECIDED
         for request in best_effort:

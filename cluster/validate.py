@@ -25,7 +25,7 @@ def _check_requests(cluster: Cluster) -> None:
     """Each request is in exactly one place."""
     places: dict[int, list[str]] = {request_id: [] for request_id in cluster.requests}
     queued = 0
-    for model in cluster.models.values():
+    for model in [bucket for each in cluster.models.values() for bucket in each.by_bucket]:
         assert model.queue.rows == sum(request.rows for request in model.queue), (
             f"rows of {model.name}'s queue"
         )
@@ -73,16 +73,24 @@ def _check_worker(cluster: Cluster, worker: Worker) -> None:
             assert worker.load.get(slot.action.action_id) is slot, f"{placement} has no LOAD outstanding"
         usable = has_pages and not placement.leaving and not worker.draining
         assert placement.usable == usable, f"{placement} is marked as usable: {placement.usable}"
-        registered = placement.model.usable.get(name) is placement
-        assert registered == placement.usable, f"{placement} is registered as usable: {registered}"
+        for each in (placement, *placement.buckets):
+            registered = each.model.usable.get(name) is each
+            assert registered == usable == each.usable, f"{each} is registered as usable: {registered}"
+            assert (each.state, each.load_slot, each.leaving, each.load_stalled) == (
+                *(placement.state, placement.load_slot, placement.leaving, placement.load_stalled),
+            ), f"{each} differs from {placement}"
 
 
 def _check_model(cluster: Cluster, model: Model) -> None:
     """A model's placements are those of the workers, and what the status says of them is true."""
     assert model.where in (None, where(model)), f"the status says of {model.name}: {model.where}"
     assert not model.pinned or model.name in cluster.pinned, f"{model.name} is kept, and nobody pinned it"
-    holders = [p.worker for p in model.usable.values() if not p.stalled]
-    assert model.holders == holders, f"holders of {model.name}"
+    for bucket in model.buckets.values():
+        assert list(bucket.placements) == list(model.placements), f"workers of {bucket.name}"
+        assert bucket.counts is model.counts, f"counts of {bucket.name}"
+    for each in (model, *model.buckets.values()):
+        holders = [p.worker for p in each.usable.values() if not p.stalled]
+        assert each.holders == holders, f"holders of {each.name}"
     for name, placement in model.placements.items():
         worker = cluster.workers.get(name)
         assert worker is not None, f"{placement}: there is no such worker"

@@ -29,6 +29,7 @@ from mainspring import extras
 from mainspring.compiler.artifact.arrays import BatchArrays, Runnable
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import BoundModel, Executable
+from mainspring.compiler.artifact.gpu import Gpu, known_gpu
 from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, allocate_workspace
 from mainspring.compiler.artifact.manifest import (
     CPU,
@@ -37,12 +38,13 @@ from mainspring.compiler.artifact.manifest import (
     ONNXRUNTIME,
     TVM,
     ExecutableInfo,
-    GraphTensor,
+    IoTensor,
 )
 from mainspring.compiler.artifact.plan import SHARED_OBJECT
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
 from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
 from mainspring.compiler.reference import Prepared
+from mainspring.compiler.shaped import profile
 from mainspring.compiler.split import split
 from mainspring.compiler.stock import optimise, optimise_portably
 from mainspring.compiler.timings import Effort, Timing, repeat
@@ -59,6 +61,12 @@ DEFAULT_ARCH = "sm_90"
 
 _EFFORT = Effort(seconds=0.4, fewest=2, most=15, warm_up=1)
 """Small, because compiling waits for it at every batch size."""
+_SHORT = Effort(seconds=0.1, fewest=2, most=15, warm_up=1)
+"""For one of many buckets."""
+_ONCE = Effort(seconds=0.0, fewest=2, most=2, warm_up=0)
+"""For one of many buckets of a model whose row takes long: the longer of two runs."""
+_LONG_NS = 50_000_000
+"""What is long."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -72,10 +80,15 @@ class Target(msgspec.Struct, frozen=True):
     """The architecture of the GPU that kernels are generated for."""
     precision: str = FP32
     """What products on the GPU are rounded to: one of `PRECISIONS`."""
-    processors: int = 0
-    """Multiprocessors of the GPU; 0 for as many as GPUs of its architecture usually have."""
+    gpu: Gpu | None = None
+    """The GPU, as its driver describes it; None for the usual one of its architecture."""
     tuner: Tuner | None = None
     """Knows or finds out which kernels are fast there; None: the compiler's model alone chooses."""
+
+    @property
+    def described(self) -> Gpu:
+        """The GPU that kernels are generated for."""
+        return self.gpu or known_gpu(self.arch)
 
 
 class Artifact:
@@ -108,9 +121,14 @@ class OnnxRuntimeArtifact(Artifact):
     """A graph without weights for ONNX Runtime."""
 
     def __init__(self, prepared: Prepared, device: str) -> None:
-        """Optimise for this CPU; or, for a GPU, only as far as it does not depend on the device."""
+        """Optimise for this CPU; or, for a GPU, only as far as it does not depend on the device.
+
+        Raises `CompileError` for a model with symbols that is for a GPU.
+        """
+        if device != CPU:
+            check_fixed(prepared, f"the device {device}")
         optimised = optimise(prepared.content) if device == CPU else optimise_portably(prepared.content)
-        parts = split(optimised, prepared.inputs, prepared.outputs)
+        parts = split(optimised, prepared.inputs, prepared.outputs, symbols=prepared.symbols)
         info = parts.info
         if device != CPU:
             info = msgspec.structs.replace(info, device=device, instruction_set=PORTABLE)
@@ -133,11 +151,12 @@ class TvmArtifact(Artifact):
 
     def __init__(self, prepared: Prepared, batch_sizes: Sequence[int], target: Target) -> None:
         """Raise `CompileError` for a model that TVM can't compile, or if TVM is not installed."""
+        check_fixed(prepared, f"the engine {TVM}")
         model = _tvm_model(prepared, batch_sizes)
-        self._local = model.build(CPU, target.arch, target.precision, processors=target.processors)
+        self._local = model.build(CPU, target.described, target.precision)
         built = self._local
         if target.device != CPU:
-            built = model.build(CUDA, target.arch, target.precision, target.tuner, target.processors)
+            built = model.build(CUDA, target.described, target.precision, target.tuner)
         super().__init__(_info(built, prepared, target.device), built.weights)
         self.content = built.content
         self.kernels = built.files
@@ -155,6 +174,16 @@ class TvmArtifact(Artifact):
     def workspace_bytes(self, batch_size: int) -> int:
         """Return the plan's number."""
         return self._plans.plan(batch_size).workspace_bytes
+
+
+def check_fixed(prepared: Prepared, what: str) -> None:
+    """Raise `CompileError` for a model with symbols; ``what`` is for fixed shapes alone."""
+    if prepared.symbols:
+        symbol = prepared.symbols[0]
+        raise CompileError(
+            f"dimension {symbol.name!r} is open, and {what} is for fixed shapes: fix it with `--shape`, a "
+            f"number for each dimension, or compile with `--engine {ONNXRUNTIME} --device {CPU}`"
+        )
 
 
 def _tvm_model(prepared: Prepared, batch_sizes: Sequence[int]) -> Model:
@@ -175,10 +204,8 @@ def _info(built: Built, prepared: Prepared, device: str) -> ExecutableInfo:
         onnxruntime=onnxruntime.__version__,
         cpu_flags=cpu_flags(),
         weights=built.tensors,
-        inputs=tuple(GraphTensor(f"i{k}", each.dtype, each.shape) for k, each in enumerate(prepared.inputs)),
-        outputs=tuple(
-            GraphTensor(f"o{k}", each.dtype, each.shape) for k, each in enumerate(prepared.outputs)
-        ),
+        inputs=tuple(IoTensor(f"i{k}", each.dtype, each.shape) for k, each in enumerate(prepared.inputs)),
+        outputs=tuple(IoTensor(f"o{k}", each.dtype, each.shape) for k, each in enumerate(prepared.outputs)),
         engine=TVM,
         device=device,
     )
@@ -193,17 +220,34 @@ MAKERS: dict[str, Callable[[Prepared, Sequence[int], Target], Artifact]] = {
 
 def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:
     """Return the seed duration in nanoseconds of each batch size."""
-    seeds = {}
-    for batch_size in batch_sizes:
-        zeros = BatchArrays(info, batch_size)
+    return {batch_size: measure_at(model, info, batch_size, (), _EFFORT) for batch_size in batch_sizes}
 
-        def run(zeros: BatchArrays = zeros) -> int:
-            begin_ns = time.thread_time_ns()
-            zeros.run(model)
-            return time.thread_time_ns() - begin_ns
 
-        seeds[batch_size] = Timing.of(repeat(run, _EFFORT)).seed_ns
-    return seeds
+def measure_shaped(
+    model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]
+) -> dict[tuple[int, ...], dict[int, int]]:
+    """Return the seed durations in nanoseconds of each bucket of an executable with symbols."""
+    first = measure_at(model, info, batch_sizes[0], tuple(each.limit for each in info.symbols), _ONCE)
+    effort = _SHORT if first < _LONG_NS else _ONCE
+
+    def at(batch_size: int, sizes: tuple[int, ...]) -> int:
+        return measure_at(model, info, batch_size, sizes, effort)
+
+    return profile(at, info.symbols, batch_sizes)
+
+
+def measure_at(
+    model: Runnable, info: ExecutableInfo, batch_size: int, sizes: tuple[int, ...], effort: Effort
+) -> int:
+    """Return the seed duration in nanoseconds at one batch size and one size of each symbol."""
+    zeros = BatchArrays(info, batch_size, sizes)
+
+    def run() -> int:
+        begin_ns = time.thread_time_ns()
+        zeros.run(model)
+        return time.thread_time_ns() - begin_ns
+
+    return Timing.of(repeat(run, effort)).seed_ns
 
 
 def measure_load(arena: Arena) -> int:

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.shapes import shape_option
+from mainspring.compiler.symbols import name_open_dims
 
 MAIN_DOMAINS = ("", "ai.onnx")
 """The names of the domain of ONNX's own operators."""
@@ -37,10 +38,11 @@ _AXES_ARE_INPUTS = 13
 """From this opset on Squeeze and Unsqueeze have their axes as an input."""
 
 
-def normalise(model: onnx.ModelProto, *, whole: bool = False) -> onnx.ModelProto:
+def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = False) -> onnx.ModelProto:
     """Return an equal model in the form that the other steps expect; raise `CompileError`.
 
-    If ``whole``, the model has no axis for rows, and gets a leading axis of size 1.
+    If ``whole``, the model has no axis for rows, and gets a leading axis of size 1. With ``symbols``, other
+    dimensions of inputs may be open; they all have names then.
     """
     normal = onnx.ModelProto()
     normal.CopyFrom(model)
@@ -63,11 +65,13 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False) -> onnx.ModelProto
         raise CompileError("the model has no input that isn't an initializer, so there is nothing to serve")
     for value in [*graph.input, *graph.output]:
         numpy_dtype(value)
+    if symbols:
+        name_open_dims(normal, whole=whole)
     if whole:
-        check_whole(normal)
+        check_whole(normal, symbols=symbols)
         give_leading_axes(normal)
     for value in graph.input:
-        _check_input(value)
+        _check_input(value, symbols=symbols)
     return normal
 
 
@@ -179,8 +183,8 @@ def _constant(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> onnx.
     return None
 
 
-def _check_input(value: onnx.ValueInfoProto) -> None:
-    """Refuse an input without an axis for rows, or with another dynamic dimension."""
+def _check_input(value: onnx.ValueInfoProto, *, symbols: bool) -> None:
+    """Refuse an input without an axis for rows; or with another dynamic dimension, unless it may have it."""
     shape = value.type.tensor_type.shape
     if not value.type.tensor_type.HasField("shape") or not shape.dim:
         raise NoRows(
@@ -189,7 +193,7 @@ def _check_input(value: onnx.ValueInfoProto) -> None:
             f"; or {AS_IT_IS}"
         )
     for axis, dim in enumerate(shape.dim[1:], 1):
-        if not dim.HasField("dim_value") or dim.dim_value < 0:
+        if not symbols and (not dim.HasField("dim_value") or dim.dim_value < 0):
             name = dim.dim_param or "unnamed"
             raise CompileError(
                 f"dimension {axis} of input {value.name!r} is dynamic ({name}), but only the batch may be; "
@@ -197,8 +201,8 @@ def _check_input(value: onnx.ValueInfoProto) -> None:
             )
 
 
-def check_whole(model: onnx.ModelProto) -> None:
-    """Raise `CompileError` for an input with an unknown dimension."""
+def check_whole(model: onnx.ModelProto, *, symbols: bool = False) -> None:
+    """Raise `CompileError` for an input with an unknown dimension, or shape if dimensions may be open."""
     for value in model.graph.input:
         if not value.type.tensor_type.HasField("shape"):
             raise CompileError(
@@ -206,7 +210,7 @@ def check_whole(model: onnx.ModelProto) -> None:
                 "give it as dims in config.pbtxt, or with `--shape`"
             )
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value"):
+            if not symbols and not dim.HasField("dim_value"):
                 raise CompileError(
                     f"dimension {axis} of input {value.name!r} is dynamic ({dim.dim_param or 'unnamed'}), "
                     f"and the model is to be served whole: fix it with `{shape_option(value, whole=True)}`"
@@ -234,7 +238,7 @@ def give_leading_axes(model: onnx.ModelProto) -> None:
     if opset >= _AXES_ARE_INPUTS:
         graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), _AXES))
     for value in graph.input:
-        dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        dims = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
         value.CopyFrom(
             helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, [1, *dims])
         )

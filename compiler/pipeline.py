@@ -11,8 +11,7 @@ and ``split`` do for ``onnxruntime``. A model that can't be served, or whose out
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,15 +34,23 @@ from mainspring.compiler.artifact.manifest import (
     Source,
     Verification,
 )
+from mainspring.compiler.artifact.plan import arch_number
 from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
-from mainspring.compiler.compiled import MAKERS, Artifact, Target, measure_infer, measure_load
+from mainspring.compiler.compiled import (
+    MAKERS,
+    Artifact,
+    Target,
+    measure_infer,
+    measure_load,
+    measure_shaped,
+)
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
 from mainspring.compiler.tuning import Tuner
 from mainspring.compiler.verify import verify
-from mainspring.messages.model import Profile
+from mainspring.messages.model import Profile, bucket_name
 
 _OLDEST_TENSOR_CORES = 80
 """The oldest architecture whose tensor cores have the instructions of both precisions."""
@@ -98,20 +105,22 @@ def compile_file(
     target: Target = DEFAULT_TARGET,
     judge: Judge | None = None,
     whole: bool | None = None,
+    most: Mapping[str, int] | None = None,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
     ``shapes`` fixes dynamic dimensions of inputs. If ``whole``, shapes have no axis for rows, unless file and
-    ``shapes`` leave the first axis of every input open; if it is None, where no such axis can be found.
-    ``judge`` is `compile_model`'s.
+    ``shapes`` leave the first axis of every input open; if it is None, where no such axis can be found, and
+    where the file fixes a batch that can't be opened or whose rows aren't proven independent.
+    ``judge`` is `compile_model`'s; ``most`` are limits of open dimensions, by name.
     """
     check_name(name)
     check_target_names(target, judge)
     task = functools.partial(
-        _compile_file, path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge
+        _compile_file, path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most
     )
     try:
-        return task(whole=bool(whole))
+        return task(whole=bool(whole), or_whole=whole is None)
     except NoRows as error:
         if whole is not None:
             raise
@@ -130,9 +139,11 @@ def _compile_file(
     shapes: Shapes | None,
     target: Target,
     judge: Judge | None,
+    most: Mapping[str, int] | None,
     *,
     whole: bool,
     though_open: bool = False,
+    or_whole: bool = False,
 ) -> Compiled:
     """``though_open``: whether to be ``whole`` though the first axis of every input is open."""
     model, digest = read_model(path)
@@ -148,8 +159,18 @@ def _compile_file(
         device=target.device,
         precision=target.precision,
         whole=whole,
+        most=dict(most or {}),
     )
-    return compile_model(model, name, store, sizes, source, target=target, judge=judge)
+    return compile_model(
+        model,
+        name,
+        store,
+        sizes,
+        source,
+        target=target,
+        judge=judge,
+        or_whole=or_whole,
+    )
 
 
 def compile_model(
@@ -161,30 +182,44 @@ def compile_model(
     quick: bool = False,
     target: Target = DEFAULT_TARGET,
     judge: Judge | None = None,
+    or_whole: bool = False,
 ) -> Compiled:
     """Compile a model into ``store``.
 
     The model is compared with stock ONNX Runtime at every batch size. If ``quick``, and another model with
     the same executable was compared, only the smallest two are: enough to see that the weights are in place.
     If the rows are not proven to be independent, the model is compiled for batches of one row, and its
-    manifest names the node that is the reason. If ``source.whole``, its shapes have no axis for rows. For the
-    engine ``auto``, ``judge`` measures artifacts for other devices than this CPU. Raises `CompileError` for a
-    model that can't be served, `StoreError` if it can't be stored.
+    manifest names the node that is the reason. If ``source.whole``, its shapes have no axis for rows.
+    Dimensions besides the batch may be open, up to the limits in ``source.most`` or up to found ones. For the
+    engine ``auto``, ``judge`` measures artifacts for other devices than this CPU. Raises
+    `CompileError` for a model that can't be served, `StoreError` if it can't be stored; if ``or_whole``,
+    `NoRows` for one that fixes a batch above 1 and can't be served by rows as it can whole.
     """
     check_target_names(target, judge)
     if target.device == CUDA and target.tuner is None:
         # What was measured for the store before is used without a GPU too.
         target = msgspec.structs.replace(target, tuner=Tuner(store))
-    prepared = Prepared(model, batch_sizes[-1], whole=source.whole)
+    prepared = Prepared(model, batch_sizes[-1], whole=source.whole, most=source.most)
     independence = prepared.independence
     sizes = (1,) if source.whole or independence.mixes else batch_sizes
     task = _Task(name, store, sizes, source, quick, target, independence)
+    fixes = or_whole and prepared.fixed_rows > 1
+    if fixes and independence.mixes:
+        raise NoRows(_why_whole(prepared, independence.mixes))
     try:
         return _compiled(prepared, task, judge)
-    except RowsMix as error:
+    except CompileError as error:
+        if fixes:
+            raise NoRows(_why_whole(prepared, str(error))) from error
+        if not isinstance(error, RowsMix):
+            raise
         # Samples may contradict what the rules prove; the samples decide.
         found = Independence(independence.version, str(error))
         return _compiled(prepared, task._replace(batch_sizes=(1,), independence=found), judge)
+
+
+def _why_whole(prepared: Prepared, reason: str) -> str:
+    return f"the file fixes a batch of {prepared.fixed_rows}, which can't be opened: {reason}"
 
 
 def _compiled(prepared: Prepared, task: _Task, judge: Judge | None) -> Compiled:
@@ -221,8 +256,8 @@ def check_precision(target: Target) -> None:
             f"precision {precision} is for the engine {TVM} on the device {CUDA}, not for {target.engine} on "
             f"{target.device}: `--engine {TVM} --device {CUDA} --precision {precision}`"
         )
-    number = re.fullmatch(r"sm_(\d+)[af]?", target.arch)
-    if precision != FP32 and number and int(number[1]) < _OLDEST_TENSOR_CORES:
+    number = arch_number(target.arch)
+    if precision != FP32 and 0 < number < _OLDEST_TENSOR_CORES:
         raise CompileError(
             f"precision {precision} needs the tensor cores of sm_{_OLDEST_TENSOR_CORES} or newer, and "
             f"{target.arch} is older; compile for it without --precision"
@@ -298,7 +333,11 @@ def _seeds(candidate: _Candidate, batch_sizes: tuple[int, ...]) -> dict[str, Pro
     measured = candidate.measured
     if not measured.infer_ns:
         return {}
-    return {CPU: Profile({size: measured.infer_ns[size] for size in batch_sizes}, measured.load_ns)}
+    shaped = {
+        bucket: {size: seeds[size] for size in batch_sizes} for bucket, seeds in measured.shaped_ns.items()
+    }
+    infer_ns = {size: measured.infer_ns[size] for size in batch_sizes}
+    return {CPU: Profile(infer_ns, measured.load_ns, shaped)}
 
 
 def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
@@ -330,10 +369,32 @@ def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], 
         workspace[largest] = artifact.workspace_bytes(largest)
     if artifact.info.device != CPU:
         return Measured(workspace_bytes=workspace)
+    if artifact.info.symbols:
+        return _measure_shaped(artifact, bound, batch_sizes, known, workspace)
     return Measured(
         infer_ns=known.infer_ns | measure_infer(bound, artifact.info, missing),
         load_ns=known.load_ns or measure_load(artifact.arena),
         workspace_bytes=workspace,
+    )
+
+
+def _measure_shaped(
+    artifact: Artifact,
+    bound: Runnable,
+    batch_sizes: tuple[int, ...],
+    known: Measured,
+    workspace: dict[int, int],
+) -> Measured:
+    """Return the measurements of an executable with symbols: those of all buckets belong together."""
+    if {*batch_sizes} <= {*known.infer_ns} and known.shaped_ns:
+        return known
+    found = measure_shaped(bound, artifact.info, batch_sizes)
+    limits = tuple(symbol.limit for symbol in artifact.info.symbols)
+    return Measured(
+        infer_ns=found[limits],
+        load_ns=known.load_ns or measure_load(artifact.arena),
+        workspace_bytes=workspace,
+        shaped_ns={bucket_name(ceilings): seeds for ceilings, seeds in found.items()},
     )
 
 
@@ -368,6 +429,7 @@ def _put(
         precision=task.target.precision,
         independence=task.independence,
         whole=task.source.whole,
+        symbols=prepared.symbols,
     )
     store.put_manifest(manifest)
     return manifest

@@ -8,7 +8,7 @@ store whose models have their proofs is read without them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,41 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 
-def judge(model: onnx.ModelProto, content: bytes) -> Independence:
+def judge(model: onnx.ModelProto, content: bytes, fixed: Sequence[Mapping[str, int]] = ()) -> Independence:
     """Return whether the rows of a model whose batch is open are proven to be independent.
 
-    ``content``: the model's bytes. A proof that fails may succeed once the graph's constants are folded.
+    ``content``: the model's bytes. A proof that fails may succeed once the graph's constants are folded, or
+    at each of some sizes of the other open dimensions, ``fixed``, at which samples are compared too.
     """
+    from mainspring.compiler.stock import serialise
+
+    found = _judge(model, content)
+    if not found.mixes or not fixed:
+        return found
+    for sizes in fixed:
+        one = at_sizes(model, sizes)
+        at_size = _judge(one, serialise(one))
+        if at_size.mixes:
+            where = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            return Independence(PROOF_VERSION, f"{at_size.mixes} (with {where})")
+    return Independence(PROOF_VERSION)
+
+
+def at_sizes(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
+    """Return the model with open dimensions of its inputs fixed, by their names."""
+    fixed = type(model)()
+    fixed.CopyFrom(model)
+    for value in fixed.graph.input:
+        for dim in value.type.tensor_type.shape.dim[1:]:
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    del fixed.graph.value_info[:]
+    return fixed
+
+
+def _judge(model: onnx.ModelProto, content: bytes) -> Independence:
     from mainspring.compiler.independence.walk import why_rows_mix
     from mainspring.compiler.stock import optimise_portably
 

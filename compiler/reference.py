@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -12,15 +12,21 @@ import onnx
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
+from mainspring.compiler.forms import Range, fit
+from mainspring.compiler.maps import without_maps
 from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
-from mainspring.compiler.proving import judge
-from mainspring.compiler.samples import index_tables, sample_rows
-from mainspring.compiler.stock import Arrays, StockSession, optimise_portably, serialise
+from mainspring.compiler.proving import at_sizes, judge
+from mainspring.compiler.samples import draw, index_tables, smallest_limits, value_limits
+from mainspring.compiler.stock import StockSession, optimise_portably, serialise
+from mainspring.compiler.symbols import Found, Sizes, Trials, check_limits, find_symbols, open_axes
 from mainspring.compiler.versions import check_conversion, make_readable
-from mainspring.messages.model import TensorSpec
+from mainspring.messages.model import Symbol, TensorSpec
 
 _Values = Sequence[onnx.ValueInfoProto]
+Arrays = list[npt.NDArray[np.generic]]
 
+_SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
+"""Parts of the base below which a symbol's sizes are left out, tried one after the other."""
 _PROBES = (2, 3)
 """Numbers of rows that show which axis of an output is the batch."""
 
@@ -34,7 +40,7 @@ class Reference:
         self.fixed = fixed
         self._whole = whole
 
-    def run(self, arrays: Arrays) -> list[npt.NDArray[np.generic]]:
+    def run(self, arrays: Sequence[npt.NDArray[np.generic]]) -> list[npt.NDArray[np.generic]]:
         """Return the outputs for these rows of every input; raise `CompileError` if the model can't run."""
         if self.fixed is None:
             return self._session.run(arrays)
@@ -65,24 +71,33 @@ class Prepared:
     The model is kept as ``content``, the bytes that ONNX Runtime reads: its weights are in memory once.
     """
 
-    def __init__(self, original: onnx.ModelProto, rows: int, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        original: onnx.ModelProto,
+        rows: int,
+        *,
+        whole: bool = False,
+        most: Mapping[str, int] | None = None,
+    ) -> None:
         """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
 
-        If ``whole``, its shapes stay unchanged, behind a leading axis of 1.
+        If ``whole``, its shapes stay unchanged, behind a leading axis of 1. Unless ``most`` is None, other
+        dimensions may be open, up to the limits in it, by name, or up to limits that are found.
         """
         self.whole = whole
         with _malformed():
+            original = without_maps(original)
             readable, converted = make_readable(original)
             readable = without_decided_branches(readable)
-            model = normalise(readable, whole=whole)
-            self.inputs = tuple(
-                TensorSpec(value.name, numpy_dtype(value), _row_shape(value)) for value in model.graph.input
-            )
+            if most and not whole:
+                check_limits(readable, most)
+            model = normalise(readable, whole=whole, symbols=most is not None)
             fixed = baked_batch(model)
+            self.fixed_rows = 0 if whole else fixed or 0
+            """Rows of the batch that the file fixes; 0 if it leaves the batch open, or has none."""
         session = StockSession(serialise(readable))
         self.reference = Reference(session, fixed, whole=whole)
-        tables = index_tables(model.graph)
-        self.rows = sample_rows(self.inputs, max(rows, *_PROBES), self.reference.run, tables)
+        model = self._sample(model, rows, most or {})
         if converted:
             some = [np.asarray(array[0]) if whole else _group(array, 0, fixed or 1) for array in self.rows]
             check_conversion(original, [spec.name for spec in self.inputs], some, session.run(some))
@@ -95,8 +110,74 @@ class Prepared:
                 self._open(model)
         self.content = serialise(model)
         outputs = model.graph.output
-        self.outputs = self._whole_outputs(outputs) if whole else self._find_outputs(session, outputs)
-        self.independence = Independence(PROOF_VERSION) if whole else judge(model, self.content)
+        row_specs = self._whole_outputs(outputs) if whole else self._find_outputs(session, outputs)
+        self.outputs = self._opened(row_specs) if self.symbols else row_specs
+        fixed_at = [self._found.fixed_at(sizes) for sizes in self.shapes] if self.symbols else []
+        self.independence = Independence(PROOF_VERSION) if whole else judge(model, self.content, fixed_at)
+
+    def _sample(self, model: onnx.ModelProto, rows: int, most: Mapping[str, int]) -> onnx.ModelProto:
+        """Find the symbols and draw ``rows`` rows; return the model without dimensions of but one size."""
+        specs = tuple(
+            TensorSpec(each.name, numpy_dtype(each), _row_shape(each)) for each in model.graph.input
+        )
+        axes = open_axes(model)
+        self._trials = Trials(specs, axes, self._run_small, rows)
+        self._found = Found((), (), specs, {})
+        if axes or most:
+            self._found = find_symbols(self._trials, axes, most)
+        self.symbols, self.inputs = self._found.symbols, self._found.inputs
+        self.shapes = _shapes_to_try(self._found.ranges)
+        if single := {name: -size for name, size in self._found.dims.items() if size < 0}:
+            model = at_sizes(model, single)
+        self._most_rows = max(rows, *_PROBES)
+        base, tables = self._inputs_at(self.shapes[0]), index_tables(model.graph)
+        self._values = value_limits(base, self._most_rows, self.reference.run, tables)
+        self.rows = self.rows_at(self.shapes[0], self._most_rows)
+        return model
+
+    def rows_at(self, sizes: Sizes, rows: int) -> Arrays:
+        """Return sampled rows for one size of each symbol."""
+        return draw(self._inputs_at(sizes), self._values, rows)
+
+    def _inputs_at(self, sizes: Sizes) -> tuple[TensorSpec, ...]:
+        return tuple(spec.at(sizes) for spec in self.inputs)
+
+    def _run_small(self, inputs: Sequence[TensorSpec]) -> Arrays:
+        """Run a row of small values."""
+        return self.reference.run(draw(inputs, smallest_limits(inputs), 1))
+
+    def _opened(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the outputs with the dimensions that follow from the symbols, shapes at their limits.
+
+        Very small sizes may follow another form, for padding is more than the rest: the least is raised then.
+        """
+
+        def tried(sizes: Sizes) -> Sequence[tuple[int, ...]] | None:
+            run = self._trials.at(self._found.fixed_at(sizes))
+            return None if run is None else run.shapes
+
+        for share in _SHARES:
+            ranges = [each.from_share(share) for each in self._found.ranges]
+            forms = fit(tried, ranges)
+            if not any(isinstance(form, int) for form in forms):
+                break
+        self.symbols = tuple(
+            Symbol(symbol.name, tuple(size for size in symbol.ceilings if size >= each.least), each.least)
+            for symbol, each in zip(self.symbols, ranges, strict=True)
+        )
+        self.shapes = _shapes_to_try(ranges)
+        at_limits = tried(tuple(symbol.limit for symbol in self.symbols))
+        assert at_limits is not None, "the limits were found by running there"
+        found = []
+        for spec, shape, dims in zip(specs, at_limits, forms, strict=True):
+            if isinstance(dims, int):
+                names = ", ".join(symbol.name for symbol in self.symbols)
+                raise CompileError(
+                    f"dimension {dims} of output {spec.name!r}, behind the rows, follows from {names} in no "
+                    "form that is known beforehand; fix the inputs' dimensions with `--shape`"
+                )
+            found.append(TensorSpec(spec.name, spec.dtype, shape, dims))
+        return tuple(found)
 
     def refusal(self, reason: str) -> CompileError:
         """Return the error with ``reason`` and the nodes that may be the cause."""
@@ -180,6 +261,17 @@ def _malformed() -> Iterator[None]:
 
 def _row_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
     return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim[1:])
+
+
+def _shapes_to_try(ranges: Sequence[Range]) -> tuple[Sizes, ...]:
+    """Return sizes at which samples are compared: small ones, the least, odd ones, the limits."""
+    at = [
+        [each.base for each in ranges],
+        [each.least for each in ranges],
+        [each.at(3 + 2 * index) for index, each in enumerate(ranges)],
+        [each.limit for each in ranges],
+    ]
+    return tuple(dict.fromkeys(map(tuple, at)))
 
 
 def _group(array: npt.NDArray[np.generic], begin: int, size: int) -> npt.NDArray[np.generic]:

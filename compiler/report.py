@@ -31,6 +31,7 @@ def describe_artifact(compiled: Compiled) -> str:
         f"({describe_extents(manifest.extents)}), executable {manifest.executable[:12]} ({state})"
         f"{'' if manifest.engine == ONNXRUNTIME else f' for {manifest.engine}'}"
         f"{'' if manifest.precision == FP32 else f' in {manifest.precision}'}"
+        f"{''.join(f', {symbol}' for symbol in manifest.symbols)}"
     )
 
 
@@ -106,11 +107,10 @@ def describe_verification(compiled: Compiled) -> str:
 
 def describe_sharing(compiled: Compiled) -> str:
     """Say in one line why requests don't share executions of the model; empty if they do."""
-    why = compiled.manifest.unshared
     if compiled.whole_because:
         reason = compiled.whole_because.replace(f"; or {AS_IT_IS}", "")
         return f"served whole, one request at a time: {reason}"
-    return f"served whole, one request at a time: {compiled.whole_because.removesuffix(f'; or {AS_IT_IS}')}"
+    why = compiled.manifest.unshared
     return (
         f"served one row at a time, for requests that shared a run could change each other: {why}"
         if why

@@ -45,16 +45,26 @@ def sample_rows(
     run: Callable[[Arrays], Sequence[npt.NDArray[np.generic]]],
     tables: dict[str, int] | None = None,
 ) -> Arrays:
-    """Return ``rows`` random rows of every input.
+    """Return ``rows`` random rows of every input; for the rest see `value_limits`."""
+    return draw(inputs, value_limits(inputs, rows, run, tables), rows)
+
+
+def value_limits(
+    inputs: Sequence[TensorSpec],
+    rows: int,
+    run: Callable[[Arrays], Sequence[npt.NDArray[np.generic]]],
+    tables: dict[str, int] | None = None,
+) -> list[int]:
+    """Return the number that the values of each integer input stay below.
 
     ``run`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the known
     sizes of the tables that integer inputs index, by the input's name. Raises `CompileError` if integers
     decide the shape of an output: tried with larger ones it could be as large as the memory.
     """
-    limits = [_SMALL] * len(inputs)
+    limits = smallest_limits(inputs)
 
     def shapes(limits: Sequence[int]) -> list[tuple[int, ...]]:
-        return [output.shape for output in run([array[:1] for array in _draw(inputs, limits, rows)])]
+        return [output.shape for output in run([array[:1] for array in draw(inputs, limits, rows)])]
 
     expected = shapes(limits)
 
@@ -75,7 +85,12 @@ def sample_rows(
             most = min((tables or {}).get(spec.name, _LARGE), int(np.iinfo(spec.dtype).max) + 1)
             at_most = functools.partial(accepted, index)
             limits[index] = _largest(at_most, most) if most > _SMALL and at_most(_SMALL + 1) else _SMALL
-    return _draw(inputs, limits, rows)
+    return limits
+
+
+def smallest_limits(inputs: Sequence[TensorSpec]) -> list[int]:
+    """Return limits of integers that every model accepts."""
+    return [_SMALL] * len(inputs)
 
 
 def index_tables(graph: onnx.GraphProto) -> dict[str, int]:
@@ -104,8 +119,8 @@ def _largest(accepts: Callable[[int], bool], most: int) -> int:
     return good
 
 
-def _draw(inputs: Sequence[TensorSpec], limits: Sequence[int], rows: int) -> Arrays:
-    """Return random rows; the first row of integers has the largest allowed one."""
+def draw(inputs: Sequence[TensorSpec], limits: Sequence[int], rows: int) -> Arrays:
+    """Return ``rows`` random rows; the first row of integers has the largest one below its limit."""
     random = np.random.default_rng(_SEED)
     scales = np.resize(np.array(_SCALES, np.float32), rows)
     arrays: Arrays = []

@@ -34,6 +34,21 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_limits(texts: Iterable[str]) -> dict[str, int]:
+    """Return the limits of open dimensions in texts such as ``seq=512``; raise `CompileError` for others."""
+    limits: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdecimal() or int(number) < 1:
+            raise CompileError(
+                f"limit {text!r} isn't a dimension's name and its largest size, such as seq=512"
+            )
+        if name in limits:
+            raise CompileError(f"dimension {name!r} is given two limits; give one --max for each")
+        limits[name] = int(number)
+    return limits
+
+
 def open_negative(model: onnx.ModelProto) -> None:
     """Open the dimensions that exporters write as negative numbers or question marks."""
     for value in [*model.graph.input, *model.graph.output, *model.graph.value_info]:

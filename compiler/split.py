@@ -3,7 +3,7 @@
 Every floating-point initializer, and every other large one, becomes an input of the graph. All names in the
 rest are replaced by canonical ones, so that two models with the same graph and different weights become the
 same bytes (design, section 4). Shapes, axes and other small integers stay in the graph: they are part of the
-computation, and kernels need them constant.
+computation, and kernels need them constant. So do the weights of the operators in `_HOLDING`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor
+from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor, IoTensor
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
 from mainspring.compiler.normalise import all_nodes, graphs_of, rename
-from mainspring.messages.model import TensorSpec
+from mainspring.messages.model import Symbol, TensorSpec
 
+_HOLDING = {"MatMulNBits"}
+"""Operators that prepare their weights while the graph is opened, and compute something else from weights
+that are inputs: other roundings, or zeros where only some of them are."""
 _STRUCTURE_ELEMENTS = 1024
 """An integer initializer up to this size is taken for a shape or an axis; a larger one is a weight."""
 
@@ -45,8 +48,9 @@ def split(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
     structural: frozenset[str] = frozenset(),
+    symbols: tuple[Symbol, ...] = (),
 ) -> Split:
-    """Take an optimised model apart; ``inputs`` and ``outputs`` are the original's, in its order.
+    """Take an optimised model apart; ``inputs``, ``outputs`` and ``symbols`` are as the original has them.
 
     Initializers named in ``structural`` always stay in the graph.
     """
@@ -56,6 +60,10 @@ def split(
     names = _Names([value.name for value in graph.input], [value.name for value in graph.output])
     weights, constants = _sort_initializers(graph, names, structural)
     executable = _executable(optimised, names, weights, constants, (inputs, outputs))
+    if symbols:
+        # What is measured is of these limits, so models of other limits don't share it.
+        held = executable.metadata_props.add()
+        held.key, held.value = "symbols", " ".join(f"{each} {each.ceilings}" for each in symbols)
     content = bytes(executable.SerializeToString(deterministic=True))
     info = ExecutableInfo(
         executable=hashlib.sha256(content).hexdigest(),
@@ -63,8 +71,9 @@ def split(
         onnxruntime=onnxruntime.__version__,
         cpu_flags=cpu_flags(),
         weights=tuple(GraphTensor(name, str(array.dtype), array.shape) for name, array in weights.items()),
-        inputs=tuple(GraphTensor(f"i{k}", spec.dtype, spec.shape) for k, spec in enumerate(inputs)),
-        outputs=tuple(GraphTensor(f"o{k}", spec.dtype, spec.shape) for k, spec in enumerate(outputs)),
+        inputs=tuple(IoTensor(f"i{k}", each.dtype, each.shape, each.open) for k, each in enumerate(inputs)),
+        outputs=tuple(IoTensor(f"o{k}", each.dtype, each.shape, each.open) for k, each in enumerate(outputs)),
+        symbols=symbols,
     )
     return Split(content, info, tuple(weights.values()))
 
@@ -123,13 +132,14 @@ def _sort_initializers(
 ) -> tuple[dict[str, Array], list[onnx.TensorProto]]:
     """Return the weights by canonical name and the constants that stay, both in the order of first use."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
+    held = {name for node in all_nodes(graph) if node.op_type in _HOLDING for name in node.input}
     weights: dict[str, Array] = {}
     constants = []
     for name in [name for node in all_nodes(graph) for name in node.input]:
         tensor = tensors.pop(name, None)
         if tensor is None:
             continue
-        array = None if name in structural else _as_weight(tensor)
+        array = None if name in structural or name in held else _as_weight(tensor)
         if array is None:
             constants.append(_constant(tensor, names.add(name, "c")))
         else:
@@ -174,7 +184,7 @@ def _executable(
         graph.node.append(_canonical_node(node, index, names))
     for prefix, specs, into in (("i", signature[0], graph.input), ("o", signature[1], graph.output)):
         for k, spec in enumerate(specs):
-            into.append(_value_info(f"{prefix}{k}", spec.dtype, (BATCH, *spec.shape)))
+            into.append(_value_info(f"{prefix}{k}", spec.dtype, (BATCH, *_dims(spec, f"{prefix}{k}"))))
     graph.input.extend(_value_info(name, str(array.dtype), array.shape) for name, array in weights.items())
     graph.initializer.extend(constants)
     used = {node.domain for node in all_nodes(graph)} | {""}
@@ -216,6 +226,15 @@ def _make_canonical(graph: onnx.GraphProto, names: _Names) -> None:
     for value in graph.output:
         value.name = names.add(value.name, "v")
         value.ClearField("doc_string")
+
+
+def _dims(spec: TensorSpec, name: str) -> list[int | str]:
+    """Return the dimensions behind the batch, with a name for each that is open."""
+    dims: list[int | str] = [*spec.shape]
+    for dim in spec.open:
+        plain = dim.scale == 1 and [(each.times, each.plus, each.over) for each in dim.terms] == [(1, 0, 1)]
+        dims[dim.axis] = f"s{dim.terms[0].symbol}" if plain else f"{name}:{dim.axis}"
+    return dims
 
 
 def _value_info(name: str, dtype: str, shape: tuple[int | str, ...]) -> onnx.ValueInfoProto:

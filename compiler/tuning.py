@@ -25,7 +25,7 @@ from mainspring.compiler.artifact.trials import Timer, TimerFailed, Trial
 
 SECONDS = 60.0
 """Default bound of a model's search. One function takes a few seconds, most of them to compile."""
-VARIANTS = 8
+VARIANTS = 12
 """Most variants of a function that are timed."""
 ROUNDS = 9
 """How often each is run."""

@@ -34,6 +34,9 @@ Each factor is off by up to 2 ** -11 of itself, each product by twice that; erro
 cancel in part, and those of successive layers add up. FP16 also loses factors below 6e-5.
 """
 
+_FEW = 3
+"""Largest batch that is compared at other shapes than the first."""
+
 Array = npt.NDArray[np.generic]
 
 
@@ -54,6 +57,17 @@ def tolerance_of(precision: str) -> Tolerance:
     return Tolerance(RELATIVE_TOLERANCE, SCALE_TOLERANCE) if rounded is None else Tolerance(rounded, rounded)
 
 
+def in_tolerances(found: Array, expected: Array, allowed: Tolerance) -> float:
+    """Return the largest difference of an element, as a multiple of what is allowed there.
+
+    Infinite where no difference is allowed and there is one.
+    """
+    difference, tolerance = _differences(found, expected, allowed)
+    off = np.where(difference > 0, np.inf, 0.0)
+    np.divide(difference, tolerance, out=off, where=tolerance > 0)
+    return float(off.max(initial=0.0))
+
+
 def verify(
     model: Runnable, prepared: Prepared, batch_sizes: Sequence[int], precision: str = FP32
 ) -> Verification:
@@ -63,8 +77,42 @@ def verify(
     callers share batches, with the artifact's output for the row alone; `RowsMix` is raised if that differs.
     """
     tolerance = tolerance_of(precision)
-    pool = len(prepared.rows[0])
-    alone = _rows_alone(model, prepared, max(batch_sizes), min(batch_sizes))
+    largest, rows = 0.0, 0
+    for index, sizes in enumerate(prepared.shapes):
+        # Batches are compared at the first shape; at the others, that rows are apart, too.
+        few = [size for size in batch_sizes if index == 0 or size <= max(batch_sizes[0], _FEW)]
+        pool = _Pool(
+            model, prepared, sizes, prepared.rows if index == 0 else prepared.rows_at(sizes, max(few))
+        )
+        difference, compared = _verify_at(pool, few, tolerance)
+        largest, rows = max(largest, difference), rows + compared
+    return Verification(tolerance.relative, tolerance.scale, largest, rows)
+
+
+class _Pool(NamedTuple):
+    """Sampled rows of one shape, and what runs them."""
+
+    model: Runnable
+    prepared: Prepared
+    sizes: tuple[int, ...]
+    """Of the model's symbols."""
+    rows: list[Array]
+
+    def run(self, batch_size: int, arrays: list[Array]) -> list[Array]:
+        """Run the artifact."""
+        return self.model.run_arrays(batch_size, arrays, self.sizes)
+
+    def where(self, batch_size: int) -> str:
+        """Say which run it is, for an error."""
+        names = [symbol.name for symbol in self.prepared.symbols]
+        sizes = "".join(f", {name} {size}" for name, size in zip(names, self.sizes, strict=True))
+        return f"at batch size {batch_size}{sizes}"
+
+
+def _verify_at(of: _Pool, batch_sizes: Sequence[int], tolerance: Tolerance) -> tuple[float, int]:
+    """Compare at one shape; return the largest difference and the number of rows."""
+    prepared, pool = of.prepared, len(of.rows[0])
+    alone = _rows_alone(of, max(batch_sizes), min(batch_sizes))
     largest, rows = 0.0, 0
     # Another order each time, so that no row is always in the same place.
     trials = [np.random.default_rng(size).permutation(pool)[:size] for size in batch_sizes]
@@ -73,10 +121,10 @@ def verify(
         trials = [np.array([row]) for row in range(pool)]
     for chosen in trials:
         batch_size = len(chosen)
-        batch = [array[chosen] for array in prepared.rows]
-        found = model.run_arrays(batch_size, batch)
+        batch = [array[chosen] for array in of.rows]
+        found = of.run(batch_size, batch)
         expected = prepared.reference.run(batch)
-        where = f"at batch size {batch_size}"
+        where = of.where(batch_size)
         for index, spec in enumerate(prepared.outputs):
             allowed = tolerance._replace(floor=FLOOR)
             difference = _compare(found[index], expected[index], spec, where, prepared, allowed)
@@ -88,12 +136,12 @@ def verify(
             except CompileError as error:
                 raise RowsMix(str(error)) from None
         rows += batch_size
-    _check_beside_infinities(model, prepared, alone, max(batch_sizes), tolerance)
-    return Verification(tolerance.relative, tolerance.scale, largest, rows)
+    _check_beside_infinities(of, alone, max(batch_sizes), tolerance)
+    return largest, rows
 
 
 def _check_beside_infinities(
-    model: Runnable, prepared: Prepared, alone: Sequence[Array], batch_size: int, tolerance: Tolerance
+    of: _Pool, alone: Sequence[Array], batch_size: int, tolerance: Tolerance
 ) -> None:
     """Raise `RowsMix` if a row of infinities changes the others of its batch.
 
@@ -101,18 +149,19 @@ def _check_beside_infinities(
     """
     if batch_size == 1:
         return
-    batch = [array[:batch_size].copy() for array in prepared.rows]
+    prepared = of.prepared
+    batch = [array[:batch_size].copy() for array in of.rows]
     place = batch_size // 2
     for array in batch:
         if array.dtype.kind == "f":
             array[place] = np.resize(np.array([np.inf, np.nan, -np.inf], array.dtype), array[place].shape)
     try:
-        found = model.run_arrays(batch_size, batch)
+        found = of.run(batch_size, batch)
     except ExecutableError:
         # An infinity may become an invalid index: an error gives no outputs, and rows run again alone.
         return
     others = np.arange(batch_size) != place
-    where = f"at batch size {batch_size} depends on another row of the batch, which is infinite; it"
+    where = f"{of.where(batch_size)} depends on another row of the batch, which is infinite; it"
     for index, spec in enumerate(prepared.outputs):
         try:
             expected = alone[index][:batch_size][others]
@@ -121,10 +170,10 @@ def _check_beside_infinities(
             raise RowsMix(str(error)) from None
 
 
-def _rows_alone(model: Runnable, prepared: Prepared, rows: int, size: int) -> list[Array]:
+def _rows_alone(of: _Pool, rows: int, size: int) -> list[Array]:
     """Return the outputs of the pool's first rows, each in a batch of copies of itself."""
     single = [
-        model.run_arrays(size, [np.repeat(array[row : row + 1], size, axis=0) for array in prepared.rows])
+        of.run(size, [np.repeat(array[row : row + 1], size, axis=0) for array in of.rows])
         for row in range(rows)
     ]
     return [np.concatenate([part[:1] for part in parts]) for parts in zip(*single, strict=True)]
@@ -136,11 +185,7 @@ def _compare(
     """Return the largest difference; raise `CompileError` if any is beyond what is ``allowed``."""
     if found.shape != expected.shape:
         raise prepared.refusal(f"output {spec.name!r} {where} is {found.shape}, not {expected.shape}")
-    if np.dtype(spec.dtype).kind != "f":
-        difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-        tolerance = np.zeros_like(difference)
-    else:
-        difference, tolerance = _float_differences(found, expected, allowed)
+    difference, tolerance = _differences(found, expected, allowed)
     if np.all(difference <= tolerance):
         return float(difference.max(initial=0.0))
     worst = np.unravel_index(np.argmax(difference - tolerance), difference.shape)
@@ -151,17 +196,23 @@ def _compare(
     )
 
 
-def _float_differences(
+def _differences(
     found: Array, expected: Array, allowed: Tolerance
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return differences and tolerances; equal infinities, and NaNs in the same place, do not differ."""
+    """Return differences and tolerances; equal infinities, and NaNs in the same place, do not differ.
+
+    Integers may not differ at all.
+    """
+    if expected.dtype.kind != "f":
+        difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        return difference, np.zeros_like(difference)
     if expected.dtype.itemsize == 2:
         allowed = Tolerance(HALF_TOLERANCE, HALF_TOLERANCE, allowed.floor)
     ours, theirs = found.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         difference = np.abs(ours - theirs)
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    difference = np.where(same, 0.0, np.nan_to_num(difference, nan=np.inf))
+    difference = np.where(same, 0.0, np.nan_to_num(difference, nan=np.inf, posinf=np.inf))
     magnitude = np.abs(np.where(np.isfinite(theirs), theirs, 0.0))
     scale = float(magnitude.max(initial=0.0))
     tolerance = allowed.relative * magnitude + allowed.scale * scale

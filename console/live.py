@@ -83,7 +83,7 @@ class LiveStream:
         secret: bytes | None = None,
         operates: bool = False,
     ) -> None:
-        """Begin to connect; raise ValueError if the address is none.
+        """Begin to connect; raise ValueError if it is not an address.
 
         ``secret``: the run's, which a process of another user or host needs. ``operates``: commands of
         operators are passed on, whom the caller has checked.

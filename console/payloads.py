@@ -335,6 +335,24 @@ class Norm(msgspec.Struct, frozen=True):
     load_error_us: float | None
 
 
+class Gpu(msgspec.Struct, frozen=True):
+    """What a worker's GPU says of itself; None where its driver reports nothing."""
+
+    notes: list[str]
+    """What makes its timing unpredictable now, for a person."""
+    throttled: list[str]
+    """What holds its clocks down."""
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    memory_used_bytes: float | None = None
+    uncorrected_errors: float | None = None
+    remapped_rows: float | None = None
+    xid_errors: float | None = None
+    without_graph: float | None = None
+    """Executables whose kernels are launched one by one."""
+
+
 class WorkerPage(msgspec.Struct, frozen=True):
     """Query ``worker``: one worker in full."""
 
@@ -348,6 +366,8 @@ class WorkerPage(msgspec.Struct, frozen=True):
     """The longest that an INFER or LOAD took beyond its prediction; None where none ended."""
     resident: list[str]
     happenings: list[HappeningLine]
+    gpu: Gpu | None = None
+    """None where the worker has none, or where a recorded run is shown."""
 
 
 class Step(msgspec.Struct, frozen=True):

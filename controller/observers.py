@@ -21,7 +21,8 @@ from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
 from mainspring.controller.snapshot_stream import SnapshotStream
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
-from mainspring.messages.observing import OBSERVER_VERSION, ObserverHello, Records, Stage
+from mainspring.messages.metrics import DeviceHealth
+from mainspring.messages.observing import OBSERVER_VERSION, Devices, ObserverHello, Records, Stage
 from mainspring.messages.operating import Operated
 from mainspring.messages.peers import Goodbye, Ping, Welcome
 from mainspring.telemetry.log import FORMAT, SegmentHeader
@@ -35,6 +36,8 @@ AHEAD_BYTES = 1 << 20
 """An observer for which more than this waits gets no further slice."""
 PATIENCE_NS = 1_000_000_000
 """How long the other observers wait with a slow one; then it waits for a snapshot of its own."""
+DEVICES_NS = 1_000_000_000
+"""The time between two looks at what workers' GPUs say, which they do once a second."""
 RECHECK_NS = 10_000_000
 """The time between two looks at whether a slow observer has caught up."""
 
@@ -51,6 +54,8 @@ class Observer:
         self.pings = 0
         self.informed = False
         """Whether its snapshot has begun, so that it receives the records that follow."""
+        self.devices: Devices | None = None
+        """What it was told last of workers' GPUs."""
 
     def __str__(self) -> str:
         return f"observer {self.name!r} (session {self.number})"
@@ -66,9 +71,10 @@ class Observers:
         wire: Wire,
         outbox: Outbox,
         dropped: Dropped,
+        devices: Callable[[], dict[str, DeviceHealth]] = dict,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """``clock`` only measures how long slices of a snapshot take."""
+        """``devices`` returns what workers' GPUs say; ``clock`` only measures how long slices take."""
         self.due_ns = NEVER_NS
         """The instant of the next `turn`."""
         self._config = config
@@ -78,6 +84,9 @@ class Observers:
         self._wire = wire
         self._outbox = outbox
         self._dropped = dropped
+        self._devices = devices
+        self._devices_ns = 0
+        """When it is looked at again."""
         self._clock = clock
         self._run = scheduler.run or time.time_ns()
         self._observers: dict[bytes, Observer] = {}
@@ -168,6 +177,9 @@ class Observers:
             observer.pings += 1
             if self._wire.send(observer.peer, (encode(Ping(observer.pings, now_ns)),)) is Delivery.GONE:
                 self.end(observer, "its connection ended")
+        if now_ns >= self._devices_ns:
+            self._devices_ns = now_ns + DEVICES_NS
+            self._send_devices()
 
     def goodbye(self, now_ns: int, detail: str) -> None:
         """Send all observers the last records, and that the controller stops."""
@@ -176,6 +188,15 @@ class Observers:
             self._send_records(now_ns)
             for observer in self._observers.values():
                 self._wire.send(observer.peer, (encode(Goodbye(detail)),))
+
+    def _send_devices(self) -> None:
+        """Send what workers' GPUs say to the observers that were told otherwise, and are not slow."""
+        devices = Devices(self._devices())
+        body = encode(devices)
+        for observer in list(self._observers.values()):
+            if observer.informed and observer.devices != devices and not self._slow(observer):
+                observer.devices = devices
+                self._wire.send(observer.peer, (body,))
 
     def _send_records(self, now_ns: int) -> None:
         """Send the records since the last batch to the observers whose snapshot has begun."""

@@ -122,6 +122,11 @@ class SessionTable:
         """Return the session of a peer."""
         return self._by_peer.get(peer)
 
+    def devices(self) -> dict[str, DeviceHealth]:
+        """Return what workers' GPUs said last, by worker, of those that said something."""
+        silent = DeviceHealth()
+        return {each.name: each.health for each in self.workers.values() if each.health != silent}
+
     def gateway(self, number: int) -> GatewaySession | None:
         """Return the gateway with this number."""
         return self._gateway_by_number.get(number)

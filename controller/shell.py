@@ -167,7 +167,7 @@ class Shell:
         self.recovery = ModelRecovery(scheduler, registry, outbox, journal, awaited)
         self.peers = PeerLifecycle(config, scheduler, self.sessions, outbox, registry, self.recovery, dropped)
         self.administration = Administration(scheduler, registry, self.sessions, outbox, dropped, journal)
-        self.observers = Observers(config, scheduler, wire, outbox, dropped)
+        self.observers = Observers(config, scheduler, wire, outbox, dropped, self.sessions.devices)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
         self._error_limit = AnswerLimit()
 
@@ -327,7 +327,9 @@ class Shell:
         if left_ns is not None:
             way_ns = session.clock.min_rtt_ns // 2
             deadline_ns = now_ns + max(-FAR_NS, min(left_ns, FAR_NS)) - way_ns
-        event = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns, arrival.priority)
+        event = RequestArrived(
+            request_id, arrival.model, arrival.rows, deadline_ns, arrival.priority, arrival.sizes
+        )
         if not self._grace.hold(now_ns, event):
             self._scheduler.handle(now_ns, event)
 

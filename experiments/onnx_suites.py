@@ -7,13 +7,10 @@ or hangs in native code is counted as crashed, and the others go on.
 
 from __future__ import annotations
 
-import multiprocessing
 import platform
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +19,7 @@ import onnx
 import onnxruntime
 import typer
 
+from mainspring.experiments.apart import Apart, Crashed
 from mainspring.experiments.suite_cases import FOLDERS, Case, model_cases, node_cases, node_modules
 from mainspring.experiments.suite_outcomes import (
     AS_IS,
@@ -43,54 +41,6 @@ LONGEST_S = 400.0
 TryCase = Callable[[Case, Path], Outcome]
 
 
-class _Worker:
-    """A process that tries one case after the other."""
-
-    def __init__(self, function: TryCase) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._link, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, function), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._ready = False
-
-    def outcome(self, case: Case, longest_s: float) -> Outcome:
-        """Return what became of the case; if the process died or hangs, it is of no use any more."""
-        try:
-            if not self._ready:
-                self._ready = bool(self._link.recv())
-            self._link.send(case)
-            if not self._link.poll(longest_s):
-                return Outcome(case.suite, case.name, CRASHED, detail=f"no answer in {longest_s:g} s")
-            outcome: Outcome = self._link.recv()
-        except (EOFError, OSError):
-            self._process.join(5)
-            return Outcome(case.suite, case.name, CRASHED, detail=f"process ended: {self._process.exitcode}")
-        return outcome
-
-    def close(self) -> None:
-        """End the process."""
-        self._link.close()
-        self._process.kill()
-        self._process.join()
-
-
-def _serve(link: Connection, function: TryCase) -> None:
-    with tempfile.TemporaryDirectory(prefix="mainspring-suite-") as folder:
-        link.send(True)
-        while True:
-            try:
-                case: Case = link.recv()
-            except EOFError:
-                return
-            try:
-                outcome = function(case, Path(folder))
-            except Exception as error:  # Whatever escapes the compiler is what this looks for.
-                text = f"{type(error).__name__}: {error}"
-                outcome = Outcome(case.suite, case.name, CRASHED, detail=text)
-            link.send(outcome)
-
-
 def run_cases(
     cases: Sequence[Callable[[], Case]],
     function: TryCase = try_case,
@@ -98,18 +48,21 @@ def run_cases(
     longest_s: float = LONGEST_S,
 ) -> Iterator[Outcome]:
     """Yield what becomes of each case, in order."""
-    worker: _Worker | None = None
+    worker: Apart[Case, Outcome] | None = None
     try:
         for number, read in enumerate(cases):
             if worker is not None and number % chunk == 0:
                 worker.close()
                 worker = None
-            worker = worker or _Worker(function)
-            outcome = worker.outcome(read(), longest_s)
-            yield outcome
-            if outcome.status == CRASHED:
+            worker = worker or Apart(function)
+            case = read()
+            try:
+                outcome = worker.ask(case, longest_s)
+            except Crashed as error:
+                outcome = Outcome(case.suite, case.name, CRASHED, detail=str(error))
                 worker.close()
                 worker = None
+            yield outcome
     finally:
         if worker is not None:
             worker.close()

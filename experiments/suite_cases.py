@@ -69,10 +69,15 @@ def model_cases(folders: Sequence[str] = FOLDERS) -> list[Callable[[], Case]]:
     found: list[Callable[[], Case]] = []
     for folder in folders:
         if folder == "light":
-            found.extend(_reader(_light, path) for path in sorted((_DATA / folder).glob("*.onnx")))
+            found.extend(_reader(_light, path) for path in light_models())
         else:
             found.extend(_reader(_folder, path) for path in sorted((_DATA / folder).glob("*/model.onnx")))
     return found
+
+
+def light_models() -> list[Path]:
+    """Return the files of the light models."""
+    return sorted((_DATA / "light").glob("*.onnx"))
 
 
 def _reader(read: Callable[[Path], Case], path: Path) -> Callable[[], Case]:

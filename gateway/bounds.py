@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mainspring.gateway.core.validation import Signature
+from mainspring.gateway.core.validation import Signature, shapes_of
 from mainspring.messages.peers import TensorHeader
 
 
@@ -38,6 +38,7 @@ def no_room_for_answer(budget: Budget, more_bytes: int, whose: str = "of all cli
 
 def answer_bytes(signature: Signature, inputs: Sequence[TensorHeader], *, text: bool) -> int:
     """Return what the answer to a request with these inputs takes, about; at most, if it is made ``text``."""
+    signature = shapes_of(signature, inputs)
     row_bytes = signature.text_row_bytes if text else signature.answer_row_bytes
     # A request whose inputs have different rows is refused.
     shape = inputs[0].shape if inputs else ()

@@ -18,6 +18,7 @@ from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.delays import Back
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.metrics.series import Series
+from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.gateway.repository import repository_of
 from mainspring.gateway.statistics import Statistics
 from mainspring.gateway.uploads import Uploads
@@ -44,6 +45,8 @@ class Calls:
         self.statistics = _statistics(driver)
         self.answers = Budget(driver.config.max_answer_bytes)
         """What answers hold until their clients have read them."""
+        self.trace_settings = TraceSettings(driver.config)
+        """Which requests are traced, as clients of HTTP and gRPC may set."""
         self.back = Back()
         """What answers take to their clients."""
         self._settle = settle

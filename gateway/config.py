@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.gateway.restrictions import Restrictions
+
 TRITON = "triton"
 """The name of Triton's servers, and of compatibility with them."""
 
@@ -22,8 +24,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     grpc_address: str = ""
     """Where gRPC clients connect, such as ``grpc://127.0.0.1:8001``; otherwise as ``http_address``."""
     compatibility: str = ""
-    """``triton``: over HTTP and gRPC the server calls itself ``triton`` and says of an unknown model what
-    Triton says, for scripts that look for these words. Empty: its own words."""
+    """``triton``: over HTTP and gRPC the server calls itself ``triton`` and says of an unknown model, and
+    where clients may not load models, what Triton says, for scripts that look for it. Empty: its own
+    words."""
+    http_restricted_api: tuple[str, ...] = ()
+    """Groups of calls over HTTP that need a header, as Triton's option of the same name has it, such as
+    ``model-repository,logging:admin-key=secret``; docs/triton.md has the groups."""
+    grpc_restricted_protocol: tuple[str, ...] = ()
+    """The same over gRPC, where the metadata's name is ``triton-grpc-protocol-`` and the key."""
     metrics_address: str = ""
     """Where Prometheus scrapes, such as ``http://127.0.0.1:8002``; otherwise as ``http_address``."""
     metrics_models: int = 50
@@ -186,6 +194,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"the gateway's compatibility is {self.compatibility!r}; it must be empty or {TRITON!r}"
             )
+        for key in ("http_restricted_api", "grpc_restricted_protocol"):
+            Restrictions(key, getattr(self, key))
         if self.trace_sample_ratio > 1:
             raise ValueError(
                 f"the gateway's trace_sample_ratio is {self.trace_sample_ratio}; it must be at most 1"

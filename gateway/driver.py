@@ -368,7 +368,9 @@ class GatewayDriver:
 
     def _arrive(self, effect: Arrive) -> None:
         left_ns = None if effect.deadline_ns is None else effect.deadline_ns - monotonic_ns()
-        arrival = peers.Arrival(effect.request_id, effect.model, effect.rows, left_ns, effect.priority)
+        arrival = peers.Arrival(
+            effect.request_id, effect.model, effect.rows, left_ns, effect.priority, effect.sizes
+        )
         if not self._controller.send(arrival):
             self.counts["unsent_to_controller"] += 1
             self.core.arrival_unsent(monotonic_ns(), effect.request_id)

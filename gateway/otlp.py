@@ -103,7 +103,9 @@ class OtlpExporter:
 def start_tracing(calls: Calls, config: GatewayConfig) -> OtlpExporter:
     """Trace requests from now on; raise `TracingMissing`, or OSError on an address that is none."""
     exporter = OtlpExporter(config.trace_address, config.name or "gateway")
-    calls.driver.core.observers.add(Tracing(config, exporter.export, calls.driver.counts))
+    calls.driver.core.observers.add(
+        Tracing(config, calls.trace_settings, exporter.export, calls.driver.counts)
+    )
     return exporter
 
 

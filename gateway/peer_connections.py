@@ -27,7 +27,7 @@ class ControllerLink:
     """The connection to the controller."""
 
     def __init__(self, hub: Hub, config: GatewayConfig, on_violation: OnViolation) -> None:
-        """Begin to connect; raise OSError if the address is none."""
+        """Begin to connect; raise OSError if it is not an address."""
         unique = secrets.token_hex(4)
         self.name = config.name or f"{sockets.gethostname()[:64]}-{os.getpid()}-{unique}"
         """What the gateway calls itself."""
@@ -67,7 +67,7 @@ class WorkerLinks:
         self._workers: dict[object, str] = {}
 
     def connect(self, worker: str, address: str) -> None:
-        """Begin to connect to a worker; raise OSError if the address is none."""
+        """Begin to connect to a worker; raise OSError if it is not an address."""
         known = self._links.get(worker)
         if known is not None and known[0] == address:
             return
@@ -110,7 +110,7 @@ def connect(
     name: bytes = b"",
     keeps: bool = False,
 ) -> Link:
-    """Begin to connect to whom must be there; raise OSError if the address is none."""
+    """Begin to connect to whom must be there; raise OSError if it is not an address."""
     try:
         return Link(hub, address, limits, name=name, keeps=keeps, shows=shows, expects=there)
     except ValueError as error:

@@ -17,6 +17,7 @@ import msgspec
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.validation import BadRequest, shorten
+from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import (
     MAX_MESSAGE_BYTES,
@@ -54,6 +55,7 @@ _ANSWER = Limits(
 _LOOK_S = 0.002
 _DECODER: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _ENCODER = msgspec.msgpack.Encoder()
+_CONFIG = "config"
 _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
@@ -72,7 +74,10 @@ def repository_of(config: GatewayConfig, catalog: Catalog) -> ModelRepository | 
 
 
 class ModelRepository:
-    """The repository's process. Everything may raise `RepositoryError`."""
+    """The repository's process. Everything may raise `RepositoryError`, and a change `Withheld`.
+
+    The latter is what Triton says where clients may not load and unload, for gateways that are to say so.
+    """
 
     def __init__(self, config: GatewayConfig, catalog: Catalog) -> None:
         self._address = config.repository_address
@@ -83,7 +88,7 @@ class ModelRepository:
     async def index(self, ready_only: bool = False) -> list[IndexEntry]:
         """Return every model and version, or those that are ready; also what is served beside it."""
         reply = await self._ask(GetIndex(), self._timeout_s)
-        assert isinstance(reply, Index), f"{reply} is no index"
+        assert isinstance(reply, Index), f"{reply} is not an index"
         entries = list(reply.models)
         known = {entry.name for entry in entries}
         entries += [
@@ -99,18 +104,28 @@ class ModelRepository:
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Load a model, or load it again; return once it is served, which takes as long as compiling does.
 
-        Raises `RepositoryError` for parameters (loading takes none) and with the repository's reason.
+        The parameter ``config`` is a configuration as JSON that counts in the place of the folder's. Raises
+        `RepositoryError` for other parameters, and with the repository's reason.
         """
-        for parameter in parameters or {}:
-            what = "another configuration" if parameter == "config" else "files"
-            if parameter == "config" or parameter.startswith("file:"):
+        config = ""
+        for parameter, value in (parameters or {}).items():
+            if parameter.startswith("file:"):
                 raise RepositoryError(
                     Reason.BAD_INPUT,
-                    f"parameter {shorten(parameter)}: a model can't be loaded with {what} than the "
-                    "repository's; change them there",
+                    f"parameter {shorten(parameter)}: a model is not loaded from files that a client sends; "
+                    "put them in the model's folder of the repository, and load it then",
                 )
-            raise RepositoryError(Reason.BAD_INPUT, f"there is no parameter {shorten(parameter)} of loading")
-        await self._change(name, LoadModel(name))
+            if parameter != _CONFIG:
+                raise RepositoryError(
+                    Reason.BAD_INPUT,
+                    f"there is no parameter {shorten(parameter)} of loading but config",
+                )
+            if not isinstance(value, str) or not value:
+                raise RepositoryError(
+                    Reason.BAD_INPUT, "the parameter config is a text: a model's configuration as JSON"
+                )
+            config = value
+        await self._change(name, LoadModel(name, config))
 
     async def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Stop serving a model; return once no request for it is taken.
@@ -128,7 +143,7 @@ class ModelRepository:
 
     async def _change(self, name: str, question: Question) -> None:
         reply = await self._ask(question, None)
-        assert isinstance(reply, Changed), f"{reply} is no answer to {question}"
+        assert isinstance(reply, Changed), f"{reply} is not an answer to {question}"
         # The controller's word to this gateway may be behind the repository's.
         give_up_ns = monotonic_ns() + TOLD_NS
         while self._told(name) != reply.versions and monotonic_ns() < give_up_ns:
@@ -160,6 +175,8 @@ class ModelRepository:
                 "`mainspring up` starts it again",
             ) from None
         if isinstance(reply, NotChanged):
+            if self._catalog.triton and reply.reason is Reason.FORBIDDEN:
+                raise Withheld(f"explicit model load / unload is not allowed: {reply.detail}")
             raise RepositoryError(reply.reason, reply.detail)
         return reply
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Dispatched
 from mainspring.gateway.core.requests import Pending
+from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Output, OutputTimes
@@ -80,6 +81,7 @@ class Tracing:
     def __init__(
         self,
         config: GatewayConfig,
+        settings: TraceSettings,
         export: Export,
         counts: Counter[str],
         draw: Callable[[], float] = random.random,
@@ -87,7 +89,7 @@ class Tracing:
         unix_clock: Callable[[], int] = time_ns,
     ) -> None:
         """``counts`` are the gateway's; ``draw`` returns a number from 0 up to 1."""
-        self._ratio = config.trace_sample_ratio
+        self._settings = settings
         self._limit = config.trace_max_per_s
         self._export = export
         self._counts = counts
@@ -101,7 +103,7 @@ class Tracing:
         self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
     ) -> None:
         """Trace a request that got outputs."""
-        wanted, parent = self._wanted(request.accepted.traceparent, now_ns)
+        wanted, parent = self._wanted(_model(request), request.accepted.traceparent, now_ns)
         if not wanted:
             return
         shift_ns = self._unix_clock() - self._clock()
@@ -121,7 +123,7 @@ class Tracing:
     def refused(self, request: Pending, reason: Reason) -> None:
         """Trace a request that got a reason instead."""
         now_ns = self._clock()
-        wanted, parent = self._wanted(request.accepted.traceparent, now_ns)
+        wanted, parent = self._wanted(_model(request), request.accepted.traceparent, now_ns)
         if not wanted:
             return
         shift_ns = self._unix_clock() - now_ns
@@ -134,7 +136,7 @@ class Tracing:
 
     def turned_away(self, request: InferRequest, reason: Reason) -> None:
         """Trace a request that the table did not see."""
-        wanted, parent = self._wanted(request.traceparent, self._clock())
+        wanted, parent = self._wanted(request.model, request.traceparent, self._clock())
         if wanted:
             at_ns = self._unix_clock()
             attributes: Attributes = {
@@ -143,10 +145,11 @@ class Tracing:
             }
             self._export(Trace(parent, Step("gateway", at_ns, at_ns, attributes), (), reason.value))
 
-    def _wanted(self, traceparent: str, now_ns: int) -> tuple[bool, Parent | None]:
+    def _wanted(self, model: str, traceparent: str, now_ns: int) -> tuple[bool, Parent | None]:
         """Say whether to trace a request, and under which parent."""
         parent = parse_traceparent(traceparent) if traceparent else None
-        if not (self._draw() < self._ratio if parent is None else parent.sampled):
+        sampled = None if parent is None else parent.sampled
+        if not self._settings.takes(model, sampled, 0.0 if parent is not None else self._draw()):
             return False, None
         second = now_ns // _SECOND_NS
         if second != self._second:
@@ -155,14 +158,19 @@ class Tracing:
         if self._in_second > self._limit:
             self._counts["traces_left_out"] += 1
             return False, None
+        self._settings.took(model)
         return True, parent
+
+
+def _model(request: Pending) -> str:
+    return request.accepted.signature.spec.public_name
 
 
 def _attributes(request: Pending) -> Attributes:
     accepted = request.accepted
     spec = accepted.signature.spec
     attributes: Attributes = {
-        "mainspring.model": spec.public_name,
+        "mainspring.model": _model(request),
         "mainspring.version": spec.version,
         "mainspring.rows": accepted.rows,
     }

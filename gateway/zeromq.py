@@ -1,7 +1,7 @@
 """The front end for Mainspring's own clients: `messages.clients` over ZeroMQ (`zmtp.listener`).
 
 A session begins with a connection's hello and ends with the connection: what it may do is its own, whatever
-identity the client's socket has. Bytes that are no message are answered and counted, never more. A client
+identity the client's socket has. Bytes that are not a message are answered and counted, never more. A client
 that does not read its replies is cut off once as many wait as `GatewayConfig` allows, in messages or in
 bytes: its requests are given up, and as soon as it reads again it finds a `ClientRefused` behind what had
 been sent.

@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def _without_command_line(error: ModuleNotFoundError) -> str | None:
-    """Return what to say, None after what can be done without; raise what is no missing package."""
+    """Return what to say, None after what can be done without; raise what is not a missing package."""
     from mainspring import __version__, extras
 
     if not extras.missing(error):

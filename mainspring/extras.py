@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 PROJECT = "mainspring"
 ORIGIN = "direct_url.json"
-"""File of the metadata with the place that an installation came from, if that was no index."""
+"""File of the metadata with the place that an installation came from, if that was not an index."""
 MODULES = {
     "serve": (
         "google", "grpc", "httptools", "matplotlib", "msgpack", "mypy", "mypy_extensions", "mypyc",

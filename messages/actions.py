@@ -90,6 +90,8 @@ class Infer(msgspec.Struct, frozen=True, tag="infer", omit_defaults=True):
     predicted_duration_ns: int
     evidence: Evidence | None = None
     """As `Load.evidence`."""
+    sizes: tuple[int, ...] = ()
+    """The size of each of the model's symbols, the same in all requests; empty if the model has none."""
 
 
 Action = Prepare | Release | Open | Load | Unload | Infer

@@ -28,6 +28,8 @@ class Unanswered(msgspec.Struct, frozen=True):
     batch_size: int
     waited_ns: int
     """From its expected begin until the wait was given up."""
+    sizes: tuple[int, ...] = ()
+    """As `Infer.sizes`."""
 
 
 class DropWorker(msgspec.Struct, frozen=True, tag="drop_worker", omit_defaults=True):

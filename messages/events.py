@@ -24,6 +24,8 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_de
     """When the outputs must have reached the gateway; None for a best-effort request."""
     priority: int = 0
     """Its turn among requests of equal slack: 1 before 2 and so on, 0 behind all."""
+    sizes: tuple[int, ...] = ()
+    """The size of each of the model's symbols in this request; empty if the model has none."""
 
 
 class RequestCancelled(msgspec.Struct, frozen=True, tag="request_cancelled"):

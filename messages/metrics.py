@@ -44,6 +44,7 @@ READINGS = {
     "mainspring_gpu_uncorrected_errors": "Uncorrectable memory errors of a GPU since its driver was loaded.",
     "mainspring_gpu_remapped_rows": "Rows of a GPU's memory that were replaced for errors.",
     "mainspring_gpu_xid_errors": "Xid errors that a GPU's driver has reported since the worker started.",
+    "mainspring_gpu_executables_without_graph": "Open executables whose kernels are launched one by one.",
 }
 """What a GPU's monitor tells: the metric, and what it means."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from bisect import bisect_left
 
 import msgspec
 import numpy as np
@@ -35,6 +37,70 @@ def is_dtype(dtype: str) -> bool:
     return dtype in _ITEM_BYTES or slot_bytes(dtype) is not None
 
 
+MOST_BUCKETS = 64
+"""Most buckets of shapes that a model has, over all its symbols."""
+
+
+class Term(msgspec.Struct, frozen=True):
+    """A number that follows from the size of one symbol: ``(times * size + plus) // over``."""
+
+    symbol: int
+    """Index in `ModelSpec.symbols`."""
+    times: int = 1
+    plus: int = 0
+    over: int = 1
+
+    def of(self, sizes: tuple[int, ...]) -> int:
+        """Return the number, for one size of each symbol."""
+        return (self.times * sizes[self.symbol] + self.plus) // self.over
+
+
+class OpenDim(msgspec.Struct, frozen=True):
+    """A dimension that follows from the sizes of symbols: ``scale`` times the product of its terms."""
+
+    axis: int
+    """In `TensorSpec.shape`, which has no batch axis."""
+    terms: tuple[Term, ...]
+    scale: int = 1
+
+    def of(self, sizes: tuple[int, ...]) -> int:
+        """Return the dimension, for one size of each symbol."""
+        return self.scale * math.prod(term.of(sizes) for term in self.terms)
+
+
+def shape_at(shape: tuple[int, ...], opened: tuple[OpenDim, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape with its open dimensions for one size of each symbol."""
+    if not opened:
+        return shape
+    dims = list(shape)
+    for dim in opened:
+        dims[dim.axis] = dim.of(sizes)
+    return tuple(dims)
+
+
+class Symbol(msgspec.Struct, frozen=True):
+    """An open dimension of a model besides its batch, whose size each request chooses."""
+
+    name: str
+    ceilings: tuple[int, ...]
+    """Ascending: a size belongs to the smallest that holds it. The last is the limit."""
+    least: int = 1
+    """The smallest size that the model takes."""
+
+    @property
+    def limit(self) -> int:
+        """The largest size that the model takes."""
+        return self.ceilings[-1]
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.least} to {self.limit}"
+
+
+def bucket_name(ceilings: tuple[int, ...]) -> str:
+    """Return what a bucket is called in profiles and behind a model's name: ``128``, or ``640x480``."""
+    return "x".join(map(str, ceilings))
+
+
 class TensorSpec(msgspec.Struct, frozen=True):
     """An input or output tensor of one row: its name, numpy dtype and shape without the batch axis."""
 
@@ -42,6 +108,15 @@ class TensorSpec(msgspec.Struct, frozen=True):
     dtype: str
     """One of `DTYPES`, or slots of bytes such as ``S64``."""
     shape: tuple[int, ...]
+    """With the size at the symbols' limits where a dimension is open."""
+    open: tuple[OpenDim, ...] = ()
+    """The dimensions that follow from symbols."""
+
+    def at(self, sizes: tuple[int, ...]) -> TensorSpec:
+        """Return the tensor of a fixed shape that it is for one size of each symbol."""
+        if not self.open:
+            return self
+        return TensorSpec(self.name, self.dtype, shape_at(self.shape, self.open, sizes))
 
     @property
     def row_bytes(self) -> int:
@@ -49,8 +124,14 @@ class TensorSpec(msgspec.Struct, frozen=True):
         item_bytes = _ITEM_BYTES.get(self.dtype) or np.dtype(self.dtype).itemsize
         return math.prod(self.shape) * item_bytes
 
+    @property
+    def dims(self) -> list[str]:
+        """The dimensions for a person; an open one as the largest that it can be: ``<=512``."""
+        open_axes = {dim.axis for dim in self.open}
+        return [f"<={size}" if axis in open_axes else str(size) for axis, size in enumerate(self.shape)]
+
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(['rows', *map(str, self.shape)])}]"
+        return f"{self.name}: {self.dtype}[{', '.join(['rows', *self.dims])}]"
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -60,6 +141,9 @@ class Profile(msgspec.Struct, frozen=True):
     """Execution time for each batch size."""
     load_ns: int
     """Time to copy the weights into the device's pages."""
+    shaped: dict[str, dict[int, int]] = {}
+    """Of a model with symbols, execution time for each batch size by bucket, such as ``128`` or ``640x480``;
+    ``infer_ns`` is at the limits."""
 
 
 class Artifact(msgspec.Struct, frozen=True):
@@ -98,6 +182,56 @@ class ModelSpec(msgspec.Struct, frozen=True):
     whole: bool = False
     """Whether the model has no axis for rows: a request is one run, with tensors of just the shapes of
     ``inputs``. To all but the gateways and their clients such a request is one row."""
+    symbols: tuple[Symbol, ...] = ()
+    """Its open dimensions besides the batch."""
+
+    @property
+    def buckets(self) -> tuple[tuple[int, ...], ...]:
+        """Of a model with symbols, the ceilings of each bucket, in the order of the space that they take."""
+        every = itertools.product(*[symbol.ceilings for symbol in self.symbols])
+        return tuple(sorted(every, key=lambda ceilings: (math.prod(ceilings), ceilings)))
+
+    @property
+    def executables(self) -> tuple[str, ...]:
+        """What has estimates of its own: the executable, and its buckets if the model has symbols."""
+        if not self.symbols:
+            return (self.executable,)
+        return (self.executable, *[self.at(ceilings).executable for ceilings in self.buckets])
+
+    def bucket_of(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ceilings of the bucket that holds a size of each symbol.
+
+        Raises `ValueError`, which names what is right, for other sizes than the model takes.
+        """
+        if len(sizes) != len(self.symbols):
+            raise ValueError(f"{len(sizes)} sizes were given for the symbols {self._taken}")
+        found = []
+        for symbol, size in zip(self.symbols, sizes, strict=True):
+            if not symbol.least <= size <= symbol.limit:
+                raise ValueError(f"{symbol.name} is {size}; the model takes {self._taken}")
+            found.append(symbol.ceilings[bisect_left(symbol.ceilings, size)])
+        return tuple(found)
+
+    def at(self, ceilings: tuple[int, ...]) -> ModelSpec:
+        """Return a bucket as a model of fixed shapes, those of its ceilings, with its own durations."""
+        name = bucket_name(ceilings)
+        profiles = {
+            kind: Profile(profile.shaped.get(name, profile.infer_ns), profile.load_ns)
+            for kind, profile in self.profiles.items()
+        }
+        return msgspec.structs.replace(
+            self,
+            name=f"{self.name}@{name}",
+            executable=f"{self.executable}@{name}",
+            inputs=tuple([tensor.at(ceilings) for tensor in self.inputs]),
+            outputs=tuple([tensor.at(ceilings) for tensor in self.outputs]),
+            profiles=profiles,
+            symbols=(),
+        )
+
+    @property
+    def _taken(self) -> str:
+        return ", ".join(map(str, self.symbols)) or "none"
 
     @property
     def public_name(self) -> str:

@@ -7,6 +7,8 @@ any peer. From then on it gets `Records`, each with one frame behind it: a Messa
 First comes a snapshot, behind the log's ``SegmentHeader`` with the run, the calendar and the scheduler's
 configuration. `messages.snapshot` has its entries, their order and how to read them. It is made in slices
 while the controller goes on serving, and what happens meanwhile comes in between, in order.
+
+Beside the records comes what no log has: what workers' GPUs say of themselves (`Devices`).
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from enum import StrEnum
 
 import msgspec
 
+from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.operating import Operate, Operated
 
-OBSERVER_VERSION = 3
+OBSERVER_VERSION = 4
 """Version of this conversation and of the event stream's entries."""
 
 
@@ -53,8 +56,15 @@ class Records(msgspec.Struct, frozen=True, tag="records"):
     """When it was sent: everything that happened before is in it, or in what came before."""
 
 
+class Devices(msgspec.Struct, frozen=True, tag="devices"):
+    """What workers' GPUs say of themselves: sent once a second, if it has changed."""
+
+    workers: dict[str, DeviceHealth]
+    """By worker; one whose device says nothing is left out."""
+
+
 FromObserver = ObserverHello | Operate
 """What a controller may receive of an observer, beside `peers.Pong` and `peers.Goodbye`."""
 
-ToObserver = Records | Operated
+ToObserver = Records | Operated | Devices
 """What an observer may receive, beside what every peer may (`peers.ToWorker`)."""

@@ -119,6 +119,8 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     """Time from sending this message to the deadline; None for a best-effort request."""
     priority: int = 0
     """As `events.RequestArrived.priority`."""
+    sizes: tuple[int, ...] = ()
+    """As `events.RequestArrived.sizes`."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -34,6 +34,9 @@ class LoadModel(msgspec.Struct, frozen=True, tag="load_model"):
     """Load the model, or load it again; answered once the model is served, or can't be."""
 
     name: str
+    config: str = ""
+    """As JSON, the configuration to load it with in the place of its folder's, until it is loaded again or
+    unloaded; empty for the folder's."""
 
 
 class UnloadModel(msgspec.Struct, frozen=True, tag="unload_model"):

@@ -48,7 +48,7 @@ MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
     (Role.CONTROLLER, Role.WORKER): _types(peers.ToWorker, actions.Action),
     (Role.CONTROLLER, Role.GATEWAY): _types(peers.ToGateway),
     (Role.CONTROLLER, Role.REPOSITORY): _types(peers.ToGateway),
-    (Role.CONTROLLER, Role.OBSERVER): _types(peers.ToWorker, observing.Records),
+    (Role.CONTROLLER, Role.OBSERVER): _types(peers.ToWorker, observing.Records, observing.Devices),
     (Role.CONTROLLER, Role.OPERATOR): _types(peers.ToWorker, observing.ToObserver),
     (Role.GATEWAY, Role.WORKER): _types(peers.Input),
     (Role.WORKER, Role.GATEWAY): _types(peers.Output),

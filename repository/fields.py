@@ -80,7 +80,8 @@ OVER: Mapping[str, Mapping[str, str]] = {
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "": {
-        "ensemble_scheduling": "an ensemble is several models, and Mainspring runs one for a request",
+        "ensemble_scheduling": "an ensemble is several models, and Mainspring runs one for a request; "
+        "have the client call one after the other",
         "sequence_batching": "requests are independent of one another; there is no state between them",
         "model_repository_agents": "nothing would check or change the model's files as agents do",
     },

@@ -92,6 +92,8 @@ class Layout:
         """Digests by the version's folder, to be read after a look and kept across restarts."""
         self.changes = 0
         """How often an entry of the memory was added or replaced."""
+        self.overrides: dict[str, ModelConfig] = {}
+        """Configurations that count in the place of the files, by model."""
         self._settle_ns = settle_ns
         self._seen: dict[str, tuple[Stamp, int]] = {}
         """When a file or a version was first seen with its stamp, while that matters."""
@@ -156,6 +158,9 @@ class Layout:
 
     def _config(self, folder: str, name: str, now_ns: int) -> tuple[ModelConfig | None, bool]:
         """Return the configuration, None while its file is being written; and whether there is a file."""
+        override = self.overrides.get(name)
+        if override is not None:
+            return override, True
         path = f"{folder}/{CONFIG_FILE}"
         stamp = stamp_of_file(path)
         if not stamp:

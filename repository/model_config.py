@@ -13,7 +13,7 @@ import msgspec
 from mainspring.repository.fields import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS
 from mainspring.repository.passed_on import passed_on
 from mainspring.repository.reading import ConfigFault, Fields
-from mainspring.repository.textproto import SyntaxFault, parse
+from mainspring.repository.textproto import Message, SyntaxFault, parse
 
 MOST_VERSIONS = 1024
 MAX_TIMEOUT_US = 3_600 * 10**6
@@ -81,9 +81,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 def read_config(text: str, model: str) -> ModelConfig:
     """Return the configuration of the model in the folder ``model``; raise `ConfigFault`."""
     try:
-        fields = Fields(parse(text), "", [])
+        return read_fields(parse(text), model)
     except SyntaxFault as error:
         raise ConfigFault(str(error)) from None
+
+
+def read_fields(message: Message, model: str) -> ModelConfig:
+    """Return the configuration that these fields are; raise `ConfigFault`."""
+    fields = Fields(message, "", [])
     fields.check()
     name = fields.text("name", model)
     if name != model:
@@ -127,14 +132,18 @@ def as_json(config: ModelConfig, *, given: bool) -> str:
     else:
         latest = policy.latest
         found["version_policy"] = {"all": {}} if latest is None else {"latest": {"num_versions": latest}}
-    batching: dict[str, Any] = {}
+    passed = dict(config.passed)
+    batching: dict[str, Any] = dict(passed.pop("dynamic_batching", {}))
+    queue: dict[str, Any] = batching.pop("default_queue_policy", {})
     if config.preferred_batch_sizes:
         batching["preferred_batch_size"] = list(config.preferred_batch_sizes)
     if config.priority_levels:
         batching["priority_levels"] = config.priority_levels
         batching["default_priority_level"] = config.default_priority
     if config.slo_ns is not None:
-        batching["default_queue_policy"] = {"default_timeout_microseconds": config.slo_ns // 1000}
+        queue = {**queue, "default_timeout_microseconds": config.slo_ns // 1000}
+    if queue:
+        batching["default_queue_policy"] = queue
     if batching:
         found["dynamic_batching"] = batching
     if config.max_batch_size is not None:
@@ -144,7 +153,7 @@ def as_json(config: ModelConfig, *, given: bool) -> str:
     if config.parameters:
         found["parameters"] = {key: {"string_value": value} for key, value in config.parameters.items()}
     found["default_model_filename"] = config.file_name
-    found |= config.passed
+    found |= passed
     return msgspec.json.encode(found).decode()
 
 

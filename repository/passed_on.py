@@ -22,6 +22,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
     "": {
         "instance_group": _MESSAGES,
         "optimization": _MESSAGE,
+        "dynamic_batching": _MESSAGE,
         "metric_tags": _MAP,
         "cc_model_filenames": _MAP,
         "runtime": _TEXT,
@@ -34,6 +35,12 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
         "is_non_linear_format_io": _FLAG,
     },
     "output": {"label_filename": _TEXT, "reshape": _MESSAGE, "is_non_linear_format_io": _FLAG},
+    "dynamic_batching": {
+        "max_queue_delay_microseconds": _NUMBER,
+        "preserve_ordering": _FLAG,
+        "default_queue_policy": _MESSAGE,
+    },
+    "default_queue_policy": {"allow_timeout_override": _FLAG, "max_queue_size": _NUMBER},
     "reshape": {"shape": _NUMBERS},
     "instance_group": {
         "name": _TEXT,

@@ -20,14 +20,17 @@ from mainspring.messages.repository import (
     Changed,
     GetIndex,
     Index,
-    LoadModel,
     NotChanged,
     Question,
     Reply,
+    UnloadModel,
 )
 from mainspring.messages.roles import Role
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.index import index_of
+from mainspring.repository.json_config import read_json
+from mainspring.repository.layout import MAX_FAULT_CHARACTERS
+from mainspring.repository.reading import ConfigFault
 from mainspring.repository.reconciler import Reconciler
 from mainspring.repository.scanner import Scanner
 from mainspring.transport.bounds import Limits
@@ -86,8 +89,27 @@ class Requests:
             lambda: self._reconciler.cluster.known and self._reconciler.looked, CLUSTER_WAIT_S
         ):
             return NO_CONTROLLER
-        change = self._load if isinstance(question, LoadModel) else self._unload
-        return await change(question.name)
+        if isinstance(question, UnloadModel):
+            return await self._unload(question.name)
+        return await self._load_with(question.name, question.config)
+
+    async def _load_with(self, name: str, given: str) -> Reply:
+        """Load a model with this configuration, its folder's if there is none.
+
+        If that can't be done, what counted before does again.
+        """
+        try:
+            config = read_json(given, name) if given else None
+        except ConfigFault as error:
+            why = f"model {name[:200]!r} can't be loaded: the parameter config: {error}"
+            return NotChanged(Reason.BAD_INPUT, why[:MAX_FAULT_CHARACTERS])
+        former = self._scanner.override(name, config)
+        reply = await self._load(name)
+        if isinstance(reply, NotChanged) and config is not None:
+            self._scanner.override(name, former)
+            await self._scanner.look(name)
+            self._changed()
+        return reply
 
     async def _load(self, name: str) -> Reply:
         found = await self._scanner.look(name, SETTLE_S)
@@ -129,6 +151,7 @@ class Requests:
         record = self._reconciler.records.get(name)
         if record is None or (not record.loaded and name not in self._reconciler.cluster.served):
             return NotChanged(Reason.UNKNOWN_MODEL, f"model {name[:200]!r} is not loaded")
+        self._scanner.override(name, None)
         self._reconciler.unload(name)
         self._changed()
         if not await _until(lambda: name not in self._reconciler.cluster.served, CLUSTER_WAIT_S):

@@ -17,6 +17,7 @@ import msgspec
 
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.layout import FoundModel, Layout, Remembered, RepositoryFault
+from mainspring.repository.model_config import ModelConfig
 from mainspring.repository.reconciler import Reconciler
 from mainspring.repository.served_files import replace_file
 
@@ -66,6 +67,16 @@ class Scanner:
             self._changed()
         records = self._reconciler.records.values()
         return any(each.settling or (each.loaded and each.found.only_listed) for each in records)
+
+    def override(self, name: str, config: ModelConfig | None) -> ModelConfig | None:
+        """Have a configuration count in the place of a model's file, None for the file; return the former.
+
+        It counts from the next look on.
+        """
+        former = self._layout.overrides.pop(name, None)
+        if config is not None:
+            self._layout.overrides[name] = config
+        return former
 
     async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
         """Look at one model; return what was found, None if it is gone.

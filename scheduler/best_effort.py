@@ -45,6 +45,11 @@ class BestEffort:
         for placement in request.model.usable.values():
             self.offer(placement)
 
+    def offer_all(self, placement: Placement) -> None:
+        """Enter a model, bucket by bucket if it has symbols."""
+        for each in placement.by_bucket:
+            self.offer(each)
+
     def offer(self, placement: Placement) -> None:
         """Enter a model with best-effort requests on a worker that can run it."""
         backlog = placement.model.backlog

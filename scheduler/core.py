@@ -78,7 +78,7 @@ class Scheduler:
         self._lifecycle = RequestLifecycle(state, self._policy, self._residency, self._backlog, self._missed)
         self._stalls = Stalls(state, self._policy, self._missed)
         self._dispatcher = Dispatcher(
-            state, self._policy, self._residency, self._backlog, self._lifecycle, self._stalls
+            state, self._policy, self._residency, self._backlog, self._lifecycle, self._stalls, openings
         )
         parts = state, self._policy, self._residency, self._backlog, self._lifecycle, self._pins
         self._operating = Operating(*parts)

@@ -14,6 +14,7 @@ from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release,
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Unanswered
 from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.openings import Openings
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
@@ -36,6 +37,7 @@ class Dispatcher:
         backlog: BestEffort,
         lifecycle: RequestLifecycle,
         stalls: Stalls,
+        openings: Openings,
     ) -> None:
         self._state = state
         self._policy = policy
@@ -43,6 +45,7 @@ class Dispatcher:
         self._backlog = backlog
         self._lifecycle = lifecycle
         self._stalls = stalls
+        self._openings = openings
 
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead, or longer where inputs
@@ -59,9 +62,12 @@ class Dispatcher:
                 continue
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is None and available_ns <= soonest_ns and now_ns >= worker.held_until_ns:
-                if self._residency.open_next(now_ns, worker, available_ns, idle=True):
+                # A policy that refuses nothing has promised nothing to what waits.
+                if self._policy.refuses:
+                    batch = self._openings.next_batch(now_ns, worker, available_ns)
+                if batch is None and self._residency.open_next(now_ns, worker, available_ns, idle=True):
                     continue
-                batch = self._backlog.next_batch(now_ns, worker)
+                batch = batch or self._backlog.next_batch(now_ns, worker)
             if batch is None:
                 if now_ns < worker.held_until_ns:
                     # The batch that it was held for may be gone; then what waits behind that batch is next.
@@ -69,8 +75,11 @@ class Dispatcher:
                 if available_ns > soonest_ns and len(timeline):
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
                 return
-            if state.suspects and len(batch.requests) > 1:
-                batch = isolated(batch)
+            if len(batch.requests) > 1:
+                if batch.placement.of is not None:
+                    batch = of_one_shape(batch)
+                if state.suspects:
+                    batch = isolated(batch)
             self._send(now_ns, worker, batch)
 
     def _look_again(self, now_ns: int, worker: Worker, when_ns: int) -> None:
@@ -99,7 +108,7 @@ class Dispatcher:
         if load is not None:
             agrees = self._residency.load_ended(now_ns, worker, load.action, result)
             placement = worker.placements[load.action.model]
-            self._backlog.offer(placement)
+            self._backlog.offer_all(placement)
             self._lifecycle.reconsider(now_ns, placement.model)
             return agrees
         other = worker.others.pop(result.action_id, None)
@@ -155,7 +164,8 @@ class Dispatcher:
             return None
         if max(slot.end_ns, slot.action.latest_ns) + timeout_ns > now_ns:
             return None
-        return Unanswered(slot.action.model, slot.action.batch_size, now_ns - slot.begin_ns)
+        action, waited_ns = slot.action, now_ns - slot.begin_ns
+        return Unanswered(action.model, action.batch_size, waited_ns, action.sizes)
 
     def _send(self, now_ns: int, worker: Worker, batch: Batch) -> None:
         """Send a batch as one INFER."""
@@ -185,7 +195,7 @@ class Dispatcher:
         return Infer(
             action_id=state.next_action_id(),
             worker=worker.name,
-            model=placement.model.name,
+            model=placement.model.base.name,
             batch_size=placement.times.sizes[index],
             request_ids=tuple([request.id for request in requests]),
             rows=tuple([request.rows for request in requests]),
@@ -195,6 +205,7 @@ class Dispatcher:
             predicted_begin_ns=begin_ns,
             predicted_duration_ns=duration_ns,
             evidence=plan.evidence(),
+            sizes=requests[0].event.sizes,
         )
 
     def _executed(self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result) -> None:
@@ -215,15 +226,15 @@ class Dispatcher:
     ) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""
         state = self._state
-        placement = worker.placements[action.model]
+        placement = worker.find(action.model, action.sizes)
         requests = infer_ended(state.cluster, now_ns, worker, slot, action, result)
         if result.status is _OK:
             index = placement.times.sizes.index(action.batch_size)
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
         else:
             self._try_again(now_ns, requests, action, result)
-        if placement.leaving and placement.infers == 0:
-            self._residency.leave(now_ns, placement)
+        if placement.leaving and placement.base.infers == 0:
+            self._residency.leave(now_ns, placement.base)
 
     def _try_again(self, now_ns: int, requests: list[Request], action: Infer, result: Result) -> None:
         """Give the requests of a failed INFER another chance."""
@@ -249,13 +260,25 @@ class Dispatcher:
 
 
 def isolated(batch: Batch) -> Batch:
-    """Return the batch's first request if it is a suspect, else those before the first suspect.
-
-    It keeps its size where the fitting size would be slower (that size's estimate may be an outlier): the
-    policy found that the requests can end in time at the size it chose, and nothing checks that again.
-    """
+    """Return the batch's first request if it is a suspect, else those before the first suspect."""
     first = batch.requests[0]
     requests = [first] if first.suspect else [*takewhile(lambda each: not each.suspect, batch.requests)]
+    return _only(batch, requests)
+
+
+def of_one_shape(batch: Batch) -> Batch:
+    """Return those of a bucket's batch that have the sizes of its first: an execution has one shape."""
+    sizes = batch.requests[0].event.sizes
+    same = [request for request in batch.requests if request.event.sizes == sizes]
+    return batch if len(same) == len(batch.requests) else _only(batch, same)
+
+
+def _only(batch: Batch, requests: list[Request]) -> Batch:
+    """Return a batch of some of its requests, of a size that fits them.
+
+    It keeps its size where the fitting one would be slower (that size's estimate may be an outlier): the
+    policy found that the requests can end in time at the size it chose, and nothing checks that again.
+    """
     times = batch.placement.times
     chosen, fitting = batch.size_index, times.index_for(sum([request.rows for request in requests]))
     slower = times.ns[fitting] > times.ns[chosen] or times.transfer_ns[fitting] > times.transfer_ns[chosen]

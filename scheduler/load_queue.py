@@ -134,8 +134,8 @@ class MissedModels(ModelQueue):
 
     def want(self, model: Model) -> None:
         """Note that a model would have served a request, had it been resident."""
-        if self._needs(model):
-            self.add(model)
+        if self._needs(model.base):
+            self.add(model.base)
 
     def operator_wants(self, model: Model) -> None:
         """Note that an operator asks for a model, whether or not the configuration has idle loads."""
@@ -160,7 +160,7 @@ class MissedModels(ModelQueue):
         """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
         if model.holders:
             return False
-        return bool(self._state.config.idle_loads or model.backlog or model.name in self._operators)
+        return bool(self._state.config.idle_loads or model.waiting_idly or model.name in self._operators)
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the idle worker with the most free pages that can take a model."""

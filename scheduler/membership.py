@@ -103,7 +103,7 @@ class Membership:
         for resident in event.resident:
             placement = adopt(cluster, now_ns, worker, resident)
             if placement.usable:
-                self._policy.residency_changed(now_ns, placement)
+                self._policy.weights_changed(now_ns, placement)
                 self._backlog.offer(placement)
         for placement in list(worker.placements.values()):
             if placement.leaving:

@@ -6,6 +6,10 @@ LOAD is under way. At first it has to be so short that requests like those of th
 it, on an EXEC executor that is idle. After `SchedulerConfig.open_patience_ms` any such gap will do, though
 requests may come that have to be refused, and after `SchedulerConfig.open_within_ms` it is sent whatever it
 costs. Few workers that hold models open at a time, so that the others serve.
+
+A gap is found, and requests are accepted meanwhile, by what any worker that holds a model could run. A policy
+may want one certain worker to run it, which now opens, or may want to run it later. So EXEC executors that
+their policy leaves idle run batches of models that a worker holds which opens.
 """
 
 from __future__ import annotations
@@ -13,10 +17,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.messages.actions import Open, Result
 from mainspring.messages.codes import Status
 from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.policies.base import Batch
+from mainspring.scheduler.policies.batching import largest_batch, largest_index
+from mainspring.scheduler.policies.ready_queue import ready_by_ns
 from mainspring.scheduler.state import SchedulerState
 
 OPENERS: Final = 8
@@ -134,9 +141,34 @@ class Openings:
             duration_ns,
         )
 
+    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
+        """Return a batch, for EXEC that its policy leaves idle, of a model held by a worker that opens.
+
+        Of several models it is that of the first request that is due and can be in time.
+        """
+        if not self._under_way or not self._state.cluster.queued:
+            return None
+        best: Batch | None = None
+        best_due_ns = 0
+        for held in worker.placements.values():
+            if not held.usable or not held.model.waiting or not self._held_by_one_that_opens(held.model):
+                continue
+            for placement in held.by_bucket:
+                batch = self._batch(now_ns, placement, available_ns) if placement.model.queue.dues else None
+                if batch is None:
+                    continue
+                due_ns = batch.requests[0].due_ns
+                assert due_ns is not None
+                if best is None or due_ns < best_due_ns:
+                    best, best_due_ns = batch, due_ns
+        return best
+
     def sent(self, now_ns: int, worker: Worker, action: Open) -> None:
-        """Note that an OPEN is outstanding."""
+        """Note that an OPEN is outstanding; what waits may be for other workers."""
         self._under_way[worker.name] = action.action_id
+        if self._state.cluster.queued:
+            for other in self._state.cluster.workers.values():
+                self._state.wake(other)
         self._state.consider_load_room(now_ns, worker)
         self._state.watch(now_ns + self._state.ns.action_timeout, worker)
 
@@ -149,6 +181,24 @@ class Openings:
         cluster = self._state.cluster
         others = sum([bool(cluster.workers[name].lru) for name in self._under_way])
         return others < max(1, cluster.open_workers // OPENERS)
+
+    def _held_by_one_that_opens(self, model: Model) -> bool:
+        """Return whether a worker holds the model and opens an executable now."""
+        return any(name in model.usable for name in self._under_way)
+
+    def _batch(self, now_ns: int, placement: Placement, available_ns: int) -> Batch | None:
+        """Return the largest batch of a model's requests that could be in time on a worker now."""
+        state, times, queue = self._state, placement.times, placement.model.queue
+        inputs_ns = placement.worker.exec.inputs_at_ns(state.soonest_ns(now_ns), 0)
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns + times.transfer_ns[0])
+        if begin_ns is None:
+            return None
+        top, pads = largest_index(placement.model), bool(state.config.pad_batches)
+        found = largest_batch(queue, times, top, begin_ns, inputs_ns, pads)
+        if found is None:
+            return None
+        index, first, _ = found
+        return Batch(placement, index, queue.fill(first, times.sizes[index]))
 
     def _fits(
         self,
@@ -190,11 +240,16 @@ class Openings:
             return True
         found: list[tuple[int, int, Placement]] = []
         for model in state.cluster.models.values():
-            placement = worker.placements.get(model.name)
-            if not model.queue.dues or placement is None or placement.model is not model:
+            held = worker.placements.get(model.name)
+            if not model.waiting or held is None or held.model is not model:
                 continue
-            if placement.usable or (placement.state is _PREPARED and not model.usable):
-                found.append((model.queue.dues[0], model.number, placement))
+            if not held.usable and (held.state is not _PREPARED or model.usable):
+                continue
+            found += [
+                (each.model.queue.dues[0], each.model.number, each)
+                for each in held.by_bucket
+                if each.model.queue.dues
+            ]
         found.sort()
         free_ns = {worker.name: end_ns}
         for due_ns, _, placement in found:

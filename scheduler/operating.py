@@ -123,7 +123,7 @@ class Operating:
             return
         self._reconsidered(now_ns, worker)
         for placement in worker.placements.values():
-            self._backlog.offer(placement)
+            self._backlog.offer_all(placement)
         self._residency.prepare_next(now_ns, worker)
         self._pins.enforce()
 
@@ -131,7 +131,7 @@ class Operating:
         """Tell the policy what may run on a worker from now on."""
         for placement in list(worker.placements.values()):
             if placement.state in (State.RESIDENT, State.LOADING):
-                self._policy.residency_changed(now_ns, placement)
+                self._policy.weights_changed(now_ns, placement)
         self._state.loads_dirty = True
         self._state.wake(worker)
 

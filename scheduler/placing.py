@@ -14,7 +14,7 @@ class LoadPlan:
     __slots__ = ("idle", "pages", "placement", "reason", "victims")
 
     def __init__(self, placement: Placement, pages: tuple[int, ...], victims: tuple[Placement, ...]) -> None:
-        self.placement = placement
+        self.placement = placement.base
         self.pages = pages
         self.victims = victims
         self.idle = False
@@ -99,7 +99,7 @@ def _victims(worker: Worker, unused_since_ns: int | None) -> Iterator[Placement]
     for placement in worker.lru.values():
         if unused_since_ns is not None and placement.last_used_ns > unused_since_ns:
             return
-        if not placement.infers and not placement.model.queue.dues and not placement.model.backlog:
+        if not placement.infers and not placement.model.waiting:
             yield placement
     if unused_since_ns is None:
         for placement in worker.lru.values():

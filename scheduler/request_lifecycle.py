@@ -54,10 +54,11 @@ class RequestLifecycle:
             return
         refusal = self._refusal(event)
         if refusal is not None:
-            state.cluster.turned_away(event.model)
+            state.cluster.turned_away(event)
             state.emit(now_ns, Reject(event.request_id, *refusal))
             return
-        model = state.cluster.models[event.model]
+        model = state.cluster.model_of(event)
+        assert model is not None
         due_ns = state.cluster.due_ns(event)
         found = plans(state.cluster, now_ns, model, event.rows, due_ns)
         finish_ns = earliest_finish_ns(found)
@@ -153,7 +154,7 @@ class RequestLifecycle:
             return
         state = self._state
         hopeless = self._hopeless(now_ns, request)
-        if state.cluster.models.get(request.model.name) is not request.model:
+        if not state.cluster.serves(request.model):
             state.reject(now_ns, request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
         elif (lost := _given_up(request.model)) or hopeless or request.failures >= state.config.max_attempts:
             if request.due_ns is not None:
@@ -173,7 +174,7 @@ class RequestLifecycle:
             reason, detail = impossible(self._state.cluster, model)
             evidence = reject_evidence(model, [], model.waiting - 1)
             self.reject_queued(now_ns, model, reason, detail, evidence)
-        elif model.backlog:
+        elif model.waiting_idly:
             self._missed.want(model)
 
     def reject_queued(
@@ -217,7 +218,7 @@ class RequestLifecycle:
         earliest_ns = None if finish_ns is None else finish_ns + state.ns.response_margin
         self._policy.refused(now_ns, model, event.rows)
         evidence = reject_evidence(model, found, model.waiting)
-        state.cluster.turned_away(event.model)
+        state.cluster.turned_away(event)
         state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
         self._missed.want(model)
         return False
@@ -232,9 +233,13 @@ class RequestLifecycle:
     def _refusal(self, event: RequestArrived) -> tuple[Reason, str] | None:
         """Return why a request can't be admitted, whatever workers could do; None if it can."""
         state = self._state
-        model = state.cluster.models.get(event.model)
+        model = state.cluster.model_of(event)
         if model is None:
-            return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}"
+            served = state.cluster.models.get(event.model)
+            if served is None:
+                return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}"
+            symbols = ", ".join(map(str, served.spec.symbols)) or "none"
+            return Reason.BAD_INPUT, f"sizes {event.sizes}; model {served.name!r} takes {symbols}"
         if not 1 <= event.rows <= model.max_rows:
             detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.max_rows} in a request"
             return Reason.TOO_MANY_ROWS, detail
@@ -244,22 +249,23 @@ class RequestLifecycle:
         config = state.config
         if queued >= config.max_queued_requests:
             return Reason.OVERLOADED, f"{queued} requests are queued, which is the bound"
-        if model.waiting >= config.max_queued_requests_per_model:
-            return Reason.OVERLOADED, f"{model.waiting} requests wait for {model.name!r}, which is the bound"
+        waiting = model.base.waiting
+        if waiting >= config.max_queued_requests_per_model:
+            return Reason.OVERLOADED, f"{waiting} requests wait for {event.model!r}, which is the bound"
         return None
 
     def _doubt(self, now_ns: int, model: Model) -> bool:
         """Before a model's request is turned away, doubt the estimates that do it; return whether any is."""
         for placement in model.placements.values():
             if placement.times.doubtful(now_ns) or placement.load_time.doubtful(now_ns):
-                self._state.emit(now_ns, Doubted(model.name))
+                self._state.emit(now_ns, Doubted(model.base.name))
                 return True
         return False
 
     def _prepare_soon(self, now_ns: int, model: Model) -> None:
         """Send the PREPAREs of a model that a request asked for before all others."""
         for placement in model.placements.values():
-            self._residency.want_prepared(placement, soon=True)
+            self._residency.want_prepared(placement.base, soon=True)
             self._residency.prepare_next(now_ns, placement.worker)
 
 

@@ -93,7 +93,7 @@ class Residency:
         state.watch_for_stall(stalled_at_ns(slot), worker)
         state.consider_load_room(now_ns, worker)
         state.watch(action.latest_ns + state.ns.action_timeout, worker)
-        self._policy.residency_changed(now_ns, placement)
+        self._policy.weights_changed(now_ns, placement)
 
     def _use_early(self, slot: Slot[Load]) -> None:
         """Have EXEC looked at when an INFER may be sent that begins when a LOAD ends."""
@@ -113,7 +113,7 @@ class Residency:
     def leave(self, now_ns: int, placement: Placement) -> None:
         """Take a model off a worker, as far as that can be done now; each result continues it."""
         placement.leave()
-        self._policy.residency_changed(now_ns, placement)
+        self._policy.weights_changed(now_ns, placement)
         worker, name = placement.worker, placement.model.name
         if worker.stopping:
             return
@@ -136,7 +136,7 @@ class Residency:
         self._openings.forget(worker)
         for placement in list(worker.placements.values()):
             self.leave(now_ns, placement)
-            if placement.model.backlog:
+            if placement.model.waiting_idly:
                 self._missed.want(placement.model)
         self._pins.enforce()
         self._state.loads_dirty = True
@@ -169,7 +169,7 @@ class Residency:
         if placement.leaving:
             self.leave(now_ns, placement)
         else:
-            self._policy.residency_changed(now_ns, placement)
+            self._policy.weights_changed(now_ns, placement)
         return result.status in (Status.OK, Status.TOO_LATE, Status.STOPPING, Status.ENGINE_ERROR)
 
     def open_next(self, now_ns: int, worker: Worker, available_ns: int, *, idle: bool) -> bool:
@@ -227,9 +227,9 @@ class Residency:
 
     def _vacated(self, now_ns: int, placement: Placement) -> None:
         """Tell the scheduler's other parts that a model has given up its pages."""
-        self._policy.residency_changed(now_ns, placement)
+        self._policy.weights_changed(now_ns, placement)
         self._pins.keep(placement.model)
-        if placement.model.backlog:
+        if placement.model.waiting_idly:
             self._missed.want(placement.model)
 
     def _send_other(self, now_ns: int, worker: Worker, action: Unload | Prepare | Release) -> None:

@@ -38,7 +38,7 @@ class Stalls:
         if loaded is not None and stalled_at_ns(loaded) <= now_ns:
             placement = worker.placements[loaded.action.model]
             if not placement.load_stalled:
-                placement.load_stalled = True
+                placement.count_on_load(stalled=True)
                 self._state.idle_loads.pop(loaded.action.action_id, None)
                 self._changed(now_ns, placement)
         self.watch(now_ns, worker)
@@ -69,11 +69,12 @@ class Stalls:
 
     def _changed(self, now_ns: int, placement: Placement) -> None:
         """Tell the policy and idle executors whether a model can be counted on at a worker."""
-        placement.model.recount()
+        for each in (placement, *placement.buckets):
+            each.model.recount()
         if not placement.usable:
             return
-        self._policy.residency_changed(now_ns, placement)
-        if placement.model.backlog:
+        self._policy.weights_changed(now_ns, placement)
+        if placement.model.waiting_idly:
             self._missed.want(placement.model)
 
 

@@ -234,11 +234,19 @@ class SimulatedWorker:
             return False
         return job.model.executable not in self._opened
 
+    def _infer_ns(self, model: ModelSpec, action: Infer) -> int:
+        """Return how long a batch takes of the bucket that holds its sizes."""
+        profile = model.profiles[self.kind]
+        if action.sizes:
+            bucket = "x".join(map(str, model.bucket_of(action.sizes)))
+            return profile.shaped[bucket][action.batch_size]
+        return profile.infer_ns[action.batch_size]
+
     def _duration_ns(self, job: Job) -> int:
         """Draw how long a job takes."""
         action, faults, draws = job.action, self._faults, self._draws
         if isinstance(action, Infer):
-            nominal_ns = job.model.profiles[self.kind].infer_ns[action.batch_size]
+            nominal_ns = self._infer_ns(job.model, action)
         elif isinstance(action, Load):
             nominal_ns = job.model.profiles[self.kind].load_ns
         elif isinstance(action, Open) or (faults.surprising_opens and self._stays_closed(job)):

@@ -103,15 +103,23 @@ class SimulatedGateway:
         """Check the invariants."""
 
     def submit(
-        self, now_ns: int, request_id: int, model: str, rows: int, slo_ns: int | None, key: int, client: int
+        self,
+        now_ns: int,
+        request_id: int,
+        model: str,
+        rows: int,
+        slo_ns: int | None,
+        key: int,
+        client: int,
+        sizes: tuple[int, ...] = (),
     ) -> Flight:
         """Take a request in that comes from its client now."""
         now_ns = max(now_ns, self._free_ns)
         if slo_ns is None:
-            request = RequestArrived(request_id, model, rows, None)
+            request = RequestArrived(request_id, model, rows, None, sizes=sizes)
             expires_ns = now_ns + BEST_EFFORT_NS
         else:
-            request = RequestArrived(request_id, model, rows, now_ns + slo_ns)
+            request = RequestArrived(request_id, model, rows, now_ns + slo_ns, sizes=sizes)
             expires_ns = now_ns + slo_ns + GRACE_NS
         flight = Flight(request, now_ns, expires_ns, key, client)
         self.flights[request_id] = flight

@@ -65,18 +65,27 @@ class CoreGateway(SimulatedGateway):
         self._served.pop(name, None)
 
     def submit(
-        self, now_ns: int, request_id: int, model: str, rows: int, slo_ns: int | None, key: int, client: int
+        self,
+        now_ns: int,
+        request_id: int,
+        model: str,
+        rows: int,
+        slo_ns: int | None,
+        key: int,
+        client: int,
+        sizes: tuple[int, ...] = (),
     ) -> Flight:
         """Take in a request that comes from its client now."""
         now_ns = max(now_ns, self._free_ns)
         self._free_ns = now_ns + self._arrival_ns
         signature = self._signatures.get(model, _NO_SIGNATURE)
         every_input = tuple(range(len(signature.inputs)))
-        accepted = Accepted(model, rows, slo_ns, every_input, signature.every_output, signature)
+        every_output = signature.every_output
+        accepted = Accepted(model, rows, slo_ns, every_input, every_output, signature, sizes=sizes)
         self.core.submit(now_ns, _CLIENT, request_id, accepted, _frames(signature.input_row_bytes, rows))
         (arrive,) = self.core.drain()
         assert isinstance(arrive, Arrive), f"request {request_id} led to {arrive}"
-        request = RequestArrived(request_id, model, rows, arrive.deadline_ns)
+        request = RequestArrived(request_id, model, rows, arrive.deadline_ns, sizes=arrive.sizes)
         flight = Flight(request, now_ns, NEVER_NS, key, client)
         self.flights[request_id] = flight
         self._core_ids[request_id] = arrive.request_id
@@ -147,7 +156,10 @@ class CoreGateway(SimulatedGateway):
                 self._tell(now_ns, RequestCancelled(self._outside_id(effect.request_id)))
             elif isinstance(effect, Arrive):
                 again = self._outside_id(effect.request_id)
-                self._tell(now_ns, RequestArrived(again, effect.model, effect.rows, effect.deadline_ns))
+                event = RequestArrived(
+                    again, effect.model, effect.rows, effect.deadline_ns, sizes=effect.sizes
+                )
+                self._tell(now_ns, event)
             else:
                 assert isinstance(effect, Push), f"{effect} is not an effect of a gateway's core"
 

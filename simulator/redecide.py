@@ -103,7 +103,9 @@ def configuration(header: SegmentHeader) -> SchedulerConfig:
     try:
         return msgspec.convert(header.about["scheduler"], SchedulerConfig)
     except KeyError:
-        raise LogError("the log does not say how a scheduler was configured: it is no controller's") from None
+        raise LogError(
+            "the log does not say how a scheduler was configured: it is not a controller's"
+        ) from None
     except ValueError as error:
         raise LogError(f"the log has no configuration that this version knows: {error}") from None
 

@@ -6,6 +6,7 @@ complete report.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved
-from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.gateway import BEST_EFFORT_NS
 from mainspring.simulator.simulation import Simulation
@@ -52,6 +53,27 @@ def random_model(rng: np.random.Generator, name: str, executable: str) -> ModelS
     )
 
 
+def give_symbols(rng: np.random.Generator, model: ModelSpec) -> ModelSpec:
+    """Return a model with one or two symbols, whose durations grow with their sizes."""
+    symbols = []
+    for name in ("height", "width")[: int(rng.integers(1, 3))]:
+        ladder = np.cumsum(rng.integers(1, 4, size=int(rng.integers(1, 4))))
+        symbols.append(Symbol(name, tuple(map(int, ladder)), int(rng.integers(1, ladder[0] + 1))))
+    open_model = msgspec.structs.replace(model, symbols=tuple(symbols))
+    largest = math.prod(symbol.limit for symbol in symbols)
+    profiles = {}
+    for kind, profile in model.profiles.items():
+        shaped = {
+            "x".join(map(str, ceilings)): {
+                size: max(1, duration_ns * math.prod(ceilings) // largest)
+                for size, duration_ns in profile.infer_ns.items()
+            }
+            for ceilings in open_model.buckets
+        }
+        profiles[kind] = msgspec.structs.replace(profile, shaped=shaped)
+    return msgspec.structs.replace(open_model, profiles=profiles)
+
+
 def random_faults(rng: np.random.Generator, workers: list[str], length_ns: int) -> Faults:
     """Draw how much goes wrong; nothing at all for one seed in four."""
     if rng.random() < 0.25:
@@ -85,11 +107,13 @@ def random_scenario(
     validate_every: int = 1,
     record: Callable[[int, Event | Command], None] | None = None,
     open_ns: int = 0,
+    shaped: bool = False,
 ) -> Simulation:
     """Build a random cluster with its workload; run it with `run_to_end`.
 
     ``record`` gets the event stream, and every ``validate_every`` turns all invariants are checked. With
-    ``open_ns`` executables of models that come later are opened by OPENs, which take so long.
+    ``open_ns`` executables of models that come later are opened by OPENs, which take so long. If ``shaped``,
+    some of the models have symbols.
     """
     rng = np.random.default_rng(seed)
     executables = [f"graph {index}" for index in range(int(rng.integers(1, 6)))]
@@ -97,6 +121,8 @@ def random_scenario(
     for index in range(int(rng.integers(1, 25))):
         executable = executables[int(rng.integers(len(executables)))]
         models.append(random_model(rng, f"m{index}", f"{executable} of m{index}"))
+    if shaped:
+        models = [give_symbols(rng, model) if rng.random() < 0.7 else model for model in models]
     names = [f"w{index}" for index in range(int(rng.integers(1, 5)))]
     largest = max(model.pages for model in models)
     workers = [
@@ -175,7 +201,8 @@ def _add_workload(
         model = models[int(rng.choice(len(models), p=popularity))]
         rows = 1 if rng.random() < 0.8 else int(rng.integers(1, model.max_rows + 1))
         slo_ns = None if rng.random() < 0.1 else int(rng.uniform(2, 200) * MILLISECOND)
-        simulation.request(int(when_ns), request_id, model.name, rows, slo_ns)
+        sizes = tuple([int(rng.integers(each.least, each.limit + 1)) for each in model.symbols])
+        simulation.request(int(when_ns), request_id, model.name, rows, slo_ns, sizes)
         if rng.random() < 0.02:
             later_ns = int(when_ns + rng.exponential(10 * MILLISECOND))
             simulation.cancel(later_ns, request_id)

@@ -123,10 +123,16 @@ class Simulation:
         return self.ledger.outcomes
 
     def request(
-        self, when_ns: int, request_id: int, model: str, rows: int = 1, slo_ns: int | None = None
+        self,
+        when_ns: int,
+        request_id: int,
+        model: str,
+        rows: int = 1,
+        slo_ns: int | None = None,
+        sizes: tuple[int, ...] = (),
     ) -> None:
-        """Let a request arrive at the gateway at an instant."""
-        self._agenda.at(when_ns, self._submit, request_id, model, rows, slo_ns)
+        """Let a request arrive at the gateway at an instant; ``sizes`` of the model's symbols."""
+        self._agenda.at(when_ns, self._submit, request_id, model, rows, slo_ns, sizes)
 
     def cancel(self, when_ns: int, request_id: int) -> None:
         """Let a client give a request up at an instant."""
@@ -216,9 +222,11 @@ class Simulation:
         )
         ledger.submitted(flight)
 
-    def _submit(self, request_id: int, model: str, rows: int, slo_ns: int | None) -> None:
+    def _submit(
+        self, request_id: int, model: str, rows: int, slo_ns: int | None, sizes: tuple[int, ...]
+    ) -> None:
         self.ledger.submitted(
-            self.gateway.submit(self._agenda.now_ns, request_id, model, rows, slo_ns, -1, -1)
+            self.gateway.submit(self._agenda.now_ns, request_id, model, rows, slo_ns, -1, -1, sizes)
         )
 
     def _cancel(self, request_id: int) -> None:

@@ -69,7 +69,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def policy(self) -> str:
-        """Name of the scheduling policy; empty if the writer was no controller."""
+        """Name of the scheduling policy; empty if the writer was not a controller."""
         return str(self.about.get("scheduler", {}).get("policy", ""))
 
     def unix_ns(self, now_ns: int) -> int:

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 PATIENCE_S = 60.0
-"""Far beyond what any of it takes: a shared machine may stand still for seconds, which is no defect."""
+"""Far beyond what any of it takes: a shared machine may stand still for seconds, which is not a defect."""

@@ -190,7 +190,7 @@ def test_pure_core_does_not_iterate_over_sets(path: str) -> None:
             or (isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) in {"set", "frozenset"})
         )
     ]
-    assert not wrong, f"{path} iterates over a set, whose order is no decision of ours: {wrong}"
+    assert not wrong, f"{path} iterates over a set, whose order is not a decision of ours: {wrong}"
 
 
 def test_no_file_grows_past_its_budget() -> None:

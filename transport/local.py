@@ -112,7 +112,7 @@ def _remove_abandoned(where: Local, folder: int, name: str) -> None:
             return
         except ConnectionRefusedError:
             if not stat.S_ISSOCK(os.stat(name, dir_fd=folder).st_mode):
-                raise OSError(errno.EEXIST, "a file that is no socket has this name") from None
+                raise OSError(errno.EEXIST, "a file that is not a socket has this name") from None
             os.unlink(name, dir_fd=folder)
             return
         except BlockingIOError:

@@ -83,6 +83,29 @@ class OpensAlone(Protocol):
         """
 
 
+class Staged(Protocol):
+    """A batch that is ready to compute."""
+
+    def run(self) -> int:
+        """EXEC thread: as `Engine.execute`."""
+
+
+@runtime_checkable
+class Stages(Protocol):
+    """An `Engine` that prepares a batch while another one computes: little is left between the two."""
+
+    def stage(self, action: Infer, io: Reservation, running: Infer, ahead: Staged | None) -> Staged | None:
+        """Do what `execute` does before it computes, while EXEC computes ``running``; None if that can't be.
+
+        ``ahead`` is what this has returned for ``running``, or None if EXEC has called `execute` for it. What
+        is returned is run after that, or never. One thread at a time calls this, and until it returns EXEC
+        begins nothing but ``running``.
+        """
+
+    def make_spare(self, name: str) -> None:
+        """PREPARE thread: do what `stage` lacked for this model, if it is still resident."""
+
+
 @runtime_checkable
 class OwnMemory(Protocol):
     """An `Engine` whose device has memory of its own, which the engine measures when it starts."""

@@ -13,39 +13,32 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import NamedTuple
 
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, wait_until
+from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Stages, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.realtime import Rights
+from mainspring.worker.staging import Ended, Staging
 
 LOG = logging.getLogger(__name__)
 
-EXPIRY_MS = 5
+EXPIRY_NS = 5_000_000
 """While a job runs, how late a waiting action may be found unable to begin in its window."""
 LONGEST_WAIT_NS = {Executor.EXEC: 10_000_000, Executor.LOAD: 1_000_000_000, Executor.PREPARE: 1_000_000_000}
 """Longest wait at a time. EXEC's is short, so that a new Infer which can only be rejected later need not wake
 the thread: a wake-up costs the network thread its turn with the interpreter's lock. A new action for LOAD or
 PREPARE usually begins at once, and wakes its thread."""
+SOON_NS = 100_000
+"""EXEC, when it goes on at once, wakes the network thread unless that looks by itself within this time."""
 CLEAR_NS = 1_000_000
 """Time before the next instant at which EXEC may have to begin in which it gives the device no heartbeat."""
 EXACT_NS = 300_000
 """Time before an instant from which EXEC can't be woken: a wait on a condition ends up to 200 us late."""
-
-
-class _Ended(NamedTuple):
-    """How a job ended, before the core is notified."""
-
-    job: Job
-    end_ns: int
-    device_ns: int
-    status: Status = Status.OK
-    detail: str = ""
 
 
 class Outbox:
@@ -68,6 +61,15 @@ class Outbox:
         if self._ends:
             os.eventfd_write(self.bell, 1)
 
+    def call(self) -> None:
+        """Wake the network thread."""
+        os.eventfd_write(self.bell, 1)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing for the network thread."""
+        return not self._ends
+
     def pop(self) -> tuple[Result | None, Reservation | None] | None:
         """Remove and return the oldest end, or None."""
         return self._ends.popleft() if self._ends else None
@@ -85,13 +87,21 @@ class Outbox:
 class _Driving:
     """Holds the core; one object for all, because a request holds it five times and generators cost more."""
 
-    def __init__(self, core: WorkerCore, lock: threading.Lock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, core: WorkerCore, lock: threading.Lock, settle: Callable[[], None], wake: Callable[[], None]
+    ) -> None:
         self._core = core
         self._lock = lock
+        self._settle = settle
         self._wake = wake
 
     def __enter__(self) -> WorkerCore:
         self._lock.acquire()
+        try:
+            self._settle()
+        except BaseException:
+            self._lock.release()
+            raise
         return self._core
 
     def __exit__(
@@ -132,7 +142,12 @@ class Executors:
         self._due_ns = dict.fromkeys(Executor, -1)
         """Until when each thread waits; -1 while it does not wait."""
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
-        self._driving = _Driving(core, self._lock, self._wake)
+        self._staging = Staging(core, engine, self._finish)
+        self._driving = _Driving(core, self._lock, self._staging.settle, self._look_ahead)
+        self._sparing: set[str] = set()
+        """Models for which PREPARE's thread is to make a spare."""
+        self._looks_ns = 0
+        """When the network thread looks for ends by itself."""
         self._heartbeat_ns = heartbeat_ns if isinstance(engine, Awakened) else 0
         self._worked_ns = time.monotonic_ns()
         """When EXEC last had the device do something."""
@@ -153,21 +168,38 @@ class Executors:
         """Hold the core; afterwards, threads whose next instant is now earlier are woken."""
         return self._driving
 
-    def expire(self, longest_ms: int) -> int:
+    def expire(self, longest_ns: int) -> int:
         """Report waiting actions that can no longer begin in their windows because a job takes long.
 
-        Return the milliseconds, at most ``longest_ms``, after which to call this again.
+        Return the time, at most ``longest_ns``, after which to call this again. The network thread calls it
+        before it sleeps for that time.
         """
+        now_ns = time.monotonic_ns()
+        wait_ns = longest_ns
         # The lock is not needed: a job that has just begun has not taken long.
-        if self._core.quiet:
-            return longest_ms
-        with self._lock:
-            results = self._core.expire(time.monotonic_ns())
-            for result in results:
-                self._outbox.put(result, None)
-        if results:
-            self._outbox.ring()
-        return min(longest_ms, EXPIRY_MS)
+        if not self._core.quiet:
+            with self._lock:
+                self._staging.settle()
+                self._staging.withdraw_late(now_ns)
+                for result in self._core.expire(now_ns):
+                    self._outbox.put(result, None)
+                self._look_ahead()
+                look_ns = self._staging.look_ns(now_ns)
+            wait_ns = min(wait_ns, EXPIRY_NS if look_ns is None else look_ns - now_ns)
+        if not self._outbox.empty:
+            wait_ns = 0
+        self._looks_ns = now_ns + wait_ns
+        return wait_ns
+
+    def settle(self) -> None:
+        """Put into the outbox what EXEC has ended without the core's lock."""
+        if self._staging.unsettled:
+            with self._driving:
+                pass
+
+    def withdraw(self) -> None:
+        """With the core held: have no INFER staged, before `WorkerCore.stop` and `WorkerCore.abandon`."""
+        self._staging.withdraw()
 
     def awaits_inputs(self, action_id: int) -> bool:
         """Whether such an Infer waits; nothing changes, so the cost of `driving` is saved."""
@@ -217,16 +249,25 @@ class Executors:
                     self._rights.claim_prepare()
             job = self._next(executor)
             while job is not None:
-                job = self._next(executor, self._carry_out(job))
+                ended = self._carry_out(job)
+                if executor is Executor.EXEC:
+                    ended = self._carry_on(ended)
+                job = self._next(executor, ended)
         except Exception as error:
             LOG.exception("executor %s ended", executor)
             self.broken = f"executor {executor} ended: {error!r}"
 
-    def _next(self, executor: Executor, ended: _Ended | None = None) -> Job | None:
+    def _next(self, executor: Executor, ended: Ended | None = None) -> Job | None:
         """End the job that has ended and wait for the next one; None when stopping."""
         with self._lock:
             if ended is not None:
+                self._staging.settle()
                 self._finish(executor, ended)
+                if executor is Executor.EXEC:
+                    self._staging.clear()
+                elif executor is Executor.LOAD:
+                    # An INFER may wait for these weights; no other end makes anything ready.
+                    self._look_ahead()
             while not self._stopping:
                 self._do_chores(executor)
                 now_ns = time.monotonic_ns()
@@ -279,21 +320,40 @@ class Executors:
     def _wait(self, executor: Executor, wake_ns: int | None) -> None:
         """With the lock held: wait for an instant, or until `_wake`; EXEC waits in two steps."""
         now_ns = time.monotonic_ns()
+        exact_ns = EXACT_NS if executor is Executor.EXEC else 0
         due_ns = now_ns + LONGEST_WAIT_NS[executor]
         if wake_ns is not None:
-            due_ns = min(due_ns, wake_ns)
-        exact_ns = EXACT_NS if executor is Executor.EXEC and due_ns == wake_ns else 0
-        sleep_ns = due_ns - exact_ns - now_ns
-        if sleep_ns > 0:
+            due_ns = min(due_ns, wake_ns - exact_ns)
+        if executor is Executor.EXEC and now_ns < (beat_ns := self._worked_ns + self._heartbeat_ns):
+            due_ns = min(due_ns, beat_ns)
+        if due_ns > now_ns:
             self._due_ns[executor] = due_ns
-            self._wakers[executor].wait(sleep_ns / 1e9)
-        elif exact_ns:
+            self._wakers[executor].wait((due_ns - now_ns) / 1e9)
+        elif exact_ns and wake_ns is not None:
             self._lock.release()
             try:
-                wait_until(due_ns, self._spin_ns)
+                wait_until(wake_ns, self._spin_ns)
             finally:
                 self._lock.acquire()
         self._due_ns[executor] = -1
+
+    def _look_ahead(self) -> None:
+        """With the lock held: wake whom it concerns, and prepare the next INFER."""
+        self._wake()
+        self._staging.fill()
+        while self._staging.lacking:
+            name = self._staging.lacking.pop()
+            assert isinstance(self._engine, Stages)
+            if name not in self._sparing:
+                self._sparing.add(name)
+                self._chores[Executor.PREPARE].append(partial(self._make_spare, self._engine, name))
+                self._wakers[Executor.PREPARE].notify()
+
+    def _make_spare(self, engine: Stages, name: str) -> None:
+        try:
+            engine.make_spare(name)
+        finally:
+            self._sparing.discard(name)
 
     def _wake(self) -> None:
         """With the lock held: wake the threads whose next instant is now earlier."""
@@ -305,19 +365,20 @@ class Executors:
             if wake_ns is not None and wake_ns < due_ns:
                 self._wakers[executor].notify()
 
-    def _finish(self, executor: Executor, ended: _Ended) -> None:
+    def _finish(self, executor: Executor, ended: Ended) -> None:
         """With the lock held: let a job's end take effect and report it."""
         job, action = ended.job, ended.job.action
         if executor is Executor.EXEC:
             self._worked_ns = ended.end_ns
+            self._staging.learn(ended)
         # Of what failed to open, or to be prepared again, nothing is left but what the engine has.
-        failed = isinstance(action, Open | Prepare) and ended.status is Status.ENGINE_ERROR
+        failed = ended.status is Status.ENGINE_ERROR and isinstance(action, Open | Prepare)
         if failed and self._core.residency.closed(job.model.name) is not None:
             self.release(job.model.name)
         result = self._core.finish(
             executor,
             job.action.action_id,
-            job.begin_ns,
+            ended.begin_ns,
             ended.end_ns,
             device_ns=ended.device_ns,
             status=ended.status,
@@ -327,11 +388,28 @@ class Executors:
         if executor is Executor.PREPARE and result is None and ended.status is not Status.ENGINE_ERROR:
             # Abandoned: the core does not count the model as prepared.
             self.release(job.model.name)
-        if executor is Executor.LOAD:
-            # An INFER may wait for these weights; no other end makes anything ready.
-            self._wake()
 
-    def _carry_out(self, job: Job) -> _Ended:
+    def _carry_on(self, ended: Ended) -> Ended:
+        """EXEC, which has ended a job: run what is staged, as long as something is; return the last end."""
+        while not self._stopping and (turn := self._staging.take(ended)) is not None:
+            (job, _, staged), begin_ns = turn
+            if self._looks_ns - begin_ns > SOON_NS:
+                self._outbox.call()
+            try:
+                device_ns = staged.run()
+            except DeviceLost:
+                raise
+            except Exception as error:
+                ended = self._failed(job, begin_ns, error)
+            else:
+                ended = Ended(job, begin_ns, time.monotonic_ns(), device_ns)
+        return ended
+
+    def _failed(self, job: Job, begin_ns: int, error: Exception) -> Ended:
+        detail = str(error) or repr(error)
+        return Ended(job, begin_ns, time.monotonic_ns(), 0, Status.ENGINE_ERROR, detail)
+
+    def _carry_out(self, job: Job) -> Ended:
         status = Status.OK
         try:
             if isinstance(job.action, Prepare) and isinstance(self._engine, OpensAlone):
@@ -342,14 +420,13 @@ class Executors:
         except DeviceLost:
             raise
         except Exception as error:
-            detail = str(error) or repr(error)
-            end_ns = time.monotonic_ns()
+            ended = self._failed(job, job.begin_ns, error)
             if self._watch is not None and not isinstance(job.action, Infer):
                 self._watch.failed(job.model)
-            return _Ended(job, end_ns, 0, Status.ENGINE_ERROR, detail)
+            return ended
         if self._watch is not None and not isinstance(job.action, Infer):
             self._watch.worked(job.model.name)
-        return _Ended(job, time.monotonic_ns(), device_ns, status)
+        return Ended(job, job.begin_ns, time.monotonic_ns(), device_ns, status)
 
     def _fetch(self, engine: OpensAlone, job: Job) -> Status:
         """Prepare a model as far as it goes beside EXEC; return how that ends."""

@@ -37,7 +37,8 @@ class _Batch:
 
     def __init__(self, action: Infer, model: ModelSpec, io: Reservation) -> None:
         self.action = action
-        self.model = model
+        self.inputs = [tensor.at(action.sizes) for tensor in model.inputs]
+        self.outputs = [tensor.at(action.sizes) for tensor in model.outputs]
         self.io = io
         self.senders: dict[int, bytes | None] = {}
         """The sender of each request's inputs; None if the request was withdrawn."""
@@ -91,12 +92,10 @@ class Inputs:
             self._zero(batch, first, end)
             batch.senders[request_id] = None
             return ""
-        fault = _fault(batch.model.inputs, arrived.frames, end - first)
+        fault = _fault(batch.inputs, arrived.frames, end - first)
         if fault:
             return fault
-        for tensor, start, frame in zip(
-            batch.model.inputs, batch.io.layout.inputs, arrived.frames, strict=True
-        ):
+        for tensor, start, frame in zip(batch.inputs, batch.io.layout.inputs, arrived.frames, strict=True):
             if tensor.row_bytes:
                 self._rows(batch, tensor, start, first, end)[:] = np.frombuffer(frame, np.uint8)
                 if self._transfers is not None:
@@ -171,7 +170,7 @@ class Inputs:
                 sender,
                 [
                     self._rows(batch, tensor, start, first, end).data
-                    for tensor, start in zip(batch.model.outputs, batch.io.layout.outputs, strict=True)
+                    for tensor, start in zip(batch.outputs, batch.io.layout.outputs, strict=True)
                 ],
             )
 
@@ -204,7 +203,7 @@ class Inputs:
 
     def _zero(self, batch: _Batch, first: int, end: int) -> None:
         if first < end:
-            for tensor, start in zip(batch.model.inputs, batch.io.layout.inputs, strict=True):
+            for tensor, start in zip(batch.inputs, batch.io.layout.inputs, strict=True):
                 self._rows(batch, tensor, start, first, end)[:] = 0
                 if self._transfers is not None:
                     self._send(self._transfers, batch, tensor, start, first, end)

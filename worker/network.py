@@ -112,9 +112,9 @@ class Network:
         self.dropped: Counter[str] = Counter()
         """Messages that could not be used or delivered, by reason."""
 
-    def step(self, timeout_ms: int) -> None:
+    def step(self, timeout_ns: int) -> None:
         """Wait for something to do, at most this long, and do it."""
-        found = self._sockets.hub.wait(timeout_ms * 1_000_000)
+        found = self._sockets.hub.wait(timeout_ns)
         self.flush()
         if self._outbox in found:
             # The bell rang for what has just been sent; the flush below sends anything later.
@@ -128,6 +128,7 @@ class Network:
 
     def flush(self) -> None:
         """Send what has ended: each request's outputs, then the action's result."""
+        self._executors.settle()
         while (end := self._outbox.pop()) is not None:
             result, io = end
             if io is not None:
@@ -228,6 +229,8 @@ class Network:
         self._session.acted()
         self._acted_ns, self._collected = now_ns, False
         with self._executors.driving() as core:
+            if isinstance(action, Infer):
+                action = core.residency.resolved(action)
             results = core.submit(now_ns, action)
             prepared = core.residency.find(action.model) if isinstance(action, Infer) else None
             io = None if results else core.reservation(action.action_id)
@@ -261,6 +264,7 @@ class Network:
         LOG.warning("greeting the controller again: %s", why)
         self.flush()
         with self._executors.driving() as core:
+            self._executors.withdraw()
             core.abandon()
             for name in core.forget_closed():
                 self._executors.release(name)

@@ -35,7 +35,7 @@ from mainspring.worker.realtime import Rights
 
 LOG = logging.getLogger(__name__)
 
-STEP_MS = 50
+STEP_NS = 50_000_000
 """Longest sleep of the network thread: how late it may notice that it has to stop, or to say hello."""
 LINGER_NS = 500_000_000
 """Time that messages which wait to be sent have to leave at the end."""
@@ -114,7 +114,7 @@ def _serve(
         on_ready(sockets.data_address)
     try:
         while not stop.is_set() and not executors.broken:
-            network.step(executors.expire(STEP_MS))
+            network.step(executors.expire(STEP_NS))
         _drain(config, executors, network)
     finally:
         if executors.stop(config.drain_timeout_ms / 1000):
@@ -132,11 +132,14 @@ def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None
     a worker that rejects them.
     """
     with executors.driving() as core:
+        executors.withdraw()
         for result in core.stop(time.monotonic_ns()):
             executors.report(result)
     deadline_s = time.monotonic() + config.drain_timeout_ms / 1000
     while not core.quiet and not executors.broken and time.monotonic() < deadline_s:
-        network.step(STEP_MS)
+        network.step(STEP_NS)
+    with executors.driving():
+        pass  # What a thread has just ended is in the outbox.
     network.flush()
     network.goodbye(executors.broken or "the worker stops")
 

@@ -16,7 +16,7 @@ from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
 from mainspring.worker.engines.cuda.numa import node_of
 from mainspring.worker.engines.cuda.nvml import NvmlMissing, read_states
-from mainspring.worker.engines.cuda.state import GpuState, describe, problems
+from mainspring.worker.engines.cuda.state import GpuState, describe, idle_clock, problems
 
 CONTROL_FILE = Path("/dev/nvidiactl")
 """There where the kernel has NVIDIA's driver."""
@@ -71,6 +71,6 @@ def _about(state: GpuState) -> list[Finding]:
     found = [Finding(subject=subject, good=True, found=describe(state) + near)]
     found += [
         Finding(subject=subject, good=False, found=each.found, costs=each.costs, remedy=each.remedy)
-        for each in problems(state)
+        for each in (*idle_clock(state), *problems(state))
     ]
     return found

@@ -61,6 +61,8 @@ def _operation(operation: Json) -> str:
 
 def _body(body: Json) -> str:
     kinds = body["content"]
+    if events := kinds.get("text/event-stream"):
+        return f"{_type(events['schema'])}, in an event"
     text = _type(kinds["application/json"]["schema"])
     return f"{text}, or binary data behind it" if "application/octet-stream" in kinds else text
 

@@ -91,7 +91,7 @@ def judge_for(
     target = Target(engine, device, arch or gpu.arch or DEFAULT_ARCH, precision)
     if target.arch == gpu.arch:
         tuner = _tuner(store, SECONDS_TO_TUNE if tune_seconds is None else tune_seconds)
-        target = msgspec.structs.replace(target, processors=gpu.processors, tuner=tuner)
+        target = msgspec.structs.replace(target, gpu=gpu.gpu, tuner=tuner)
     return target, GpuJudge(store)
 
 
@@ -118,7 +118,7 @@ def _tuned(target: Target, arch: str | None, store: Store, seconds: float) -> Ta
     if arch not in (None, gpu.arch):
         raise CompileError(f"kernels for {arch} can't be timed on this GPU, an {gpu.arch}: leave --arch out")
     tuner = _tuner(store, seconds)
-    return msgspec.structs.replace(target, arch=gpu.arch, processors=gpu.processors, tuner=tuner)
+    return msgspec.structs.replace(target, arch=gpu.arch, gpu=gpu.gpu, tuner=tuner)
 
 
 def _tuner(store: Store, seconds: float) -> Tuner:

@@ -202,7 +202,9 @@ def check_alike(manifests: Sequence[Manifest], name: str) -> None:
     for other in manifests[1:]:
         both = f"{first.name} and {other.name}"
         if (first.inputs, first.outputs) != (other.inputs, other.outputs):
-            raise ConfigError(f"{both} differ in their inputs or outputs: they are no artifacts of one model")
+            raise ConfigError(
+                f"{both} differ in their inputs or outputs: they are not artifacts of one model"
+            )
         if first.executable == other.executable:
             raise ConfigError(f"{both} share an executable: they take the same time")
         if first.batch_sizes != other.batch_sizes:

@@ -51,6 +51,18 @@ TuneOption = Annotated[
         "in the store. Default: 60 with --engine auto --device cuda, else 0.",
     ),
 ]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch."),
+]
+MaxOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--max",
+        help="The largest size of an open dimension, as in seq=512; otherwise the largest is found at "
+        "which a run takes no longer than requests wait. Engine onnxruntime on the CPU alone.",
+    ),
+]
 
 
 def compile(
@@ -58,12 +70,8 @@ def compile(
     name: Annotated[str, typer.Option(help="What clients call the model.")],
     batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
     store: ModelStore = DEFAULT_STORE,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch."
-        ),
-    ] = None,
+    shape: ShapeOption = None,
+    most: MaxOption = None,
     engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
@@ -88,7 +96,7 @@ def compile(
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.pipeline import compile_file, parse_batch_sizes
     from mainspring.compiler.report import fields
-    from mainspring.compiler.shapes import parse_shapes
+    from mainspring.compiler.shapes import parse_limits, parse_shapes
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
     opened, sizes, shapes = Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
@@ -96,7 +104,9 @@ def compile(
     with console.status(f"compiling {model}"):
         target, judge = judge_for(engine, device, arch, opened, instead, precision, tune_seconds)
         as_it_is = whole or (None if batch_sizes == DEFAULT_BATCH_SIZES else False)
-        compiled = compile_file(model, name, opened, sizes, shapes, target, judge, as_it_is)
+        compiled = compile_file(
+            model, name, opened, sizes, shapes, target, judge, as_it_is, most=parse_limits(most or [])
+        )
     if as_json:
         print(json.dumps(fields(compiled), indent=2))
     else:

@@ -226,9 +226,11 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
         sizes = " ".join(map(str, spec.batch_sizes))
         pages = "1 page" if spec.pages == 1 else f"{spec.pages} pages"
         print(f"{spec.name}: {spec.weights_bytes / 1e6:.1f} MB in {pages}, batches of {sizes}")
+        if spec.symbols:
+            print(f"  open {', '.join(map(str, spec.symbols))} (the times are for the largest)")
         for word, tensors in (("in", spec.inputs), ("out", spec.outputs)):
             for tensor in tensors:
-                shape = ", ".join(map(str, tensor.shape if spec.whole else ("rows", *tensor.shape)))
+                shape = ", ".join(tensor.dims if spec.whole else ["rows", *tensor.dims])
                 print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
         for kind, profile in spec.profiles.items():
             sizes_ms = ", ".join(f"{size}: {ns / 1e6:.3g}" for size, ns in sorted(profile.infer_ns.items()))

@@ -44,7 +44,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "bad_outputs": ("outputs of another size than the model's", "compile the model again on every machine"),
     "bad_dispatches": ("dispatches that contradict themselves", VERSIONS),
     "bad_models": ("models whose signature makes no sense", "compile them again"),
-    "bad_worker_addresses": ("workers whose data address is none", "correct data_address or data_host there"),
+    "bad_worker_addresses": (
+        "workers whose data address is not an address",
+        "correct data_address or data_host there",
+    ),
     "bad_messages_from_controller": ("messages from the controller that are none", VERSIONS),
     "bad_messages_from_workers": ("messages from workers that are none", VERSIONS),
     "bad_framing_from_controller": (

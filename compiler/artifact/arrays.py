@@ -9,17 +9,22 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, GraphTensor
+from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, IoTensor
+
+Sizes = tuple[int, ...]
 
 
 class Runnable(Protocol):
     """A model with its weights bound, ready to run on the CPU, whatever its engine."""
 
-    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails."""
+    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int], sizes: Sizes = ()) -> None:
+        """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails.
+
+        ``sizes`` has one size of each symbol.
+        """
 
     def run_arrays(
-        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
+        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]], sizes: Sizes = ()
     ) -> list[npt.NDArray[np.generic]]:
         """Run one batch on arrays; return the outputs."""
 
@@ -30,10 +35,12 @@ Arrays = list[npt.NDArray[np.generic]]
 class BatchArrays:
     """All inputs and outputs of one batch, zeros at first, for callers without IO memory of their own."""
 
-    def __init__(self, info: ExecutableInfo, batch_size: int) -> None:
-        self.inputs: Arrays = [_zeros(batch_size, tensor) for tensor in info.inputs]
-        self.outputs: Arrays = [_zeros(batch_size, tensor) for tensor in info.outputs]
+    def __init__(self, info: ExecutableInfo, batch_size: int, sizes: Sizes = ()) -> None:
+        """``sizes`` has one size of each symbol."""
+        self.inputs: Arrays = [_zeros(batch_size, tensor, sizes) for tensor in info.inputs]
+        self.outputs: Arrays = [_zeros(batch_size, tensor, sizes) for tensor in info.outputs]
         self._batch_size = batch_size
+        self._sizes = sizes
         self._addresses = _addresses(self.inputs), _addresses(self.outputs)
 
     def fill(self, arrays: Sequence[npt.NDArray[np.generic]]) -> None:
@@ -43,7 +50,7 @@ class BatchArrays:
 
     def run(self, model: Runnable) -> None:
         """Have a model run the batch; raise `ExecutableError` if its engine fails."""
-        model.run(self._batch_size, *self._addresses)
+        model.run(self._batch_size, *self._addresses, self._sizes)
 
 
 def aligned_array(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
@@ -54,8 +61,8 @@ def aligned_array(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.ND
     return raw[begin : begin + size].view(dtype).reshape(shape)
 
 
-def _zeros(batch_size: int, tensor: GraphTensor) -> npt.NDArray[np.generic]:
-    return aligned_array((batch_size, *tensor.shape), np.dtype(tensor.dtype))
+def _zeros(batch_size: int, tensor: IoTensor, sizes: Sizes) -> npt.NDArray[np.generic]:
+    return aligned_array((batch_size, *tensor.at(sizes)), np.dtype(tensor.dtype))
 
 
 def _addresses(arrays: Arrays) -> list[int]:

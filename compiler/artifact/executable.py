@@ -9,8 +9,9 @@ it, so what was verified is what runs. A worker's steps are:
 2. LOAD: after the copy, ``bound = executable.bind(manifest.tensors, address_of)``; ``address_of(offset)``
    is the arena's address of a byte of the weights file (`manifest.WeightTensor` has the formula). What
    depends on the tensors alone can be done before: ``executable.plan(manifest.tensors)``.
-3. INFER: ``bound.run(batch_size, input_addresses, output_addresses)``, in the order of `Manifest.inputs` and
-   `Manifest.outputs`: whole batches, rows along the first axis, each at a multiple of 64 bytes.
+3. INFER: ``bound.run(batch_size, input_addresses, output_addresses, sizes)``, in the order of
+   `Manifest.inputs` and `Manifest.outputs`: whole batches, rows along the first axis, each at a multiple of
+   64 bytes. ``sizes`` are of the model's symbols, if it has any: shapes are exactly those that follow.
 
 A run computes in the calling thread, plus ``threads - 1`` of the session's own, and releases the GIL. One
 executable may run in several threads at once; one bound model may not. The caller owns all memory and keeps
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from mainspring.compiler.artifact.arrays import BatchArrays
+from mainspring.compiler.artifact.arrays import BatchArrays, Sizes
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.store import Store, recompile_command
@@ -45,6 +47,8 @@ _OTHER_SHAPE = (
     "inputs that give outputs of that shape can be answered"
 )
 Shape = tuple[int, ...]
+_Wanted = tuple[int, tuple[int, ...], tuple[int, ...], Sizes]
+"""Batch size, addresses of inputs and of outputs, and sizes of symbols."""
 
 
 def open_executable(store: Store, manifest: Manifest, threads: int = 1) -> Executable:
@@ -72,6 +76,8 @@ class Executable:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        # A pattern is of one shape: the first run of another would take memory otherwise than later ones.
+        options.enable_mem_pattern = not info.symbols
         if not own_workspace:
             _register_shared_arena()
             options.add_session_config_entry("session.use_env_allocators", "1")
@@ -116,72 +122,125 @@ class WeightsPlan:
 
     def bind(self, address_of: Callable[[int], int]) -> BoundModel:
         """Return a model whose weights are at ``address_of(offset)``; about 1 us for each tensor."""
-        binding = Binding(self._session)
-        for name, dtype, shape, offset in self._weights:
-            binding.input(name, dtype, shape, address_of(offset))
-        return BoundModel(self._session, self.info, binding)
+        return BoundModel(self.info, self._session, partial(self._bind_weights, address_of))
 
     def warm(self, address_of: Callable[[int], int], batch_sizes: Sequence[int]) -> None:
         """Warm a model whose weights are at ``address_of(offset)``, as `BoundModel.warm` does."""
         self.bind(address_of).warm(batch_sizes)
+
+    def _bind_weights(self, address_of: Callable[[int], int]) -> Binding:
+        binding = Binding(self._session)
+        for name, dtype, shape, offset in self._weights:
+            binding.input(name, dtype, shape, address_of(offset))
+        return binding
 
 
 class BoundModel:
     """An executable with one model's weights, ready to run."""
 
     def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        info: ExecutableInfo,
-        binding: Binding,
+        self, info: ExecutableInfo, session: onnxruntime.InferenceSession, bind: Callable[[], Binding]
     ) -> None:
-        self._session = session
+        """``bind`` returns a new binding of the weights."""
         self._info = info
-        self._binding = binding
-        self._inputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.inputs]
-        self._outputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.outputs]
-        self._bound: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
+        self._session = session
+        self._bind = bind
+        self._first = _Run(info, session, bind())
+        self._spare: _Run | None = None
 
-    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int], sizes: Sizes = ()) -> None:
         """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails.
 
-        ONNX Runtime writes the outputs in place. Addresses that are the same as last time cost nothing.
+        ``sizes`` has one size of each symbol: shapes are exactly those that follow. ONNX Runtime writes the
+        outputs in place. Addresses and sizes that are the same as last time cost nothing.
         """
-        wanted = (batch_size, tuple(inputs), tuple(outputs))
-        try:
-            if wanted != self._bound:
-                self._bind_io(wanted)
-            self._session.run_with_iobinding(self._binding.io)
-        except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
-            self._bound = None
-            why = (
-                _OTHER_SHAPE if _PREALLOCATED in str(error) else f"failed at batch size {batch_size}: {error}"
-            )
-            raise ExecutableError(f"executable {self._info.executable[:12]} {why}") from error
+        self._first.place((batch_size, tuple(inputs), tuple(outputs), sizes))
+        self._first()
+
+    def stage(
+        self,
+        batch_size: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        sizes: Sizes = (),
+        *,
+        spare: bool,
+    ) -> Callable[[], None] | None:
+        """Return what runs the batch as `run` does, while a run of the other binding may go on.
+
+        ``spare`` says which binding is to be used, that of `run` or the one that `make_spare` makes. None if
+        that has not been made.
+        """
+        chosen = self._spare if spare else self._first
+        if chosen is not None:
+            chosen.place((batch_size, tuple(inputs), tuple(outputs), sizes))
+        return chosen
+
+    def make_spare(self) -> None:
+        """Make a second binding, if there is none; any thread may, while the first one runs."""
+        if self._spare is None:
+            self._spare = _Run(self._info, self._session, self._bind())
 
     def warm(self, batch_sizes: Sequence[int]) -> None:
-        """Run each batch size twice on zeros: the first plans memory, the second grows the arena to it."""
+        """Run each batch size twice on zeros: the first plans memory, the second grows the arena to it.
+
+        A model with symbols plans no memory, and runs once at their limits and once at the least sizes.
+        """
+        symbols = self._info.symbols
+        limits, least = tuple(each.limit for each in symbols), tuple(each.least for each in symbols)
         for batch_size in batch_sizes:
-            zeros = BatchArrays(self._info, batch_size)
-            for _ in range(2):
-                zeros.run(self)
+            for sizes in dict.fromkeys((limits, least)):
+                zeros = BatchArrays(self._info, batch_size, sizes)
+                for _ in range(1 if sizes else 2):
+                    zeros.run(self)
 
     def run_arrays(
-        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
+        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]], sizes: Sizes = ()
     ) -> list[npt.NDArray[np.generic]]:
         """Run one batch on arrays, for callers without IO memory of their own; return the outputs."""
-        batch = BatchArrays(self._info, batch_size)
+        batch = BatchArrays(self._info, batch_size, sizes)
         batch.fill(arrays)
         batch.run(self)
         return batch.outputs
 
-    def _bind_io(self, wanted: tuple[int, tuple[int, ...], tuple[int, ...]]) -> None:
-        batch_size, inputs, outputs = wanted
-        for (tensor, dtype), address in zip(self._inputs, inputs, strict=True):
-            self._binding.input(tensor.name, dtype, (batch_size, *tensor.shape), address)
-        for (tensor, dtype), address in zip(self._outputs, outputs, strict=True):
-            self._binding.output(tensor.name, dtype, (batch_size, *tensor.shape), address)
-        self._bound = wanted
+
+class _Run:
+    """One binding of all of a model's tensors."""
+
+    def __init__(self, info: ExecutableInfo, session: onnxruntime.InferenceSession, binding: Binding) -> None:
+        self._info = info
+        self._session = session
+        self._binding = binding
+        self._inputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.inputs]
+        self._outputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.outputs]
+        self._placed: _Wanted | None = None
+
+    def place(self, wanted: _Wanted) -> None:
+        """Bind inputs and outputs, unless they are bound to these addresses in these sizes already."""
+        if wanted == self._placed:
+            return
+        batch_size, inputs, outputs, sizes = wanted
+        self._placed = None
+        try:
+            for (tensor, dtype), address in zip(self._inputs, inputs, strict=True):
+                self._binding.input(tensor.name, dtype, (batch_size, *tensor.at(sizes)), address)
+            for (tensor, dtype), address in zip(self._outputs, outputs, strict=True):
+                self._binding.output(tensor.name, dtype, (batch_size, *tensor.at(sizes)), address)
+        except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
+            raise self._explained(batch_size, error) from error
+        self._placed = wanted
+
+    def __call__(self) -> None:
+        """Run; raise `ExecutableError` if the engine fails."""
+        try:
+            self._session.run_with_iobinding(self._binding.io)
+        except Exception as error:
+            placed, self._placed = self._placed, None
+            raise self._explained(0 if placed is None else placed[0], error) from error
+
+    def _explained(self, batch_size: int, error: Exception) -> ExecutableError:
+        why = _OTHER_SHAPE if _PREALLOCATED in str(error) else f"failed at batch size {batch_size}: {error}"
+        return ExecutableError(f"executable {self._info.executable[:12]} {why}")
 
 
 @functools.cache

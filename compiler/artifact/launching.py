@@ -21,7 +21,9 @@ import ctypes
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring import extras
-from mainspring.compiler.artifact.arrays import BatchArrays, aligned_array
+from mainspring.compiler.artifact.arrays import BatchArrays, Sizes, aligned_array
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
 from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand, Plans
@@ -73,16 +75,54 @@ class BoundPlans:
         self._info = info
         self._runs = runs
 
-    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Run one batch from and to these addresses; raise `ExecutableError` if a kernel fails."""
+    def run(
+        self,
+        batch_size: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        sizes: Sizes = (),  # noqa: ARG002
+    ) -> None:
+        """Run one batch from and to these addresses; raise `ExecutableError` if a kernel fails.
+
+        Kernels are of fixed shapes, so there are no ``sizes`` of symbols.
+        """
+        self._launch(batch_size, partial(self._runs[batch_size].calls, tuple(inputs), tuple(outputs)))
+
+    def stage(
+        self,
+        batch_size: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        sizes: Sizes = (),  # noqa: ARG002
+        *,
+        spare: bool,
+    ) -> Callable[[], None]:
+        """Return what runs the batch as `run` does, while another run may go on.
+
+        Each slot of IO memory has descriptors of its own: to bind one disturbs no run from another, so there
+        is no ``spare``.
+        """
+        del spare
+        calls = self._runs[batch_size].calls(tuple(inputs), tuple(outputs))
+        return partial(self._launch, batch_size, lambda: calls)
+
+    def make_spare(self) -> None:
+        """Do nothing: see `stage`."""
+
+    def _launch(self, batch_size: int, find: Callable[[], Sequence[_Call]]) -> None:
+        """Run the launches in their order; each releases the interpreter's lock."""
         try:
-            self._runs[batch_size](tuple(inputs), tuple(outputs))
+            for function, arguments in find():
+                function(*arguments)
         except Exception as error:  # A kernel raises errors of any class from its generated checks.
             what = f"executable {self._info.executable[:12]}"
             raise ExecutableError(f"{what} failed at batch size {batch_size}: {error}") from error
 
     def run_arrays(
-        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
+        self,
+        batch_size: int,
+        arrays: Sequence[npt.NDArray[np.generic]],
+        sizes: Sizes = (),  # noqa: ARG002
     ) -> list[npt.NDArray[np.generic]]:
         """Run one batch on arrays, for callers without IO memory of their own; return the outputs."""
         batch = BatchArrays(self._info, batch_size)
@@ -118,6 +158,7 @@ class _Run:
         """Which argument of which call is which operand of a slot."""
         self._template: list[_Call] = []
         self._slots: dict[tuple[tuple[int, ...], tuple[int, ...]], list[_Call]] = {}
+        self._filling = threading.Lock()
         for position, launch in enumerate(plan.launches):
             arguments: list[Any] = []
             for place, argument in enumerate(launch.arguments):
@@ -131,14 +172,13 @@ class _Run:
                     arguments.append(argument)
             self._template.append(_Call(functions[launch.kernel], arguments))
 
-    def __call__(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Run the launches in their order; each releases the interpreter's lock."""
-        slot = (tuple(inputs), tuple(outputs))
-        calls = self._slots.get(slot)
+    def calls(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[_Call]:
+        """Return the launches in their order; two threads may ask at a time."""
+        calls = self._slots.get((inputs, outputs))
         if calls is None:
-            calls = self._fill(*slot)
-        for function, arguments in calls:
-            function(*arguments)
+            with self._filling:
+                calls = self._fill(inputs, outputs)
+        return calls
 
     def forget(self) -> None:
         """Forget the addresses of inputs and outputs."""

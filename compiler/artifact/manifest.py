@@ -13,9 +13,18 @@ import math
 import msgspec
 import numpy as np
 
-from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.messages.model import (
+    MOST_BUCKETS,
+    PAGE_BYTES,
+    ModelSpec,
+    OpenDim,
+    Profile,
+    Symbol,
+    TensorSpec,
+    shape_at,
+)
 
-PROOF_VERSION = 2
+PROOF_VERSION = 3
 """Version of the rules that prove rows independent: a proof by other rules is made again."""
 
 MOST_ROWS = 1024
@@ -55,7 +64,7 @@ ENTRY_FILES = {ONNXRUNTIME: "graph.onnx", TVM: "plans.json"}
 
 
 class GraphTensor(msgspec.Struct, frozen=True):
-    """An input or output of an executable; its shape is without the batch axis if it has one."""
+    """A tensor of an executable; its shape is without the batch axis if it has one."""
 
     name: str
     dtype: str
@@ -66,6 +75,17 @@ class GraphTensor(msgspec.Struct, frozen=True):
     def size_bytes(self) -> int:
         """Bytes of the tensor, or of one row of it."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class IoTensor(GraphTensor, frozen=True):
+    """An input or output of an executable."""
+
+    open: tuple[OpenDim, ...] = ()
+    """As `TensorSpec.open`."""
+
+    def at(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Return its shape for one size of each symbol."""
+        return shape_at(self.shape, self.open, sizes)
 
 
 class WeightTensor(GraphTensor, frozen=True):
@@ -90,7 +110,9 @@ class Measured(msgspec.Struct, frozen=True):
     load_ns: int = 0
     """Seed duration of a LOAD."""
     workspace_bytes: dict[int, int] = {}
-    """Memory for activations, by batch size."""
+    """Memory for activations, by batch size; of an executable with symbols at their limits."""
+    shaped_ns: dict[str, dict[int, int]] = {}
+    """Of an executable with symbols, seed durations by bucket, as `Profile.shaped`."""
 
 
 class ExecutableInfo(msgspec.Struct, frozen=True):
@@ -110,9 +132,9 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     cpu_flags: tuple[str, ...]
     """Vector extensions of the compiling machine; for people, not compared."""
     weights: tuple[GraphTensor, ...]
-    inputs: tuple[GraphTensor, ...]
+    inputs: tuple[IoTensor, ...]
     """In the order of `Manifest.inputs`; shapes without the batch axis."""
-    outputs: tuple[GraphTensor, ...]
+    outputs: tuple[IoTensor, ...]
     """In the order of `Manifest.outputs`; shapes without the batch axis."""
     measured: Measured = Measured()
     format: int = FORMAT
@@ -120,6 +142,8 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     """The engine that runs it: one of `ENTRY_FILES`."""
     device: str = CPU
     """The device that it runs on: `CPU` or `CUDA`."""
+    symbols: tuple[Symbol, ...] = ()
+    """As `ModelSpec.symbols`."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -143,11 +167,14 @@ class Source(msgspec.Struct, frozen=True):
     """One of `PRECISIONS`."""
     whole: bool = False
     """Whether the shapes are whole, without an axis for rows."""
+    most: dict[str, int] = {}
+    """Limits that open dimensions were given when the file was compiled, by name."""
 
     @property
     def options(self) -> str:
         """The requested options of the command line, each after a space."""
         options = [f" --shape {name}={','.join(map(str, dims))}" for name, dims in self.shapes.items()]
+        options += [f" --max {name}={size}" for name, size in self.most.items()]
         options += [f" --engine {self.engine}"] if self.engine != ONNXRUNTIME else []
         options += [f" --device {self.device}"] if self.device != CPU else []
         options += [f" --precision {self.precision}"] if self.precision != FP32 else []
@@ -218,6 +245,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """What products are rounded to: one of `PRECISIONS`."""
     whole: bool = False
     """Whether the model has no axis for rows: a request is one run, with tensors of exactly these shapes."""
+    symbols: tuple[Symbol, ...] = ()
+    """Open dimensions besides the batch."""
 
     @property
     def unshared(self) -> str:
@@ -252,6 +281,7 @@ class Manifest(msgspec.Struct, frozen=True):
             workspace_bytes=self.workspace_bytes,
             unshared=unshared,
             whole=self.whole,
+            symbols=self.symbols,
         )
 
     def problems(self) -> list[str]:
@@ -279,6 +309,29 @@ class Manifest(msgspec.Struct, frozen=True):
         if not (self.pages - 1) * PAGE_BYTES < self.weights_bytes <= self.pages * PAGE_BYTES and self.pages:
             found.append(f"{self.weights_bytes} bytes of weights do not fill {self.pages} pages")
         found.extend(filter(None, (self._misplaced(tensor) for tensor in self.tensors)))
+        return found + self._open_problems()
+
+    def _open_problems(self) -> list[str]:
+        """Return contradictions in symbols, and in dimensions that follow from them."""
+        found = []
+        for each in self.symbols:
+            if not each.ceilings or list(each.ceilings) != sorted({*each.ceilings}) or each.least < 1:
+                found.append(f"ceilings {each.ceilings} of {each.name} are not ascending positive numbers")
+            elif each.least > each.limit:
+                found.append(f"{each.name} is from {each.least} to {each.limit}")
+        if math.prod(len(each.ceilings) for each in self.symbols) > MOST_BUCKETS:
+            found.append(f"its symbols have more than {MOST_BUCKETS} buckets")
+        if found:
+            return found
+        limits = tuple(each.limit for each in self.symbols)
+        for tensor in (*self.inputs, *self.outputs):
+            terms = [term for dim in tensor.open for term in dim.terms]
+            if any(not 0 <= term.symbol < len(limits) or term.times < 1 or term.over < 1 for term in terms):
+                found.append(f"a dimension of {tensor.name} follows from no symbol")
+            elif any(not 0 <= dim.axis < len(tensor.shape) or dim.scale < 1 for dim in tensor.open):
+                found.append(f"a dimension of {tensor.name} is none of its shape's")
+            elif tensor.at(limits).shape != tensor.shape:
+                found.append(f"{tensor.name} is {tensor.at(limits).shape} at the limits, not {tensor.shape}")
         return found
 
     def _misplaced(self, tensor: WeightTensor) -> str:

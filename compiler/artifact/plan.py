@@ -27,6 +27,7 @@ What the workspace and the outputs held before does not matter. Launches of a pl
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -47,6 +48,7 @@ SHARED_OBJECT = "kernels.so"
 SOURCE = "kernels.cu"
 CUBIN = "kernels.cubin"
 PTX = "kernels.ptx"
+_ARCH = re.compile(r"(?:sm|compute)_(\d+)[af]?")
 _OLDEST_PTX = 80
 """PTX is for this architecture and newer ones, where the machine code is for none that is older."""
 
@@ -75,9 +77,15 @@ Extent = tuple[int, int, int]
 """Along x, y and z."""
 
 
+def arch_number(arch: str) -> int:
+    """Return an architecture's number: 90 for ``sm_90``, ``sm_90a`` and ``compute_90``; 0 if it has none."""
+    found = _ARCH.fullmatch(arch)
+    return int(found[1]) if found is not None else 0
+
+
 def ptx_arch(arch: str) -> str:
     """Return what PTX is made for beside machine code for ``arch``, such as ``compute_80``."""
-    return f"compute_{min(_OLDEST_PTX, int(arch.removeprefix('sm_').rstrip('af')))}"
+    return f"compute_{min(_OLDEST_PTX, arch_number(arch))}"
 
 
 def place(entry: int, offset: int) -> int:
@@ -206,7 +214,7 @@ class _Limits:
             place = f"{operand.region} {operand.index}, which has {sizes[operand.index]}"
             return f"bytes {operand.offset} to {end} of {place}"
         if operand.size_bytes != math.prod(operand.shape) * np.dtype(operand.dtype).itemsize:
-            return f"{operand.size_bytes} bytes are no {operand.dtype}{list(operand.shape)}"
+            return f"{operand.size_bytes} bytes are not {operand.dtype}{list(operand.shape)}"
         if operand.region == "workspace" and operand.offset % WORKSPACE_ALIGNMENT_BYTES:
             return f"workspace offset {operand.offset} is not a multiple of {WORKSPACE_ALIGNMENT_BYTES}"
         if operand.writes and operand.region in ("weights", "input"):

@@ -49,9 +49,10 @@ Fingerprint = tuple[tuple[str, int, int, int, int], ...]
 def check_name(name: str) -> None:
     """Raise `StoreError` unless ``name`` can be a model's name, and so a folder's."""
     if not _NAME.fullmatch(name):
+        at = "; behind '@' a version or a size is named" if "@" in name else ""
         raise StoreError(
             f"{name!r} can't be the name of a model: use at most 128 letters, digits, '.', '_' and '-', "
-            "beginning with a letter or a digit"
+            f"beginning with a letter or a digit{at}"
         )
 
 
@@ -233,6 +234,11 @@ class Store:
             return None
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from error
+
+    def winners(self) -> int:
+        """Return of how many kernels the fastest variant is known."""
+        folder = self.root / "tuned"
+        return sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
 
     def put_winner(self, name: str, content: bytes) -> None:
         """Keep what was measured of a kernel's variants, under a SHA-256."""

@@ -19,6 +19,7 @@ from mainspring.compiler.independence.values import (
     Constant,
     Counted,
     NotProven,
+    Numbered,
     Numbers,
     Rows,
     Value,
@@ -46,7 +47,7 @@ def shape_of(step: Step) -> Value:
     value = step.given(0)
     if isinstance(value, Counted):
         return counted([*value.items.shape])
-    dims = value.shape if isinstance(value, Rows | Constant) else None
+    dims = value.shape if isinstance(value, Rows | Constant | Numbered) else None
     if dims is None:
         raise NotProven("asks for a shape that isn't known")
     begin, end = step.attribute("start", 0), step.attribute("end", len(dims))

@@ -113,13 +113,13 @@ class Step:
         node = node or self.node
         types: dict[str, onnx.TypeProto] = {}
         data: dict[str, TensorProto] = {}
-        for name, value in zip(node.input, self.inputs, strict=True):
-            if value is not None and name:
-                types[name], known = _typed(value)
-                if known is not None:
-                    data[name] = known
         try:
             schema = defs.get_schema(node.op_type, self.opset, node.domain if domain is None else domain)
+            for index, (name, value) in enumerate(zip(node.input, self.inputs, strict=True)):
+                if value is not None and name:
+                    types[name], known = _typed(value, _element(schema, index))
+                    if known is not None:
+                        data[name] = known
             found = shape_inference.infer_node_outputs(schema, node, types, data)
         except Exception:  # onnx raises errors of any class; a shape that is not inferred is unknown.
             found = {}
@@ -157,20 +157,27 @@ def axis_of(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
-def _typed(value: Value) -> tuple[onnx.TypeProto, TensorProto | None]:
-    """Return a type with the shape, and the value if it is known."""
+def _element(schema: Any, index: int) -> int:
+    """Return an element type that the operator takes there: 32-bit floats if it can, else 8-bit integers."""
+    kinds = schema.inputs[min(index, len(schema.inputs) - 1)].types
+    narrow = "tensor(float)" not in kinds and "tensor(int8)" in kinds
+    return TensorProto.INT8 if narrow else TensorProto.FLOAT
+
+
+def _typed(value: Value, element: int) -> tuple[onnx.TypeProto, TensorProto | None]:
+    """Return a type with the shape, and the value if it is known; of ``element`` where no type is."""
     if isinstance(value, Constant):
         array = value.array
         if array is not None and array.dtype != object:
-            element = helper.np_dtype_to_tensor_dtype(array.dtype)
-            return helper.make_tensor_type_proto(element, array.shape), numpy_helper.from_array(array)
-        return helper.make_tensor_type_proto(TensorProto.FLOAT, _plain(value.shape)), None
+            known = helper.np_dtype_to_tensor_dtype(array.dtype)
+            return helper.make_tensor_type_proto(known, array.shape), numpy_helper.from_array(array)
+        return helper.make_tensor_type_proto(element, _plain(value.shape)), None
     if isinstance(value, Counted):
         items = [item.times * _ROWS if isinstance(item, Batch) else item for item in value.items.reshape(-1)]
         array = np.array(items, np.int64).reshape(value.items.shape)
         return helper.make_tensor_type_proto(TensorProto.INT64, array.shape), numpy_helper.from_array(array)
     assert isinstance(value, Rows)
-    return helper.make_tensor_type_proto(TensorProto.FLOAT, _plain(value.shape)), None
+    return helper.make_tensor_type_proto(element, _plain(value.shape)), None
 
 
 def _plain(shape: Shape | None) -> list[int | str | None] | None:

@@ -121,13 +121,25 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Numbered:
+    """Numbers of rows: each element of slice ``i`` along ``axis``, which has one slice a row, is ``i``."""
+
+    shape: Shape
+    axis: int
+    column: int | None = None
+    """If given, the last axis holds columns: this one has the numbers, the others follow from the row."""
+    exact: bool = True
+    """Whether elements are as said; if not, they follow from the numbers, and only the shape is known."""
+
+
+@dataclass(frozen=True)
 class Lost:
     """A value of which nothing is proven; the text names the first such node on the way and its reason."""
 
     reason: str
 
 
-Value = Constant | Counted | Rows | Lost
+Value = Constant | Counted | Rows | Numbered | Lost
 
 
 def rows_at(shape: Shape, axis: int, like: Rows) -> Rows:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from mainspring.compiler.independence import elementwise
 from mainspring.compiler.independence.counting import MOST_ELEMENTS, count, shape_of, size_of
+from mainspring.compiler.independence.numbering import number
 from mainspring.compiler.independence.step import Step
 from mainspring.compiler.independence.table import rule_of
 from mainspring.compiler.independence.values import (
@@ -17,6 +20,7 @@ from mainspring.compiler.independence.values import (
     Counted,
     Lost,
     NotProven,
+    Numbered,
     Rows,
     Value,
 )
@@ -108,6 +112,9 @@ def _followed(step: Step, domain: str) -> Sequence[Value]:
     given = [value for value in step.inputs if value is not None]
     if all(isinstance(value, Constant) for value in given):
         return _constants(step, domain)
+    ends_with_rows = node.op_type == "Range" and any(isinstance(value, Counted) for value in given)
+    if domain == "" and (ends_with_rows or any(isinstance(value, Numbered) for value in given)):
+        return number(step)
     rule = rule_of(domain, node.op_type)
     if not any(isinstance(value, Rows) for value in given) and domain == "":
         return [count(step)]
@@ -123,7 +130,16 @@ def _constants(step: Step, domain: str) -> list[Value]:
             return [count(step)]
         except (NotProven, AttributeError, LookupError, TypeError, ValueError):
             pass
-    return [Constant(shape) for shape in step.inferred()]
+    shapes = step.inferred()
+    if shapes == [None] and rule_of(domain, step.node.op_type) is elementwise.aligned:
+        # ONNX infers nothing where a type isn't known, such as that of And's operands.
+        known = [value.shape for value in step.inputs if isinstance(value, Constant)]
+        plain = [[dim for dim in shape or () if isinstance(dim, int)] for shape in known]
+        if all(
+            shape is not None and len(dims) == len(shape) for shape, dims in zip(known, plain, strict=True)
+        ):
+            shapes = [np.broadcast_shapes(*map(tuple, plain))]
+    return [Constant(shape) for shape in shapes]
 
 
 def _is_small(value: Value) -> bool:

@@ -20,6 +20,7 @@ from tvm import relax
 from tvm_ffi.structural import structural_equal
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import CPU, FP32, GraphTensor
 from mainspring.compiler.artifact.nvrtc import REGISTERS, NvrtcFailed, NvrtcMissing, compile_cuda
 from mainspring.compiler.artifact.plan import (
@@ -49,7 +50,7 @@ from mainspring.compiler.tvm.lowering import Lowered, lower, tvm_errors
 from mainspring.compiler.tvm.schedules_cpu import schedule_cpu
 from mainspring.compiler.tvm.schedules_cuda import schedule_cuda
 from mainspring.compiler.tvm.tensor_cores import rounded
-from mainspring.compiler.tvm.tiles import Choice, processors_of
+from mainspring.compiler.tvm.tiles import Choice
 from mainspring.compiler.tvm.trials import subjects_of
 
 Array = npt.NDArray[np.generic]
@@ -93,19 +94,16 @@ class Model:
     def build(
         self,
         target: str,
-        arch: str = "",
+        gpu: Gpu | None = None,
         precision: str = FP32,
         tuner: Tuner | None = None,
-        processors: int = 0,
     ) -> Built:
-        """Return the artifact for ``cpu``, or for ``cuda`` and an ``arch`` such as ``sm_90``.
+        """Return the artifact for ``cpu``, or for ``cuda`` and a GPU.
 
-        Kernels for the CPU round the factors that those for ``arch`` round. ``tuner`` knows or finds out
-        which kernels in FP32 are fast on that architecture. ``processors``: the GPU's multiprocessors, 0 for
-        as many as usual.
+        Kernels for the CPU in another precision than FP32 round the factors that those for the GPU round.
+        ``tuner`` knows or finds out which kernels in FP32 are fast on its architecture.
         """
-        processors = processors or (processors_of(arch) if arch else 0)
-        plans, files = self._architecture.build(target, arch, precision, tuner, processors)
+        plans, files = self._architecture.build(target, gpu, precision, tuner)
         tensors = tuple(
             GraphTensor(f"w{index}", str(array.dtype), array.shape)
             for index, array in enumerate(self._weights)
@@ -128,22 +126,22 @@ class _Architecture:
         self.packing = self._lowered[batch_sizes[0]].packing
         before = len(self.packing.ret_ty.fields)
         self._constants, self.constants = _shared_constants(self._lowered, before)
-        self._built: dict[tuple[str, str, str, Tuner | None, int], tuple[Plans, dict[str, bytes]]] = {}
+        self._built: dict[tuple[str, Gpu | None, str, Tuner | None], tuple[Plans, dict[str, bytes]]] = {}
 
     def build(
-        self, target: str, arch: str, precision: str, tuner: Tuner | None, processors: int
+        self, target: str, gpu: Gpu | None, precision: str, tuner: Tuner | None
     ) -> tuple[Plans, dict[str, bytes]]:
         """Return plans and files of kernels for a target."""
         # Without rounding kernels for the CPU are the same for every GPU.
         plain = target == CPU and precision == FP32
-        key = (target, "" if plain else arch, precision, tuner, 0 if plain else processors)
+        key = (target, None if plain else gpu, precision, tuner)
         if key not in self._built:
             with tvm_errors():
-                self._built[key] = self._generate(target, arch, precision, tuner, processors)
+                self._built[key] = self._generate(target, gpu, precision, tuner)
         return self._built[key]
 
     def _generate(
-        self, target: str, arch: str, precision: str, tuner: Tuner | None, processors: int
+        self, target: str, gpu: Gpu | None, precision: str, tuner: Tuner | None
     ) -> tuple[Plans, dict[str, bytes]]:
         functions = {
             _symbol(size, name): function
@@ -151,25 +149,23 @@ class _Architecture:
             for name, function in lowered.functions.items()
         }
         if target == CPU:
-            if precision != FP32:
-                functions = {
-                    name: rounded(function, processors, precision) for name, function in functions.items()
-                }
+            if gpu is not None and precision != FP32:
+                functions = {name: rounded(function, gpu, precision) for name, function in functions.items()}
             generated = generate_cpu(functions, cpu_target(), schedule_cpu)
             files = {SHARED_OBJECT: shared_object(generated.code)}
+        elif gpu is None:
+            raise CompileError("kernels for a GPU need its description")
         else:
             # Tiles of tensor cores have no variants.
             known = tuner if precision == FP32 else None
-            chosen = _measured(functions, processors, arch, known) if known is not None else {}
-            schedule = functools.partial(
-                schedule_cuda, processors=processors, chosen=chosen, precision=precision
-            )
-            generated = generate_cuda(functions, cuda_target(arch), schedule, precision)
-            files = _cuda_files(generated, arch)
+            chosen = _measured(functions, gpu, known) if known is not None else {}
+            schedule = functools.partial(schedule_cuda, gpu=gpu, chosen=chosen, precision=precision)
+            generated = generate_cuda(functions, cuda_target(gpu), schedule, precision)
+            files = _cuda_files(generated, gpu.arch)
         kind: Literal["cpu", "cuda"] = "cpu" if target == CPU else "cuda"
         plans = Plans(
             target=kind,
-            arch=llvm_options() if target == CPU else arch,
+            arch=llvm_options() if gpu is None or target == CPU else gpu.arch,
             tvm=tvm.__version__,
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             plans=tuple(self._plan(size, generated) for size in self._lowered),
@@ -194,14 +190,14 @@ def _symbol(size: int, function: str) -> str:
     return f"b{size}_{function}"
 
 
-def _measured(functions: dict[str, Any], processors: int, arch: str, tuner: Tuner) -> dict[str, Choice]:
+def _measured(functions: dict[str, Any], gpu: Gpu, tuner: Tuner) -> dict[str, Choice]:
     """Return what is known to be fast, by the functions' names; equal functions are timed once."""
-    subjects = subjects_of(functions, processors, arch, compiled_kernels)
+    subjects = subjects_of(functions, gpu, compiled_kernels)
     costs: defaultdict[str, float] = defaultdict(float)
     for each in subjects.values():
         costs[each.key] += each.cost
     distinct = {each.key: each._replace(cost=costs[each.key]) for each in subjects.values()}
-    found = tuner.choose([*distinct.values()], arch)
+    found = tuner.choose([*distinct.values()], gpu.arch)
     return {name: found[each.key] for name, each in subjects.items() if each.key in found}
 
 

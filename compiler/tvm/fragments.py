@@ -76,14 +76,6 @@ static __device__ __forceinline__ void mainspring_multiply_fp16(
 """Functions that generated kernels call; on anything but a GPU others stand in for the two of assembler."""
 
 
-def with_device_code(source: str) -> str:
-    """Return CUDA source with `DEVICE_CODE` before its first kernel if the kernels call it."""
-    if MULTIPLY not in source:
-        return source
-    begin = source.index('extern "C" __global__')
-    return source[:begin] + DEVICE_CODE.lstrip() + source[begin:]
-
-
 def lane_of(row: Any, column: Any) -> Any:
     """Return the lane that keeps a sum of a fragment: PTX ISA, fragments of mma.m16n8k8 and m16n8k16."""
     return row % 8 * 4 + column // 2

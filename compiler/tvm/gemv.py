@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from tvm import tirx
 
+from mainspring.compiler.artifact.gpu import Gpu
+
 MOST_ROWS = 3
 """More rows reuse what a tile fetches into shared memory."""
 _OWN = 4
@@ -21,8 +23,10 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 64, 32
 """Threads of a block side by side, each with columns of its own."""
 _DEPTHS = (4, 2, 1)
 """Threads of a block that share columns; they also store the sums, so that each has as many."""
-_THREADS = 512
-"""Threads that each multiprocessor should have, to ask for weights as fast as memory delivers them."""
+_ANSWER_S, _ASKED_BYTES = 650e-9, 32
+"""How long busy memory takes to answer, and what a thread has asked for by then: two vectors."""
+_WARP = 32
+"""Threads."""
 _MOST_PARTS = 32
 """Most parts of the terms that the second kernel adds."""
 _WORTH_BYTES = 256 * 1024
@@ -46,15 +50,22 @@ class Shares(NamedTuple):
     """Whether a thread's columns begin at a multiple of 16 bytes and none is missing."""
 
 
-def shares(columns: int, terms: int, processors: int) -> Shares:
-    """Divide a product of few rows for a GPU of so many multiprocessors; parts of the terms are equal."""
+def shares(columns: int, terms: int, gpu: Gpu) -> Shares:
+    """Divide a product of few rows for a GPU; parts of the terms are equal."""
     threads = largest_divisor(columns // _OWN, _MOST_COLUMNS) if columns % _OWN == 0 else 1
     vectors = threads >= _LEAST_COLUMNS
     depth = next(each for each in _DEPTHS if terms % each == 0)
-    wanted = processors * _THREADS * _OWN // (columns * depth) if 4 * columns * terms > _WORTH_BYTES else 1
+    worth = 4 * columns * terms > _WORTH_BYTES
+    wanted = threads_wanted(gpu) * gpu.processors * _OWN // (columns * depth) if worth else 1
     parts = largest_divisor(terms // depth, min(_MOST_PARTS, wanted))
     at_once = largest_divisor(terms // (depth * parts), _AT_ONCE)
     return Shares(threads if vectors else _LEAST_COLUMNS, depth, parts, at_once, vectors)
+
+
+def threads_wanted(gpu: Gpu) -> int:
+    """Return the threads of each multiprocessor that ask for weights as fast as memory delivers them."""
+    arriving = gpu.memory_gb_s * 1e9 * _ANSWER_S / gpu.processors
+    return max(_WARP, int(arriving / _ASKED_BYTES) // _WARP * _WARP)
 
 
 def weights_of(block: Any) -> int | None:

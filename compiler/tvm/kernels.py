@@ -19,11 +19,12 @@ from tvm.ir.instrument import pass_instrument
 from tvm_ffi.structural import structural_walk
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP32
 from mainspring.compiler.artifact.plan import Extent
 from mainspring.compiler.artifact.target import kernels_instruction_set
+from mainspring.compiler.tvm import double_buffers, fragments
 from mainspring.compiler.tvm.addressing import through_addresses
-from mainspring.compiler.tvm.fragments import with_device_code
 
 _SPLIT = "tirx.SplitHostDevice"
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
@@ -97,13 +98,25 @@ def generate_cuda(
 
     # Which lane keeps a sum has to be plain in its index; the GPU's compiler finds common terms by itself.
     config = {} if precision == FP32 else {"tirx.disable_cse_tir": True}
+    for name, function in lifted.items():
+        if function.attrs.get(double_buffers.MARK):
+            lifted[name] = double_buffers.double_buffered(function, target)
     context = tvm.transform.PassContext(config=config, instruments=[AfterSplit()])
     with context, _no_device_compiler():
         built = tirx.build(_module(lifted), target)
     split = {str(variable.name_hint): function for variable, function in seen["module"].functions.items()}
     calls = {name: _launches(name, split) for name in lifted}
-    source = through_addresses(with_device_code(built.imports[0].inspect_source()))
+    source = through_addresses(_with_device_code(built.imports[0].inspect_source()))
     return Generated(source.encode(), calls, scratch)
+
+
+def _with_device_code(source: str) -> str:
+    """Return CUDA source with the functions that its kernels call before the first of them."""
+    for part, called in ((fragments, fragments.MULTIPLY), (double_buffers, double_buffers.COPY)):
+        if called in source:
+            begin = source.index('extern "C" __global__')
+            source = source[:begin] + part.DEVICE_CODE.lstrip() + source[begin:]
+    return source
 
 
 def _lifted(
@@ -248,15 +261,15 @@ def cpu_target() -> Any:
     return tvm.target.Target({"kind": "llvm"} | ({"mcpu": level} if level else {}))
 
 
-def cuda_target(arch: str) -> Any:
+def cuda_target(gpu: Gpu) -> Any:
     """Return the target for a GPU; raise `CompileError` for an unknown architecture."""
-    if not _ARCH.fullmatch(arch):
+    if not _ARCH.fullmatch(gpu.arch):
         raise CompileError(
-            f"{arch!r} is not an architecture of a GPU, such as sm_90 for an H100, sm_80 for an A100"
+            f"{gpu.arch!r} is not an architecture of a GPU, such as sm_90 for an H100, sm_80 for an A100"
         )
     description = {
         "kind": "cuda",
-        "arch": arch,
+        "arch": gpu.arch,
         "max_threads_per_block": _THREADS,
         "max_shared_memory_per_block": _SHARED_BYTES,
         "thread_warp_size": 32,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -74,8 +75,32 @@ def in_groups(function: Any) -> Any:
         value = _by_group(statement.value, last)
         return tirx.BufferStore(statement.buffer, value, statement.indices)
 
-    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, store))
+    return rewritten(function, tirx.BufferStore, store)
+
+
+def rewritten(function: Any, kind: Any, replaced: Callable[[Any], Any]) -> Any:
+    """Return a function in which each statement of a ``kind`` is what ``replaced`` returns for it."""
+    body = tvm_ffi.structural_map(function.body, (kind, replaced))
     return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+
+
+def with_room(function: Any, blocks: int) -> Any:
+    """Return a function whose threads may take as many registers as so many blocks leave them.
+
+    ``blocks``: of a multiprocessor at once. Without it the assembler may spill a few registers for one more.
+    Threads of the function have a `threadIdx.y`.
+    """
+    count = tirx.const(blocks, "int32")
+
+    def loop(statement: Any) -> Any:
+        binding = statement.thread_binding
+        if binding is None or binding.thread_tag != "threadIdx.y":
+            return statement
+        body = tirx.AttrStmt(count, "tirx.launch_bounds_min_blocks_per_sm", count, statement.body)
+        kept = (statement.loop_var, statement.min, statement.extent, statement.kind)
+        return tirx.For(*kept, body, binding, statement.annotations)
+
+    return rewritten(function, tirx.For, loop)
 
 
 def _by_group(value: Any, index: Any) -> Any:

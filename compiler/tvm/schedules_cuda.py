@@ -24,46 +24,52 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.gpu import matmul
 
+from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP32
-from mainspring.compiler.tvm import gemv, tensor_cores
-from mainspring.compiler.tvm.products import as_product, in_groups, only_sum, size_of, wide_of
-from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked
+from mainspring.compiler.tvm import double_buffers, gemv, tensor_cores
+from mainspring.compiler.tvm.products import as_product, in_groups, only_sum, size_of, wide_of, with_room
+from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked, with_ahead
 
 _MANY, _FEW = 256, 64
 """Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
 _FEWEST = 32
 """Threads of a warp."""
+_ROOMY = 512
+"""Threads of a multiprocessor that copy ahead and have up to 128 registers each, so that none is spilled."""
 _UNROLLED = 256
 """Steps of nested loops that the GPU's compiler is told to unroll."""
 
 
 def schedule_cuda(
-    module: Any, processors: int, chosen: Mapping[str, Choice] | None = None, precision: str = FP32
+    module: Any, gpu: Gpu, chosen: Mapping[str, Choice] | None = None, precision: str = FP32
 ) -> Any:
     """Return the module with each function's loops bound to blocks and threads.
 
-    ``processors`` is how many multiprocessors the GPU has. ``chosen`` has, by the function's name, what is
-    known to be fast; for all others the model of `tiles` chooses. ``precision``: what factors of products
-    are rounded to, for tensor cores, where these are faster.
+    ``chosen`` has, by the function's name, what is known to be fast on the GPU; for all others the model of
+    `tiles` chooses. ``precision``: what factors of products are rounded to, for tensor cores, where these
+    are faster.
     """
     known = chosen or {}
     functions = {
-        variable: _on_tensor_cores(function, processors, precision)
-        or _arranged(function, processors, known.get(str(variable.name_hint)))
+        variable: _on_tensor_cores(function, gpu, precision)
+        or _arranged(function, gpu, known.get(str(variable.name_hint)))
         for variable, function in module.functions.items()
     }
-    gpu = dlight.gpu
-    rules = (gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+    of = dlight.gpu
+    rules = (of.GEMV(), of.Reduction(), of.GeneralReduction(), of.Fallback())
     return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule(functions))
 
 
-def candidates(function: Any, processors: int) -> tuple[Choice, ...]:
+def candidates(function: Any, product: Product, gpu: Gpu) -> tuple[Choice, ...]:
     """Return every choice that `schedule_cuda` takes for a function, the model's own first.
 
-    Empty for a function that is arranged in one way only.
+    ``product`` is the function's. Slices are copied ahead from `double_buffers.OLDEST` on.
     """
-    product = product_of(function)
-    return ranked(product, processors) if product is not None else ()
+    choices = ranked(product, gpu)
+    if int(gpu.arch.removeprefix("sm_").rstrip("af")) < double_buffers.OLDEST:
+        return choices
+    copies = double_buffers.copies_only(_arranged(function, gpu, choices[0]))
+    return with_ahead(choices, product) if copies else choices
 
 
 def product_of(function: Any) -> Product | None:
@@ -78,11 +84,11 @@ def product_of(function: Any) -> Product | None:
     return size_of(schedule, total)
 
 
-def _on_tensor_cores(function: Any, processors: int, precision: str) -> Any | None:
-    return None if precision == FP32 else tensor_cores.arranged(function, processors, precision)
+def _on_tensor_cores(function: Any, gpu: Gpu, precision: str) -> Any | None:
+    return None if precision == FP32 else tensor_cores.arranged(function, gpu, precision)
 
 
-def _arranged(function: Any, processors: int, chosen: Choice | None) -> Any:
+def _arranged(function: Any, gpu: Gpu, chosen: Choice | None) -> Any:
     """Return the function, arranged if it is a sum of products or over windows."""
     schedule = s_tir.Schedule(function)
     total = only_sum(schedule)
@@ -90,18 +96,23 @@ def _arranged(function: Any, processors: int, chosen: Choice | None) -> Any:
         return function
     block = schedule.get(total)
     weights = None if chosen else gemv.weights_of(block)
+    ahead = 0
     if weights is not None:
-        _as_stream(schedule, total, weights, processors)
+        _as_stream(schedule, total, weights, gpu)
     elif matmul.detect_iter_traits(block) is not None:
         as_product(schedule, total)
-        choice = chosen or choose(size_of(schedule, total), processors)
-        _as_choice(schedule, total, choice, processors)
+        choice = chosen or choose(size_of(schedule, total), gpu)
+        _as_choice(schedule, total, choice, gpu)
+        ahead = choice.tile.threads if choice.ahead else 0
     elif _has_windows(block):
         matmul.auto_inline_producers(schedule, total)
-        _by_element(schedule, total, _results(schedule, total), processors)
+        _by_element(schedule, total, _results(schedule, total), gpu)
     else:
         return function
-    return in_groups(schedule.mod["main"]).with_attr("tirx.is_scheduled", True)
+    made = in_groups(schedule.mod["main"]).with_attr("tirx.is_scheduled", True)
+    if not ahead:
+        return made
+    return with_room(made, _ROOMY // ahead).with_attr(double_buffers.MARK, True)
 
 
 def _has_windows(block: Any) -> bool:
@@ -119,10 +130,10 @@ def _results(schedule: Any, total: Any) -> list[Any]:
     ]
 
 
-def _by_element(schedule: Any, total: Any, results: list[Any], processors: int) -> None:
+def _by_element(schedule: Any, total: Any, results: list[Any], gpu: Gpu) -> None:
     """Have one thread compute one element of the ``results``, its terms one after the other."""
     elements = math.prod(int(schedule.get(loop).extent) for loop in results)
-    threads = _MANY if elements >= processors * _MANY else _FEW
+    threads = _MANY if elements >= gpu.processors * _MANY else _FEW
     whole = gemv.largest_divisor(elements, threads)
     if whole >= _FEWEST:
         # No thread is left over: a condition around each term would keep the next from being read early.
@@ -136,30 +147,30 @@ def _by_element(schedule: Any, total: Any, results: list[Any], processors: int) 
     schedule.decompose_reduction(total, schedule.get_loops(total)[2])
 
 
-def _as_stream(schedule: Any, total: Any, weights: int, processors: int) -> None:
+def _as_stream(schedule: Any, total: Any, weights: int, gpu: Gpu) -> None:
     """Arrange a product of a few rows so that weights are read once, as fast as memory gives them."""
     columns, terms = (int(each.dom.extent) for each in schedule.get(total).iter_vars[-2:])
-    divided = gemv.shares(columns, terms, processors)
-    partial = _in_parts(schedule, total, divided.parts, processors)
+    divided = gemv.shares(columns, terms, gpu)
+    partial = _in_parts(schedule, total, divided.parts, gpu)
     stored = gemv.stream(schedule, partial, weights, divided)
     if divided.parts == 1:
         matmul.auto_inline_consumer_chain(schedule, stored)
 
 
-def _as_choice(schedule: Any, total: Any, choice: Choice, processors: int) -> None:
+def _as_choice(schedule: Any, total: Any, choice: Choice, gpu: Gpu) -> None:
     """Arrange a sum of products in tiles, the parts of its terms in blocks of their own."""
-    tile, parts = choice
+    tile, parts, _ = choice
     schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth * parts])
-    _in_tiles(schedule, _in_parts(schedule, total, parts, processors), tile)
+    _in_tiles(schedule, _in_parts(schedule, total, parts, gpu), tile)
 
 
-def _in_parts(schedule: Any, total: Any, parts: int, processors: int) -> Any:
+def _in_parts(schedule: Any, total: Any, parts: int, gpu: Gpu) -> Any:
     """Have a second kernel add parts of a sum, whose last axis is its terms; return what sums each part."""
     if parts == 1:
         return total
     part, _ = schedule.split(schedule.get_loops(total)[-1], [parts, None])
     partial = schedule.rfactor(part, 0)
-    _by_element(schedule, total, schedule.get_loops(total)[:-1], processors)
+    _by_element(schedule, total, schedule.get_loops(total)[:-1], gpu)
     return partial
 
 

@@ -13,13 +13,21 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.gpu import matmul
 
+from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.tvm.fragments import LANES, MULTIPLY, STORED, ZEROS, lane_of, own_of
-from mainspring.compiler.tvm.products import as_product, only_sum, size_of
+from mainspring.compiler.tvm.products import (
+    as_product,
+    in_groups,
+    only_sum,
+    rewritten,
+    size_of,
+    wide_of,
+    with_room,
+)
 from mainspring.compiler.tvm.warp_tiles import (
     FRAGMENT_COLUMNS,
     FRAGMENT_ROWS,
@@ -28,42 +36,40 @@ from mainspring.compiler.tvm.warp_tiles import (
     choose_warps,
 )
 
-_WIDE = 4
-"""Elements that a thread fetches at once where they are adjacent: 16 bytes."""
 _AT_ONCE = 16
-"""Most elements or groups of `_WIDE` that a thread reads before it stores the first: each takes registers."""
+"""Most elements or groups of `WIDE` that a thread reads before it stores the first: each takes registers."""
 _PADDING = {TF32: (4, 8), FP16: (8, 8)}
 """Elements after each row of a slice in shared memory, so that a warp's lanes read different banks."""
 
 
-def arranged(function: Any, processors: int, precision: str) -> Any | None:
-    """Return the function arranged for tensor cores; None if it is no product that is faster on them."""
-    chosen = _chosen(function, processors, precision)
+def arranged(function: Any, gpu: Gpu, precision: str) -> Any | None:
+    """Return the function arranged for tensor cores; None if it is not a product that is faster on them."""
+    chosen = _chosen(function, gpu, precision)
     if chosen is None:
         return None
     schedule, total, tile = chosen
     _in_fragments(schedule, total, tile, precision)
-    made = _in_groups(schedule.mod["main"])
+    made = in_groups(schedule.mod["main"])
+    if tile.least_blocks:
+        made = with_room(made, tile.least_blocks)
     if precision == TF32:
         made = _rounded_as_fetched(made)
     return made.with_attr("tirx.is_scheduled", True)
 
 
-def rounded(function: Any, processors: int, precision: str) -> Any:
+def rounded(function: Any, gpu: Gpu, precision: str) -> Any:
     """Return a function of loops that rounds as `arranged` does: to run on a CPU."""
-    return (
-        function if _chosen(function, processors, precision) is None else round_factors(function, precision)
-    )
+    return function if _chosen(function, gpu, precision) is None else round_factors(function, precision)
 
 
-def _chosen(function: Any, processors: int, precision: str) -> tuple[Any, Any, WarpTile] | None:
+def _chosen(function: Any, gpu: Gpu, precision: str) -> tuple[Any, Any, WarpTile] | None:
     """Return a schedule with the function's product of FP32 numbers, and its tile; None if there is none."""
     schedule = s_tir.Schedule(function)
     total = only_sum(schedule)
     if total is None or not _is_product(schedule.get(total)):
         return None
     as_product(schedule, total)
-    tile = choose_warps(precision, size_of(schedule, total), processors)
+    tile = choose_warps(precision, size_of(schedule, total), gpu)
     return None if tile is None else (schedule, total, tile)
 
 
@@ -98,8 +104,7 @@ def round_factors(function: Any, precision: str) -> Any:
         value = statement.value.a + left * right
         return tirx.BufferStore(statement.buffer, value, statement.indices)
 
-    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, store))
-    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+    return rewritten(function, tirx.BufferStore, store)
 
 
 def _rounded(value: Any, precision: str) -> Any:
@@ -166,7 +171,7 @@ def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: WarpTile, pre
         schedule.unsafe_set_dtype(fetched, 0, STORED[precision])
     loop = schedule.fuse(*schedule.get_loops(fetched)[-3:])
     matmul.auto_inline_producers(schedule, fetched)
-    wide = _WIDE if _are_adjacent(schedule.get(fetched)) else 1
+    wide = wide_of(schedule.get(fetched))
     rounds = -(-int(schedule.get(loop).extent) // (tile.warps * LANES * wide))
     at_once = next(count for count in range(min(rounds, _AT_ONCE), 0, -1) if rounds % count == 0)
     _, together, warp, lane, vector = schedule.split(
@@ -179,38 +184,6 @@ def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: WarpTile, pre
         schedule.vectorize(vector)
     width = tile.columns if operand else tile.depth
     schedule.storage_align(fetched, 0, axis=1, factor=width, offset=_PADDING[precision][operand])
-
-
-def _are_adjacent(block: Any) -> bool:
-    """Whether neighbours along a block's last axis are read from neighbouring addresses, 16 bytes at once."""
-    (read,) = block.reads
-    if int(read.source.ty.shape[-1]) % _WIDE:
-        return False
-    innermost = read.region[-1].min
-    if isinstance(innermost, tirx.FloorMod):
-        innermost = innermost.a if int(innermost.b) % _WIDE == 0 else None
-    return bool(block.iter_vars[-1].var.same_as(innermost))
-
-
-def _in_groups(function: Any) -> Any:
-    """Return a scheduled function in which TVM sees that terms of a convolution lie side by side.
-
-    Of ``term % channels`` it does not, even where groups of `_WIDE` never span two pixels.
-    """
-
-    def grouped(index: Any) -> Any:
-        if not isinstance(index.a, tvm.ir.Var) or not isinstance(index.b, tirx.IntImm):
-            return index
-        groups, rest = divmod(int(index.b), _WIDE)
-        return index if rest else index.a // _WIDE % groups * _WIDE + index.a % _WIDE
-
-    def store(statement: Any) -> Any:
-        if statement.buffer.scope() != "shared":
-            return statement
-        return tvm_ffi.structural_map(statement, (tirx.FloorMod, grouped))
-
-    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, store))
-    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
 
 
 def _store(schedule: Any, stored: Any) -> None:
@@ -234,5 +207,4 @@ def _rounded_as_fetched(function: Any) -> Any:
         value = _rounded(statement.value, TF32)
         return tirx.BufferStore(statement.buffer, value, statement.indices)
 
-    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, store))
-    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+    return rewritten(function, tirx.BufferStore, store)

@@ -8,31 +8,30 @@ one block going through its slices, each of which waits for memory once.
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
-_LOGGER = logging.getLogger(__name__)
-_PROCESSORS = {
-    "sm_70": 80,
-    "sm_75": 40,
-    "sm_80": 108,
-    "sm_86": 72,
-    "sm_89": 58,
-    "sm_90": 132,
-    "sm_100": 148,
-    "sm_120": 170,
-}
-"""Multiprocessors of V100, T4, A100, A10, L4, H100, B200 and RTX 5090; of others as many as an H100 has."""
-_PRODUCTS = 128
-"""Multiplications that one multiprocessor does in a cycle."""
-_SLICE_CYCLES = 500
-"""Cycles of fetching a slice and two barriers, if nothing hides them."""
+from mainspring.compiler.artifact.gpu import Gpu
+
+_SLICE_S = 250e-9
+"""Time of fetching a slice and two barriers, if nothing hides it."""
 _HIDDEN = 4
 """Blocks on one multiprocessor hide each other's waits, up to about this number."""
-_ADDING_CYCLES = 3000
-"""Cycles of a second kernel that adds parts of sums, if it had nothing to read: 1.7 us on an H100."""
+_ADDING_S = 1.5e-6
+"""Time of a second kernel that adds parts of sums, if it had nothing to read."""
 _CACHED_BYTES = 24
 """Bytes that one multiprocessor reads from or writes to the second-level cache in a cycle."""
+_OTHER_REGISTERS = 40
+"""Registers of a thread beside those of its sums: factors, addresses and counters."""
+
+
+class Block(NamedTuple):
+    """What one block takes of a multiprocessor."""
+
+    threads: int
+    sums: int
+    """Of each thread, in registers."""
+    shared_bytes: int
 
 
 class Tile(NamedTuple):
@@ -60,6 +59,12 @@ class Tile(NamedTuple):
         """Threads of a block."""
         return self.row_threads * self.column_threads
 
+    @property
+    def block(self) -> Block:
+        """What a block takes of a multiprocessor: a slice of each operand, rows of the first padded."""
+        slices = self.rows * (self.depth + 4) + self.depth * self.columns
+        return Block(self.threads, self.own_rows * self.own_columns, 4 * slices)
+
 
 class Choice(NamedTuple):
     """How a sum of products is divided."""
@@ -67,6 +72,8 @@ class Choice(NamedTuple):
     tile: Tile
     parts: int = 1
     """Parts of the terms that are summed by blocks of their own, and then added."""
+    ahead: bool = False
+    """Whether each slice is copied in the background while the one before it is multiplied."""
 
 
 class Product(NamedTuple):
@@ -99,32 +106,17 @@ _MOST_SHARE = 4
 """Blocks for each multiprocessor, beyond which no sum is divided into parts."""
 
 
-def processors_of(arch: str) -> int:
-    """Return the multiprocessors that a server's GPU of an architecture such as ``sm_90`` has.
-
-    Of an unknown architecture those of an H100 are assumed, which the log says.
-    """
-    known = _PROCESSORS.get(arch.rstrip("af"))
-    if known is None:
-        known = _PROCESSORS["sm_90"]
-        _LOGGER.warning("how many multiprocessors a GPU of %s has is not known; %d are assumed", arch, known)
-    return known
-
-
-def ranked(product: Product, processors: int) -> tuple[Choice, ...]:
+def ranked(product: Product, gpu: Gpu) -> tuple[Choice, ...]:
     """Return every sensible choice for a sum, the one that the model finds fastest first."""
     choices = [
-        Choice(tile, parts)
-        for tile in TILES
-        for parts in PARTS
-        if _sensible(tile, parts, product, processors)
+        Choice(tile, parts) for tile in TILES for parts in PARTS if _sensible(tile, parts, product, gpu)
     ]
-    return tuple(sorted(choices, key=lambda choice: cycles(choice, product, processors)))
+    return tuple(sorted(choices, key=lambda choice: cycles(choice, product, gpu)))
 
 
-def choose(product: Product, processors: int) -> Choice:
+def choose(product: Product, gpu: Gpu) -> Choice:
     """Return the choice that the model finds fastest for a sum; of equals the one with the largest tile."""
-    return ranked(product, processors)[0]
+    return ranked(product, gpu)[0]
 
 
 def blocks(choice: Choice, product: Product) -> int:
@@ -133,35 +125,53 @@ def blocks(choice: Choice, product: Product) -> int:
     return choice.parts * product.batch * -(-product.rows // tile.rows) * -(-product.columns // tile.columns)
 
 
-def cycles(choice: Choice, product: Product, processors: int) -> float:
+def with_ahead(choices: Iterable[Choice], product: Product) -> tuple[Choice, ...]:
+    """Return the choices, and behind each the same with slices copied ahead.
+
+    How much of the waiting that hides is not known on paper; whoever times them knows.
+    """
+    both = ((each, each._replace(ahead=True)) for each in choices)
+    return tuple(each for pair in both for each in pair if not each.ahead or _slices(each, product) > 1)
+
+
+def _slices(choice: Choice, product: Product) -> int:
+    return -(-product.terms // (choice.tile.depth * choice.parts))
+
+
+def cycles(choice: Choice, product: Product, gpu: Gpu) -> float:
     """Return how many of the GPU's cycles the model gives a sum."""
-    tile, parts = choice
-    slices = -(-product.terms // (tile.depth * parts))
-    shares = -(-blocks(choice, product) // processors)
+    tile, parts, _ = choice
+    slices = _slices(choice, product)
+    shares = -(-blocks(choice, product) // gpu.processors)
     # Each product needs its share of loads from shared memory; more sums for each thread need fewer loads.
     effort = 1 + 1 / tile.own_rows + 1 / tile.own_columns
-    products = tile.rows * tile.columns * slices * tile.depth * effort / min(_PRODUCTS, tile.threads)
-    computing = with_waiting(shares * products, slices, shares)
-    return computing + (_adding(choice, product, processors) if parts > 1 else 0.0)
+    products = tile.rows * tile.columns * slices * tile.depth * effort / min(gpu.products, tile.threads)
+    computing = with_waiting(shares * products, slices, shares, tile.block, gpu)
+    return computing + (_adding(choice, product, gpu) if parts > 1 else 0.0)
 
 
-def with_waiting(busy: float, slices: int, shares: int) -> float:
-    """Return the cycles of a multiprocessor that computes for ``busy`` cycles and waits for each slice."""
-    waiting = slices * _SLICE_CYCLES * max(1.0, shares / _HIDDEN)
-    return max(busy, waiting) + min(busy, waiting) / _HIDDEN
+def with_waiting(busy: float, slices: int, shares: int, block: Block, gpu: Gpu) -> float:
+    """Return the cycles of a multiprocessor that computes for ``busy`` cycles and waits for each slice.
+
+    Of its ``shares`` blocks as many run at a time as its registers and its shared memory do for.
+    """
+    by_registers = gpu.registers // (block.threads * (block.sums + _OTHER_REGISTERS))
+    together = max(1, min(_HIDDEN, by_registers, gpu.shared_bytes // block.shared_bytes))
+    waiting = slices * gpu.cycles(_SLICE_S) * max(1.0, shares / together)
+    return max(busy, waiting) + min(busy, waiting) / together
 
 
-def _adding(choice: Choice, product: Product, processors: int) -> float:
+def _adding(choice: Choice, product: Product, gpu: Gpu) -> float:
     """Return the cycles of writing parts of sums, reading them again and writing the sums."""
-    tile, parts = choice
+    tile, parts, _ = choice
     sums = blocks(choice, product) // parts * tile.rows * tile.columns
-    return _ADDING_CYCLES + 4 * sums * (2 * parts + 1) / (processors * _CACHED_BYTES)
+    return gpu.cycles(_ADDING_S) + 4 * sums * (2 * parts + 1) / (gpu.processors * _CACHED_BYTES)
 
 
-def _sensible(tile: Tile, parts: int, product: Product, processors: int) -> bool:
+def _sensible(tile: Tile, parts: int, product: Product, gpu: Gpu) -> bool:
     """Whether parts have something to do and make blocks that the GPU lacks."""
     if parts == 1:
         return True
-    few = blocks(Choice(tile), product) < processors
-    enough = blocks(Choice(tile, parts), product) <= _MOST_SHARE * processors
+    few = blocks(Choice(tile), product) < gpu.processors
+    enough = blocks(Choice(tile, parts), product) <= _MOST_SHARE * gpu.processors
     return few and enough and -(-product.terms // tile.depth) >= _LEAST_SLICES * parts

@@ -11,13 +11,14 @@ import tvm
 from tvm_ffi.structural import structural_hash
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans
 from mainspring.compiler.artifact.trials import Trial
 from mainspring.compiler.tuning import Subject
 from mainspring.compiler.tvm.assembly import Lifetime, place
 from mainspring.compiler.tvm.kernels import Generated, cuda_target, generate_cuda, scratch_of
-from mainspring.compiler.tvm.schedules_cuda import product_of, schedule_cuda
-from mainspring.compiler.tvm.tiles import Choice, cycles, ranked
+from mainspring.compiler.tvm.schedules_cuda import candidates, product_of, schedule_cuda
+from mainspring.compiler.tvm.tiles import Choice, cycles
 
 REPEATED = 10
 """Launches of a variant between two looks at the GPU's clock, whose ticks are as long as a short kernel."""
@@ -26,9 +27,7 @@ Compile = Callable[[bytes, str], bytes | None]
 """Compiles source for an architecture; None where no compiler is installed."""
 
 
-def subjects_of(
-    functions: dict[str, Any], processors: int, arch: str, compiled: Compile
-) -> dict[str, Subject]:
+def subjects_of(functions: dict[str, Any], gpu: Gpu, compiled: Compile) -> dict[str, Subject]:
     """Return, by the functions' names, those that can be generated in several ways.
 
     Functions that are equal but for names have one key. ``compiled`` makes machine code.
@@ -37,26 +36,24 @@ def subjects_of(
     for name, function in functions.items():
         product = product_of(function)
         if product is not None:
-            choices = ranked(product, processors)
+            choices = candidates(function, product, gpu)
             key = f"{structural_hash(function, map_free_vars=True):016x} TVM {tvm.__version__}"
-            build = functools.partial(trial, function, processors=processors, arch=arch, compiled=compiled)
-            found[name] = Subject(key, cycles(choices[0], product, processors), choices, build)
+            build = functools.partial(trial, function, gpu=gpu, compiled=compiled)
+            found[name] = Subject(key, cycles(choices[0], product, gpu), choices, build)
     return found
 
 
-def trial(function: Any, choices: Sequence[Choice], processors: int, arch: str, compiled: Compile) -> Trial:
+def trial(function: Any, choices: Sequence[Choice], gpu: Gpu, compiled: Compile) -> Trial:
     """Return a function's variants, compiled; raise `CompileError` if they can't be."""
     names = [f"variant_{number}" for number in range(1, len(choices) + 1)]
-    schedule = functools.partial(
-        schedule_cuda, processors=processors, chosen=dict(zip(names, choices, strict=True))
-    )
-    generated = generate_cuda(dict.fromkeys(names, function), cuda_target(arch), schedule)
-    image = compiled(generated.code, arch)
+    schedule = functools.partial(schedule_cuda, gpu=gpu, chosen=dict(zip(names, choices, strict=True)))
+    generated = generate_cuda(dict.fromkeys(names, function), cuda_target(gpu), schedule)
+    image = compiled(generated.code, gpu.arch)
     if image is None:
         raise CompileError("neither nvcc nor NVRTC is installed here, and variants have to be compiled")
     plans = tuple(_plan(number, name, function, generated) for number, name in enumerate(names, 1))
     digest = {"image": hashlib.sha256(image).hexdigest()}
-    return Trial(Plans("cuda", arch, tvm.__version__, digest, plans, PLAN_FORMATS["cuda"]), image)
+    return Trial(Plans("cuda", gpu.arch, tvm.__version__, digest, plans, PLAN_FORMATS["cuda"]), image)
 
 
 def _plan(number: int, name: str, function: Any, generated: Generated) -> LaunchPlan:

@@ -11,19 +11,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP16, TF32
-from mainspring.compiler.tvm.tiles import Product, choose, cycles, with_waiting
+from mainspring.compiler.tvm.tiles import Block, Product, choose, cycles, with_waiting
 
 FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8
 """Sums of a fragment, of both precisions."""
 FRAGMENT_TERMS = {TF32: 8, FP16: 16}
 """Terms that an instruction adds to a fragment."""
-_PRODUCTS = {TF32: 512, FP16: 1024}
-"""Multiplications of a multiprocessor's tensor cores in a cycle: an A100's; an H100's are no slower."""
+_TIMES_TF32 = {TF32: 1, FP16: 2}
+"""How much faster tensor cores multiply than in TF32."""
+_BYTES = {TF32: 4, FP16: 2}
+"""Of a factor in shared memory."""
 _READS = {TF32: (4, 2), FP16: (4, 4)}
 """Reads from shared memory of a warp for one fragment of the left and of the right operand."""
 _FETCHED, _ADJACENT = 8, 4
 """Fetches of a multiprocessor in a cycle: some 16 instructions for each; adjacent elements of one."""
+_LANES = 32
+"""Threads of a warp."""
 _PARTITIONS = 4
 """Parts of a multiprocessor, each with tensor cores of its own: fewer warps leave some of them idle."""
 
@@ -54,7 +59,17 @@ class WarpTile(NamedTuple):
         """Warps of a block."""
         return self.row_warps * self.column_warps
 
+    @property
+    def least_blocks(self) -> int:
+        """Blocks that a multiprocessor's registers have to be enough for; 0: the assembler decides."""
+        few_sums = self.own_rows * self.own_columns < _MANY_FRAGMENTS
+        return max(1, _LEAST_WARPS // self.warps) if few_sums else 0
 
+
+_LEAST_WARPS = 16
+"""Warps of a multiprocessor whose threads have up to 128 registers each: for more, some spill."""
+_MANY_FRAGMENTS = 16
+"""Fragments of a warp with which each thread takes about 128 registers anyway."""
 _SHAPES = (
     (2, 4, 4, 4),
     (2, 2, 4, 4),
@@ -76,31 +91,35 @@ def warp_tiles(precision: str) -> tuple[WarpTile, ...]:
     return tuple(WarpTile(*shape, depth) for shape in _SHAPES for depth in _DEPTHS[precision])
 
 
-def choose_warps(precision: str, product: Product, processors: int) -> WarpTile | None:
+def choose_warps(precision: str, product: Product, gpu: Gpu) -> WarpTile | None:
     """Return the tile that the model finds fastest; None where the FP32 kernels are at least as fast.
 
     What does not fill one fragment is not considered.
     """
     _, rows, columns, terms = product
+    if not gpu.tensor_products:
+        return None
     if rows < FRAGMENT_ROWS or columns < FRAGMENT_COLUMNS or terms < FRAGMENT_TERMS[precision]:
         return None
-    best = min(warp_tiles(precision), key=lambda tile: _cycles(precision, tile, product, processors))
-    without = cycles(choose(product, processors), product, processors)
-    return best if _cycles(precision, best, product, processors) < without else None
+    best = min(warp_tiles(precision), key=lambda tile: _cycles(precision, tile, product, gpu))
+    without = cycles(choose(product, gpu), product, gpu)
+    return best if _cycles(precision, best, product, gpu) < without else None
 
 
-def _cycles(precision: str, tile: WarpTile, product: Product, processors: int) -> float:
+def _cycles(precision: str, tile: WarpTile, product: Product, gpu: Gpu) -> float:
     batch, rows, columns, terms = product
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
     slices = -(-terms // tile.depth)
     steps = tile.depth // FRAGMENT_TERMS[precision]
-    rate = _PRODUCTS[precision] * min(tile.warps, _PARTITIONS) / _PARTITIONS
+    rate = gpu.tensor_products * _TIMES_TF32[precision] * min(tile.warps, _PARTITIONS) / _PARTITIONS
     multiplying = tile.rows * tile.columns * tile.depth / rate
     left, right = _READS[precision]
     reading = tile.warps * steps * (tile.own_rows * left + tile.own_columns * right)
     # Neither rows nor pixels end within a group of these where both factors' rows are made of whole groups.
     together = 1 if terms % _ADJACENT or columns % _ADJACENT else _ADJACENT
     fetching = (tile.rows + tile.columns) * tile.depth / (_FETCHED * together)
-    shares = -(-blocks // processors)
+    shares = -(-blocks // gpu.processors)
     busy = shares * slices * (max(multiplying, reading) + fetching)
-    return with_waiting(busy, slices, shares)
+    sums = tile.own_rows * tile.own_columns * FRAGMENT_ROWS * FRAGMENT_COLUMNS // _LANES
+    block = Block(tile.warps * _LANES, sums, (tile.rows + tile.columns) * tile.depth * _BYTES[precision])
+    return with_waiting(busy, slices, shares, block, gpu)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from mainspring.console.payloads import Norm, WorkerPage, WorkerPicture
+from mainspring.console.payloads import Gpu, Norm, WorkerPage, WorkerPicture
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import worker_picture
 from mainspring.console.queries.recent import happenings
 from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import NO_ERROR, WORST_SECONDS, History
+from mainspring.messages.metrics import DeviceHealth
+
+THROTTLED = "mainspring_gpu_throttled"
 
 
 def worker(view: View, name: str) -> WorkerPage:
@@ -34,6 +37,26 @@ def worker(view: View, name: str) -> WorkerPage:
         load_worst_ms=loads,
         resident=sorted(known.resident),
         happenings=happenings(view, (name,)),
+        gpu=None
+        if name not in view.devices or name not in view.cluster.workers
+        else _gpu(view.devices[name]),
+    )
+
+
+def _gpu(health: DeviceHealth) -> Gpu:
+    told = {each.name.removeprefix("mainspring_gpu_"): each.value for each in health.readings}
+    hertz = told.get("sm_clock_hertz")
+    return Gpu(
+        notes=[*health.notes],
+        throttled=[each.reason for each in health.readings if each.name == THROTTLED and each.value],
+        clock_mhz=None if hertz is None else hertz / 1e6,
+        temperature_c=told.get("temperature_celsius"),
+        power_w=told.get("power_watts"),
+        memory_used_bytes=told.get("memory_used_bytes"),
+        uncorrected_errors=told.get("uncorrected_errors"),
+        remapped_rows=told.get("remapped_rows"),
+        xid_errors=told.get("xid_errors"),
+        without_graph=told.get("executables_without_graph"),
     )
 
 

@@ -36,6 +36,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.operating import DrainWorker, OperatorCommand, ResumeWorker
 from mainspring.messages.snapshot import OperatorState, WorkerState
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife, outstanding
@@ -81,6 +82,8 @@ class View:
         self.operations: deque[Operation] = deque(maxlen=self.limits.operations)
         """The newest of what operators asked for and was granted, the newest last."""
         self.happenings = Happenings(self.limits.happenings)
+        self.devices: dict[str, DeviceHealth] = {}
+        """What each worker's GPU says of itself: no record has it, and who follows a live cluster sets it."""
         self._lifecycles = Lifecycles(self._request_ended, self._action_ended)
         self._began_ns = 0
         self._unix_offset_ns = 0

@@ -2,7 +2,7 @@
 
 A message goes from a socket through the gateway's own parts to another socket while `tracemalloc` watches: a
 copy in Python would be an allocation of the tensor's size. Each tensor is read from a socket into memory of
-its own, which no process can avoid, so one allocation is no copy. What the kernel does is below that.
+its own, which no process can avoid, so one allocation is not a copy. What the kernel does is below that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Other projects' programs for comparisons: each in an environment of its own, never one of Mainspring's.
 
 They are fetched with pip and apt once, into a cache outside the repository, and need some hundred megabytes
-there. What can't be had is no failure of a benchmark: it says so and does without.
+there. What can't be had is not a failure of a benchmark: it says so and does without.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
-from mainspring.worker.engine import Bytes, wait_until
+from mainspring.worker.engine import Bytes, Staged, wait_until
 from mainspring.worker.engines.cpu import OnnxRuntimeEngine
 from mainspring.worker.engines.registry import ENGINES
 from mainspring.worker.server import run
@@ -70,6 +70,10 @@ class MeasuredEngine(OnnxRuntimeEngine):
         self._calls.append((action.action_id, time.monotonic_ns()))
         return super().execute(action, io)
 
+    def stage(self, action: Infer, io: Reservation, running: Infer, ahead: Staged | None) -> Staged | None:
+        """Stage the batch, unless it is a bare loop."""
+        return None if action.action_id < 0 else super().stage(action, io, running, ahead)
+
     def load(self, action: Load) -> int:
         """Copy the weights; a bare loop of copies goes before it."""
         if action.action_id < 0:
@@ -90,7 +94,7 @@ class MeasuredEngine(OnnxRuntimeEngine):
             [start + offset for offset in io.layout.inputs],
             [start + offset for offset in io.layout.outputs],
         )
-        session, binding = bound._session, bound._binding.io
+        session, binding = bound._session, bound._first._binding.io
         return self._repeat(action, lambda: session.run_with_iobinding(binding))
 
     def _bare_wait(self, action: Infer) -> int:

@@ -23,8 +23,8 @@ class Stages(Workload):
     def __post_init__(self) -> None:
         if not self.stages or self.stage_ns <= 0:
             raise WorkloadError(
-                f"{len(self.stages)} stages of {self.stage_ns} ns are no workload: give at least one stage,"
-                " and a positive length"
+                f"{len(self.stages)} stages of {self.stage_ns} ns are not a workload: "
+                "give at least one stage, and a positive length"
             )
 
     @property

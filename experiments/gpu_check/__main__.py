@@ -16,7 +16,7 @@ from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.figures.experiment import make_console
 from mainspring.experiments.gpu_check.bundle import contents
 from mainspring.experiments.gpu_check.isolation import run_alone
-from mainspring.experiments.gpu_check.parts import PARTS, least_s, patience_s
+from mainspring.experiments.gpu_check.parts import PARTS, least_s, no_room, patience_s
 from mainspring.experiments.gpu_check.rehearsal import bindings
 from mainspring.experiments.gpu_check.settings import OUTPUT, Settings, rehearsal, the_zoo
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, good, markdown, not_run, summary, table
@@ -53,8 +53,10 @@ def run_all(settings: Settings, names: Sequence[str], budget_s: float, console: 
         left_s = max(0.0, end_s - began_s)
         record = recorder(settings, name)
         needed_s = least_s(name, settings)
+        reason = no_room(name, settings)
         if left_s < needed_s:
             reason = f"it takes {needed_s:.0f} s at least, and {left_s:.0f} of {budget_s:.0f} s are left"
+        if reason:
             record(skipped := not_run(f"check {name}", reason))
             done.append(Ran(name, 0.0, [skipped]))
             continue
@@ -140,6 +142,9 @@ def main(
     skip_without_gpu: Annotated[
         bool, typer.Option("--skip-without-gpu", help="Succeed where there is no GPU to check.")
     ] = False,
+    tune_seconds: Annotated[
+        float, typer.Option(min=0, help="Have tiles chosen by timing for as long; 0: only by calculation.")
+    ] = 0.0,
     rehearse: Annotated[
         bool,
         typer.Option("--rehearse", help="Run every check on a device that is not there, with small models."),
@@ -162,6 +167,7 @@ def main(
             console.print(f"gpu-check can't run: {reason}", highlight=False, markup=False)
             console.print("Nothing was checked. --rehearse runs every check without a GPU.", highlight=False)
             raise typer.Exit(0 if skip_without_gpu else NO_GPU)
+    settings = msgspec.structs.replace(settings, tune_seconds=tune_seconds or settings.tune_seconds)
     if names == COMPILING:
         settings = msgspec.structs.replace(settings, compile_s=max(1.0, budget_s - LAST_S))
     title = f"Compiled for {arch}" if arch else f"GPU check, {settings.device}"

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import starmap
 from typing import Any
 
 import numpy as np
 
-from mainspring.cli.profiling.lone_device import Array, LoneDevice, device_for, random_rows
-from mainspring.compiler.artifact.manifest import FP16, FP32, PRECISIONS, TF32, Manifest, Verification
+from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
+from mainspring.compiler.artifact.manifest import FP16, FP32, PRECISIONS, TF32, Manifest
 from mainspring.compiler.artifact.store import Store
+from mainspring.experiments.gpu_check.outputs import farthest
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 
@@ -73,23 +72,16 @@ def sizes_of(settings: Settings) -> tuple[int, ...]:
 
 
 def outputs_of(device: LoneDevice, ours: Mapping[str, Manifest], size: int) -> Iterator[Verdict]:
-    """Judge each precision's outputs for a batch by the main model's, by the tolerance in its manifest."""
+    """Judge each precision's outputs for a batch by the main model's, by the tolerance of that precision."""
     main, *others = ours.values()
     spec = main.spec()
     rows = random_rows(spec, size)
     expected = device.run(spec, size, rows)
     for other in others:
         found = device.run(other.spec(), size, rows)
-        off = max(starmap(partial(in_tolerances, other.verification), zip(found, expected, strict=True)))
+        off = farthest(found, expected, other.precision)
         what = f"outputs of {main.name}, batch {size}, {other.precision}: off from {main.precision}'s"
         yield at_most(what, off, 1, "tolerances")
-
-
-def in_tolerances(kept: Verification, found: Array, expected: Array) -> float:
-    """Return the largest difference of an element, as a multiple of what a manifest tolerates there."""
-    ours, theirs = found.astype(np.float64), expected.astype(np.float64)
-    tolerated = kept.relative_tolerance * np.abs(theirs) + kept.absolute_tolerance * np.abs(theirs).max()
-    return float((np.abs(ours - theirs) / np.maximum(tolerated, np.finfo(np.float64).tiny)).max())
 
 
 def run_of(device: LoneDevice, manifest: Manifest, size: int) -> Run:

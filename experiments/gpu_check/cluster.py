@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,15 @@ def check_cluster(settings: Settings) -> Iterator[Verdict]:
 
 
 def serving_store(settings: Settings) -> Store:
-    """Return a store with the copies that are served, which share files with the main model's."""
+    """Return a store with nothing but the copies that are served, which share files with the main model's."""
     source = Store(settings.store(settings.engine))
     manifest = source.manifest(settings.main)
     store = beside(source, Path(settings.folder) / "store-cluster", ["executables", "weights"])
-    for number in range(settings.cluster_copies):
-        store.put_manifest(msgspec.structs.replace(manifest, name=f"{settings.main}-{number + 1}"))
+    copies = [f"{settings.main}-{number + 1}" for number in range(settings.cluster_copies)]
+    for name in {*store.names()} - {*copies}:
+        store.remove(name)
+    for name in copies:
+        store.put_manifest(msgspec.structs.replace(manifest, name=name))
     return store
 
 
@@ -116,6 +119,22 @@ def serving(settings: Settings, store: Store, kind: str) -> Iterator[LocalCluste
 
 def play(settings: Settings, address: str, specs: list[ModelSpec], kind: str, slo_ms: float) -> list[Verdict]:
     """Play Poisson arrivals over all of the copies and judge what clients saw."""
+    capacity_rate, summary = played(settings, address, specs, kind, slo_ms)
+    return verdicts(settings, slo_ms, capacity_rate, summary)
+
+
+def played(
+    settings: Settings,
+    address: str,
+    specs: list[ModelSpec],
+    kind: str,
+    slo_ms: float,
+    begin: Callable[[], None] = lambda: None,
+) -> tuple[float, Summary]:
+    """Play Poisson arrivals over all of the copies; return what the device can do, and what clients saw.
+
+    ``begin`` is called when requests begin whose replies count.
+    """
     recipe = Recipe(
         kind=Kind.POISSON,
         duration_ns=round(settings.cluster_s * 1e9),
@@ -127,10 +146,11 @@ def play(settings: Settings, address: str, specs: list[ModelSpec], kind: str, sl
     replayer = Replayer(ReplayConfig(address=address, straggler_wait_s=STRAGGLER_WAIT_S))
     try:
         replayer.play(build(WARM_UP, names), duration_ns=WARM_UP.duration_ns)
+        begin()
         summary, _ = replayer.play(build(scaled, names), duration_ns=recipe.duration_ns)
     finally:
         replayer.close()
-    return verdicts(settings, slo_ms, capacity.capacity_rate, summary)
+    return capacity.capacity_rate, summary
 
 
 def verdicts(settings: Settings, slo_ms: float, capacity_rate: float, summary: Summary) -> list[Verdict]:

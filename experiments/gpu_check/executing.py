@@ -25,8 +25,7 @@ from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
-from mainspring.worker.engine import OwnMemory
-from mainspring.worker.engines.cuda.driver import open_driver
+from mainspring.worker.engine import Awakened, OpensAlone, OwnMemory
 from mainspring.worker.realtime import Rights
 
 IN_TURN = 0.05
@@ -36,9 +35,9 @@ BESIDE = 0.10
 AFTER_PAUSE = 3
 """Times that each pause is made."""
 BEAT_MS = 100
-"""Between two launches that keep an idle device awake."""
-BEAT_BYTES = 256
-"""Of device memory that such a launch clears."""
+"""Between two heartbeats that keep an idle device awake."""
+OPENED = 5
+"""Times that an executable is opened."""
 
 
 def check_executing(settings: Settings) -> Iterator[Verdict]:
@@ -63,9 +62,10 @@ def check_executing(settings: Settings) -> Iterator[Verdict]:
             partial(of_gaps, device, spec, runs),
             partial(of_inputs, device, spec, second, runs, rights),
             *[partial(of_preparing, device, spec, other.spec(), runs) for other in others],
+            *[partial(of_opening, device, spec, other.spec()) for other in others],
             # The longest ones are the last.
             partial(of_pauses, device, spec, settings.pauses_ms),
-            partial(of_beats, settings, device, spec),
+            partial(of_beats, device, spec, settings.pauses_ms),
         ]
         for way in ways:
             yield from as_exec_thread(rights, way)
@@ -166,18 +166,22 @@ def of_inputs(
 
 
 def of_preparing(device: LoneDevice, spec: ModelSpec, other: ModelSpec, runs: int) -> list[Verdict]:
-    """Run a model while another one of another executable is prepared and released again and again."""
-    run = device.infer(spec, 1)
-    alone = spans_ns(run, runs)
+    """Run a model while another one of another executable is prepared and released again and again.
 
-    def prepare() -> int:
+    As a worker prepares it: without opening the executable where EXEC does that.
+    """
+    run, engine = device.infer(spec, 1), device.engine
+    alone = spans_ns(run, runs)
+    prepare = engine.fetch if isinstance(engine, OpensAlone) else engine.prepare
+
+    def once() -> int:
         begin_ns = time.monotonic_ns()
-        device.engine.prepare(other)
+        prepare(other)
         took_ns = time.monotonic_ns() - begin_ns
-        device.engine.release(other.name)
+        engine.release(other.name)
         return took_ns
 
-    with again_and_again("prepare", prepare) as prepared:
+    with again_and_again("prepare", once) as prepared:
         disturbed = spans_ns(run, runs)
     tails = quantile(disturbed, 99) / quantile(alone, 99) - 1
     longest = f"longest {disturbed.max() / 1e6:.3f} instead of {alone.max() / 1e6:.3f} ms"
@@ -187,9 +191,27 @@ def of_preparing(device: LoneDevice, spec: ModelSpec, other: ModelSpec, runs: in
             100 * tails,
             100 * BESIDE,
             "%",
-            f"{longest}; {len(prepared)} PREPAREs",
+            f"{longest}; {len(prepared)} PREPAREs of {np.median(prepared) / 1e6:.2f} ms",
         )
     ]
+
+
+def of_opening(device: LoneDevice, spec: ModelSpec, other: ModelSpec) -> list[Verdict]:
+    """Open another executable between two batches, as an OPEN does; and how long the next batch takes."""
+    run, engine = device.infer(spec, 1), device.engine
+    if not isinstance(engine, OpensAlone):
+        return [not_run("OPEN", "the engine opens executables in PREPARE's thread")]
+    usual_ns = float(np.median(spans_ns(run, 20)))
+    opened, next_ns = [], []
+    for _ in range(OPENED):
+        if engine.fetch(other):
+            return [not_run("OPEN", f"the executable of {other.name} is open for another model")]
+        opened.append(int(spans_ns(lambda: engine.prepare(other), 1)[0]))
+        next_ns.append(int(spans_ns(run, 1)[0]))
+        engine.release(other.name)
+    times = ", ".join(f"{ns / 1e6:.2f}" for ns in opened)
+    after = f"the next EXEC takes {np.median(next_ns) / usual_ns:.2f} times the usual"
+    return [told(f"OPEN of {other.name}", times, f"ms, in EXEC's thread; {after}")]
 
 
 def of_pauses(
@@ -205,7 +227,7 @@ def of_pauses(
             pause(pause_ms, beat)
             first.append(int(spans_ns(run, 1)[0]))
         found.append(f"{np.median(first) / busy_ns:.2f}")
-    meanwhile = f", a launch every {BEAT_MS} ms meanwhile" if beat else ""
+    meanwhile = f", a heartbeat every {BEAT_MS} ms meanwhile" if beat else ""
     return [
         told(
             f"first EXEC after {', '.join(map(str, pauses_ms))} ms of quiet{meanwhile}",
@@ -225,17 +247,13 @@ def pause(milliseconds: int, beat: Callable[[], None] | None) -> None:
     sleep(left_ms / 1e3)
 
 
-def of_beats(settings: Settings, device: LoneDevice, spec: ModelSpec) -> list[Verdict]:
-    """Run a batch after the long pauses, in which the device gets something tiny to do now and then."""
-    pauses_ms = [each for each in settings.pauses_ms if each > BEAT_MS]
-    number = settings.config().cuda_device
-    if number is None or not pauses_ms:
+def of_beats(device: LoneDevice, spec: ModelSpec, pauses_ms: Sequence[int]) -> list[Verdict]:
+    """Run a batch after the long pauses, in which the device gets a worker's heartbeats."""
+    engine, long_ms = device.engine, [each for each in pauses_ms if each > BEAT_MS]
+    if not isinstance(engine, Awakened) or not long_ms:
         return []
-    driver = open_driver(number)
-    driver.attach()
-    address, stream = driver.allocate(BEAT_BYTES), driver.stream()
-    try:
-        return of_pauses(device, spec, pauses_ms, lambda: driver.clear(address, BEAT_BYTES, stream))
-    finally:
-        driver.free(address)
-        driver.close()
+    took_ns = spans_ns(engine.heartbeat, AFTER_PAUSE)
+    return [
+        *of_pauses(device, spec, long_ms, engine.heartbeat),
+        told("  a heartbeat", f"{np.median(took_ns) / 1e3:.1f} us", f"heartbeat_ms = {BEAT_MS}"),
+    ]

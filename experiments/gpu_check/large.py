@@ -12,12 +12,13 @@ from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
 
 def check_large_tensor(settings: Settings) -> list[Verdict]:
     """Load the model behind other pages, so that its extent does not begin with the memory, and compare."""
-    spec = Store(settings.store(settings.engine)).manifest(LARGE).spec()
+    manifest = Store(settings.store(settings.engine)).manifest(LARGE)
+    spec = manifest.spec()
     reference = reference_of(settings, spec)
     with device_for([spec], settings.config(), copies=2) as device:
         device.prepare(spec)
         load_ns = device.load(spec, first_page=spec.pages // 2)
-        off = max(compare_batch(device, spec, reference, size) for size in LARGE_SIZES)
+        off = max(compare_batch(device, manifest, reference, size) for size in LARGE_SIZES)
     size = f"{spec.weights_bytes / 1e6:.0f} MB"
     return [
         at_most(

@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import CPU, CUDA, FP32, TVM, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.compiled import Target
@@ -25,7 +26,7 @@ from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, Settings
 from mainspring.experiments.gpu_check.variants import put_variants
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
-from mainspring.worker.engines.cuda.driver import open_driver
+from mainspring.worker.engines.cuda.devices import find_devices
 
 _OPSET, _IR_VERSION = 17, 9
 
@@ -53,7 +54,8 @@ def jobs_of(settings: Settings) -> list[Job]:
     ]
     if settings.on_gpu and settings.engine == TVM:
         sized = (sizes[0], sizes[-1])
-        found += [Job(TVM, f"{main}-{each}", main, sized, each) for each in settings.precisions]
+        named = zip(settings.rounded, settings.precisions, strict=True)
+        found += [Job(TVM, name, main, sized, precision) for name, precision in named]
     others = [name for name in settings.architectures if name != main]
     for engine in settings.engines:
         if not settings.arch and unavailable(settings, engine):
@@ -66,11 +68,12 @@ def jobs_of(settings: Settings) -> list[Job]:
 
 def check_compiling(settings: Settings) -> list[Verdict]:
     """Compile everything, as many at a time as there are cores for; what takes too long is given up."""
-    arch = settings.arch or device_arch(settings)
+    gpu = None if settings.arch else device_gpu(settings)
+    arch = settings.arch or (gpu.arch if gpu is not None else "")
     began_s = time.monotonic()
     waiting = [job for job in jobs_of(settings) if not is_kept(settings, job)]
     kept = len(jobs_of(settings)) - len(waiting)
-    targets = [msgspec.structs.replace(settings, arch=arch)]
+    targets = [msgspec.structs.replace(settings, arch=arch, gpu=gpu)]
     done, late, errors = compile_all(targets, waiting, began_s + settings.compile_s)
     put_second(settings)
     took = f"{len(done)} models in {time.monotonic() - began_s:.0f} s, {kept} were there already"
@@ -90,16 +93,15 @@ def put_second(settings: Settings) -> None:
         put_variants(store, store, store.manifest(settings.main), [settings.second], 1)
 
 
-def device_arch(settings: Settings) -> str:
-    """Return what kernels have to be compiled for, such as ``sm_90``; nothing on the CPU."""
+def device_gpu(settings: Settings) -> Gpu | None:
+    """Return the GPU that kernels have to be compiled for; None on the CPU."""
     number = settings.config().cuda_device
-    if number is None:
-        return ""
-    driver = open_driver(number)
-    try:
-        return driver.arch()
-    finally:
-        driver.close()
+    return None if number is None else find_devices()[number].gpu
+
+
+def is_done(settings: Settings, job: Job) -> bool:
+    """Whether there is nothing to compile: the store holds it, or kernels of its precision are for GPUs."""
+    return (job.precision != FP32 and not settings.on_gpu) or is_kept(settings, job)
 
 
 def is_kept(settings: Settings, job: Job) -> bool:
@@ -153,10 +155,10 @@ def compile_one(targets: Sequence[Settings], job: Job) -> None:
     path.unlink(missing_ok=True)
     try:
         for each in targets:
-            if is_kept(each, job):
+            if is_done(each, job):
                 continue
             target = Target(job.engine, CUDA if each.on_gpu else CPU, precision=job.precision)
-            target = msgspec.structs.replace(target, arch=each.arch or target.arch)
+            target = msgspec.structs.replace(target, arch=each.arch or target.arch, gpu=each.gpu)
             model, store, source = model_of(each, job), Store(each.store(job.engine)), source_of(each, job)
             compile_model(model, job.name, store, job.batch_sizes, source, target=target)
     except Exception as error:

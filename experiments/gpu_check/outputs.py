@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
-
-import numpy as np
+from typing import NamedTuple
 
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for
+from mainspring.compiler.artifact.manifest import PRECISIONS, Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.verify import RELATIVE_TOLERANCE, SCALE_TOLERANCE
+from mainspring.compiler.verify import in_tolerances, tolerance_of
 from mainspring.experiments.gpu_check.references import Array, Reference, reference_of
-from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
 from mainspring.messages.model import ModelSpec
+
+
+class Compared(NamedTuple):
+    """A model of a store, and what its outputs are compared with."""
+
+    manifest: Manifest
+    original: ModelSpec
+    """The model whose reference it has: its own, or in another precision the one that it was made of."""
+    sizes: Sequence[int]
 
 
 def check_outputs(settings: Settings, engine: str) -> Iterator[Verdict]:
@@ -21,23 +30,44 @@ def check_outputs(settings: Settings, engine: str) -> Iterator[Verdict]:
 
     Yields a line for each, and at last what is judged.
     """
-    store = Store(settings.store(engine))
-    specs = {name: store.manifest(name).spec() for name in settings.architectures if name in store.names()}
+    models = compared(settings, engine)
+    wanted = [*settings.architectures, *(settings.rounded if engine == TVM else ())]
     worst: dict[str, float] = {}
     broken: dict[str, str] = {}
-    if not specs:
-        yield from verdicts(engine, settings.architectures, worst, broken)
+    if not models:
+        yield from verdicts(engine, wanted, worst, broken)
         return
-    with device_for(list(specs.values()), settings.config(engine), copies=1) as device:
-        for name, spec in specs.items():
+    specs = [each.manifest.spec() for each in models.values()]
+    with device_for(specs, settings.config(engine), copies=1) as device:
+        for name, each in models.items():
             try:
-                worst[name] = compare(device, spec, reference_of(settings, spec), settings.few_sizes)
+                reference = reference_of(settings, each.original)
+                worst[name] = compare(device, each.manifest, reference, each.sizes)
                 yield told(f"  {name}, engine {engine}", f"off by {worst[name]:.3g} tolerances")
             except Exception as error:
                 traceback.print_exc()
                 broken[name] = str(error) or repr(error)
                 yield failed(f"  {name}, engine {engine}", broken[name])
-    yield from verdicts(engine, settings.architectures, worst, broken)
+    yield from verdicts(engine, wanted, worst, broken)
+
+
+def compared(settings: Settings, engine: str) -> dict[str, Compared]:
+    """Return the models of an engine's store that have a reference, by their names."""
+    store = Store(settings.store(engine))
+    there = {manifest.name: manifest for manifest in store.manifests()}
+    found = {
+        name: Compared(there[name], there[name].spec(), settings.few_sizes)
+        for name in settings.architectures
+        if name in there
+    }
+    if engine == TVM and settings.main in there:
+        main = there[settings.main].spec()
+        found |= {
+            name: Compared(there[name], main, there[name].batch_sizes)
+            for name in settings.rounded
+            if name in there
+        }
+    return found
 
 
 def verdicts(
@@ -60,36 +90,34 @@ def verdicts(
             found=str(right),
             note="; ".join(complaints)[:400],
         ),
-        told("  largest difference", f"{largest:.3g} of the tolerance", _tolerance()),
+        told("  largest difference", f"{largest:.3g} of the tolerance", _tolerances()),
     ]
 
 
-def compare(device: LoneDevice, spec: ModelSpec, reference: Reference, sizes: Sequence[int]) -> float:
-    """Return how far the outputs are off at worst, in tolerances; infinite for those that are no numbers."""
+def compare(device: LoneDevice, manifest: Manifest, reference: Reference, sizes: Sequence[int]) -> float:
+    """Return how far the outputs are off at worst, in tolerances; infinite for those that are not numbers."""
+    spec = manifest.spec()
     device.prepare(spec)
     try:
         device.load(spec)
-        return max(compare_batch(device, spec, reference, size) for size in sizes)
+        return max(compare_batch(device, manifest, reference, size) for size in sizes)
     finally:
         device.release(spec)
 
 
-def compare_batch(device: LoneDevice, spec: ModelSpec, reference: Reference, size: int) -> float:
+def compare_batch(device: LoneDevice, manifest: Manifest, reference: Reference, size: int) -> float:
     """Return how far the outputs of one batch of a resident model are off, in tolerances."""
     inputs, expected = reference(size)
-    found = device.run(spec, size, inputs)
-    return max(in_tolerances(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    return farthest(device.run(manifest.spec(), size, inputs), expected, manifest.precision)
 
 
-def in_tolerances(found: Array, expected: Array) -> float:
-    """Return the largest difference of an element, as a multiple of what is tolerated there."""
-    ours = found.astype(np.float64).reshape(-1)
-    theirs = expected.astype(np.float64).reshape(-1)
-    tolerated = RELATIVE_TOLERANCE * np.abs(theirs) + SCALE_TOLERANCE * np.abs(theirs).max(initial=0.0)
-    off = np.abs(ours - theirs) / np.maximum(tolerated, np.finfo(np.float64).tiny)
-    largest = float(off.max(initial=0.0))
-    return largest if np.isfinite(largest) else np.inf
+def farthest(found: Sequence[Array], expected: Sequence[Array], precision: str) -> float:
+    """Return how far outputs are off at worst, in what a precision allows."""
+    allowed = tolerance_of(precision)
+    return max(in_tolerances(ours, theirs, allowed) for ours, theirs in zip(found, expected, strict=True))
 
 
-def _tolerance() -> str:
-    return f"which is {RELATIVE_TOLERANCE:g} of the element plus {SCALE_TOLERANCE:g} of the largest one"
+def _tolerances() -> str:
+    limits = [(name, tolerance_of(name)) for name in PRECISIONS]
+    each = ", ".join(f"{allowed.relative:g} and {allowed.scale:g} at {name}" for name, allowed in limits)
+    return f"which is a share of the element plus one of the largest: {each}"

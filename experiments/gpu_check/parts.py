@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+import psutil
+
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.allocations import check_allocations
 from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.beside_torch import check_beside_torch
@@ -18,11 +22,18 @@ from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.loading import check_loading
+from mainspring.experiments.gpu_check.opening import check_opening
 from mainspring.experiments.gpu_check.outputs import check_outputs
 from mainspring.experiments.gpu_check.pinning import check_pinning
-from mainspring.experiments.gpu_check.settings import TVM, Settings
+from mainspring.experiments.gpu_check.sessions import check_sessions
+from mainspring.experiments.gpu_check.settings import LARGE, TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
+from mainspring.experiments.gpu_check.tiles import check_tiles
 from mainspring.experiments.gpu_check.verdicts import Verdict, not_run
+from mainspring.worker.config import MIB
+
+ROOM = 1.25
+"""What has to be available of host memory, as a multiple of what is pinned."""
 
 Check = Callable[[Settings], Iterable[Verdict]]
 
@@ -81,11 +92,14 @@ PARTS: dict[str, Part] = {
     "load": Part(check_loading, 40),
     "exec": Part(check_executing, 80, 50),
     "cluster": Part(check_cluster, 60, 30),
+    "open": Part(check_opening, 60, 25),
     "graphs": Part(graphs_if_any, 40, 10),
     "pinning": Part(check_pinning, 40, 20),
     "torch": Part(check_beside_torch, 90, 30),
+    "tiles": Part(check_tiles, 240, 60),
     "large": Part(check_large_tensor, 40),
     "allocations": Part(allocations_if_any, 40),
+    "sessions": Part(check_sessions, 60, 20),
     "steady": Part(check_steadiness, 40, 30),
     "cycle": Part(check_cycling, 100, 60),
 }
@@ -96,12 +110,44 @@ def least_s(name: str, settings: Settings) -> float:
     return 1.0 if settings.rehearsed else PARTS[name].least_s
 
 
+def no_room(name: str, settings: Settings) -> str:
+    """Return why there is too little host memory for what a check pins; nothing if there is enough.
+
+    What a check makes less of where memory is short is not counted.
+    """
+    needed = pinned_bytes(name, settings)
+    free = psutil.virtual_memory().available
+    if needed * ROOM <= free:
+        return ""
+    return f"it pins {needed / 1e9:.1f} GB of host memory, and {free / 1e9:.1f} GB are available"
+
+
+def pinned_bytes(name: str, settings: Settings) -> int:
+    """Return how much host memory a check pins: the weights that it prepares at once, or what it measures."""
+    if name == "pinning":
+        return settings.pinned_mib * MIB
+    try:
+        manifests = Store(settings.store(settings.engine)).manifests()
+    except StoreError:
+        # Nothing is compiled yet.
+        return 0
+    weights = {each.name: each.weights_bytes for each in manifests}
+    pair = weights.get(settings.main, 0) + weights.get(settings.second, 0)
+    if name == "outputs":
+        return sum(weights.get(each, 0) for each in (*settings.architectures, *settings.rounded))
+    if name in ("exec", "open", "large", "allocations"):
+        return pair + weights.get(LARGE, 0)
+    return pair if name in ("load", "cluster", "graphs", "torch", "tiles", "steady") else 0
+
+
 def patience_s(name: str, settings: Settings) -> float:
     """Return how long a check may take before it counts as hung."""
     told = {
         "compile": settings.compile_s,
         "steady": settings.infers_s,
         "cycle": settings.cycled_s,
+        "open": settings.opening_s,
+        "tiles": settings.tune_seconds,
         "cluster": settings.cluster_s * len(settings.cluster_slos_ms),
     }
     return PARTS[name].patience_s + told.get(name, 0.0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.worker.config import WorkerConfig
 
@@ -57,6 +58,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     precisions: tuple[str, ...] = (TF32, FP16)
     """The main model is compiled for these beside FP32, for its smallest and its largest batch size."""
 
+    tune_seconds: float = 0.0
+    """Bound of a search for fast tiles by timing; 0 for none."""
+    gpu: Gpu | None = None
+    """What kernels are divided for, as the driver describes it; None for the usual GPU of `arch`."""
     loads: int = 50
     pinned_mib: int = 2_048
     """Of host memory of each kind, pinned and given back."""
@@ -89,11 +94,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster_load: float = 0.8
     cluster_s: float = 15.0
     cluster_slos_ms: tuple[float, ...] = (25.0, 10.0)
+    opening_s: float = 20.0
+    """Of requests beside an OPEN, which the scheduler may put off for 10 s."""
 
     @property
     def second(self) -> str:
         """What the model is called that is like the main one, but for its weights."""
         return f"{self.main}-like"
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """What the main model is called in each of its other precisions."""
+        return tuple(f"{self.main}-{precision}" for precision in self.precisions)
 
     @property
     def on_gpu(self) -> bool:
@@ -136,7 +148,8 @@ def rehearsal(folder: Path) -> Settings:
         architectures=("digits",),
         main="digits",
         batch_sizes=(1, 2),
-        precisions=(),
+        precisions=(FP16,),
+        tune_seconds=1.0,
         loads=10,
         pinned_mib=32,
         exec_runs=20,
@@ -153,5 +166,6 @@ def rehearsal(folder: Path) -> Settings:
         cluster_pages=4,
         cluster_load=0.01,
         cluster_s=1.0,
+        opening_s=4.0,
         cluster_slos_ms=(400.0, 200.0),
     )

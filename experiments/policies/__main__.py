@@ -172,7 +172,7 @@ def _loads(text: str) -> list[float]:
     try:
         loads = [float(part) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} are no loads: give numbers with commas between") from None
+        raise typer.BadParameter(f"{text!r} are not loads: give numbers with commas between") from None
     if min(loads) <= 0:
         raise typer.BadParameter(f"a load of {min(loads):g} can't be: give numbers greater than 0")
     return loads

@@ -136,13 +136,13 @@ def worst_share(shares: npt.NDArray[np.float64]) -> float:
 
 
 def configuration(policy: str) -> SchedulerConfig:
-    """Return a scheduler's configuration for a policy with options; raise ValueError if it is no such."""
+    """Return a scheduler's configuration for a policy with options; raise ValueError if it is not one."""
     name, _, text = policy.partition("@")
     options: dict[str, bool | int | float | str] = {}
     for pair in filter(None, text.split(",")):
         key, equals, value = pair.partition("=")
         if not equals:
-            raise ValueError(f"{pair!r} in {policy!r} is no option: give it as key=value")
+            raise ValueError(f"{pair!r} in {policy!r} is not an option: give it as key=value")
         options[key] = msgspec.json.decode(value) if _is_json(value) else value
     return SchedulerConfig(
         policy=name,

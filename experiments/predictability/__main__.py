@@ -121,7 +121,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
     except ValueError:
         levels = (0,)
     if any(not 1 <= level <= 64 for level in levels):
-        raise typer.BadParameter(f"{text} are no numbers from 1 to 64, such as 1,2,4", param_hint="--levels")
+        raise typer.BadParameter(f"{text} are not numbers from 1 to 64, such as 1,2,4", param_hint="--levels")
     return levels
 
 

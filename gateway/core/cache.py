@@ -164,7 +164,8 @@ class PredictionCache:
                 return None
             known = self._learn(accepted.model, accepted.signature)
         found = known.hash.copy()
-        found.update(accepted.rows.to_bytes(8, "little"))
+        for number in (accepted.rows, *accepted.sizes):
+            found.update(number.to_bytes(8, "little"))
         for place in accepted.frame_order:
             found.update(frames[place])
         return found.digest()

@@ -45,6 +45,8 @@ class Arrive(msgspec.Struct, frozen=True):
     deadline_ns: int | None
     """When the answer is to leave, on the gateway's clock."""
     priority: int = 0
+    sizes: tuple[int, ...] = ()
+    """As `Accepted.sizes`."""
 
 
 class Withdraw(msgspec.Struct, frozen=True):

@@ -124,7 +124,7 @@ class Patience:
 
 def wrong_outputs(accepted: Accepted, frames: tuple[Frame, ...]) -> str | None:
     """Return what is wrong with the sizes of a worker's outputs, if anything is."""
-    wanted = [accepted.rows * size for size in accepted.signature.output_row_bytes]
+    wanted = [accepted.rows * size for size in accepted.signature.at(accepted.sizes).output_row_bytes]
     given = [len(frame) for frame in frames]
     return None if given == wanted else f"outputs of {given} bytes instead of {wanted}"
 
@@ -163,7 +163,8 @@ def answer_kept(now_ns: int, request: Pending, frames: tuple[Frame, ...]) -> Ans
 
 def _answer(request: Pending, frames: tuple[Frame, ...], timing: Timing) -> Answer:
     accepted = request.accepted
-    specs, shape = accepted.signature.spec.outputs, accepted.signature.spec.client_shape
+    spec = accepted.signature.at(accepted.sizes).spec
+    specs, shape = spec.outputs, spec.client_shape
     wanted = [specs[index] for index in accepted.output_order]
     return Answer(
         connection=request.connection,

@@ -371,7 +371,9 @@ class GatewayCore:
         self._next_id += 1
         self._table.name(request, request_id)
         accepted = request.accepted
-        arrive = Arrive(request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority)
+        arrive = Arrive(
+            request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes
+        )
         self._effects.append(arrive)
 
     def _wait_for_controller(self, now_ns: int, request: Pending) -> None:

@@ -25,6 +25,8 @@ _LONGEST_CHARACTER = 6
 """As in ``\\u0001``."""
 _AROUND = 3
 """A comma, and quotes."""
+_REMEMBERED = 256
+"""Signatures of fixed shapes that are kept of a model with symbols."""
 _NEIGHBOURS = 64
 """Names on either side of an unknown one, in order, that a suggestion is sought among: comparing with
 thousands of names would take tens of milliseconds of every other client's time."""
@@ -61,8 +63,25 @@ class Signature:
         self.text_row_bytes = sum(map(_text_bytes, spec.outputs))
         """What these have at most as JSON."""
         self.every_output = tuple(range(len(spec.outputs)))
+        self._fixed: dict[tuple[int, ...], Signature] = {}
         if len(self.inputs) < len(spec.inputs) or len(self.outputs) < len(spec.outputs):
             raise ValueError("two of its inputs, or two of its outputs, have one name")
+
+    def at(self, sizes: tuple[int, ...]) -> Signature:
+        """Return the signature of fixed shapes that a request has, for the size of each symbol."""
+        if not sizes:
+            return self
+        fixed = self._fixed.get(sizes)
+        if fixed is None:
+            inputs, outputs = (
+                tuple([tensor.at(sizes) for tensor in tensors])
+                for tensors in (self.spec.inputs, self.spec.outputs)
+            )
+            spec = msgspec.structs.replace(self.spec, inputs=inputs, outputs=outputs, symbols=())
+            if len(self._fixed) >= _REMEMBERED:
+                self._fixed.clear()
+            fixed = self._fixed[sizes] = Signature(spec)
+        return fixed
 
 
 def _text_bytes(tensor: TensorSpec) -> int:
@@ -91,6 +110,8 @@ class Accepted(msgspec.Struct, frozen=True):
     """What the answer takes from here to its caller, about."""
     late_outputs: bool = True
     """Whether the client has a use for outputs that come after the deadline."""
+    sizes: tuple[int, ...] = ()
+    """The size of each of the model's symbols in this request; empty if the model has none."""
 
 
 def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool:
@@ -123,8 +144,10 @@ def check_request(
         )
         raise BadRequest(Reason.BAD_INPUT, detail)
     order = _order_inputs(request, signature)
-    rows = _check_shapes(request, signature, order)
-    _check_bytes(request, signature, frame_bytes, rows)
+    sizes = _sizes(request, signature, order) if signature.spec.symbols else ()
+    fixed = signature.at(sizes)
+    rows = _check_shapes(request, fixed, order)
+    _check_bytes(request, fixed, frame_bytes, rows)
     return Accepted(
         model=signature.spec.name,
         rows=rows,
@@ -136,6 +159,7 @@ def check_request(
         priority=request.priority,
         back_ns=request.back_ns,
         late_outputs=request.late_outputs,
+        sizes=sizes,
     )
 
 
@@ -201,6 +225,36 @@ def _takes(request: InferRequest, signature: Signature) -> str:
     return f"model {request.model!r} takes {_list(signature.inputs)}"
 
 
+def _sizes(request: InferRequest, signature: Signature, order: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the size of each of the model's symbols, as the inputs' shapes have it."""
+    spec, named = signature.spec, [(0, "")] * len(signature.spec.symbols)
+    for tensor, place in zip(spec.inputs, order, strict=True):
+        header = request.inputs[place]
+        for axis, index in open_axes(tensor):
+            at = axis if spec.whole else axis + 1
+            if at >= len(header.shape):
+                raise BadRequest(Reason.BAD_INPUT, _wrong_shape(request.model, header, spec, tensor))
+            size, (known, first) = header.shape[at], named[index]
+            if first and size != known:
+                raise BadRequest(
+                    Reason.BAD_INPUT,
+                    f"{spec.symbols[index].name} is {size} in input {header.name!r} and {known} in input "
+                    f"{first!r}; it has one size in a request",
+                )
+            named[index] = size, header.name
+    sizes = tuple([size for size, _ in named])
+    try:
+        spec.bucket_of(sizes)
+    except ValueError as error:
+        raise BadRequest(Reason.BAD_INPUT, f"{error} (model {request.model!r})") from None
+    return sizes
+
+
+def open_axes(tensor: TensorSpec) -> list[tuple[int, int]]:
+    """Return the open axes of an input, each with the index of the symbol that it is the size of."""
+    return [(dim.axis, dim.terms[0].symbol) for dim in tensor.open]
+
+
 def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int, ...]) -> int:
     """Return the request's rows; what is run whole is one."""
     rows = 1 if signature.whole else None
@@ -221,7 +275,7 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
             or header.shape[1:] != tensor.shape
             or header.shape[0] < 1
         ):
-            raise BadRequest(Reason.BAD_INPUT, _wrong_shape(request.model, header, tensor))
+            raise BadRequest(Reason.BAD_INPUT, _wrong_shape(request.model, header, signature.spec, tensor))
         if rows is None:
             rows = header.shape[0]
         elif header.shape[0] != rows:
@@ -245,9 +299,40 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
 
 def rows_of(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) -> int:
     """Return the rows of an input of this shape; 0 if a request can't have it."""
+    if tensor.open:
+        tensor = _fitted(signature, tensor, shape)
     if signature.whole:
         return int(shape == tensor.shape)
     return shape[0] if shape and shape[1:] == tensor.shape and 1 <= shape[0] <= signature.max_rows else 0
+
+
+def _fitted(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
+    """Return a tensor with a shape's sizes at its open axes, where the model takes these."""
+    fitted, leading = list(tensor.shape), 0 if signature.whole else 1
+    for axis, index in open_axes(tensor):
+        symbol = signature.spec.symbols[index]
+        if axis + leading < len(shape) and symbol.least <= shape[axis + leading] <= symbol.limit:
+            fitted[axis] = shape[axis + leading]
+    return TensorSpec(tensor.name, tensor.dtype, tuple(fitted))
+
+
+def shapes_of(signature: Signature, headers: Sequence[TensorHeader]) -> Signature:
+    """Return the signature of fixed shapes that a request with these inputs has, if they are as the model
+    takes them; else the model's own, which has the largest."""
+    spec = signature.spec
+    if not spec.symbols:
+        return signature
+    sizes, leading = [0] * len(spec.symbols), 0 if spec.whole else 1
+    for header in headers:
+        index = signature.inputs.get(header.name)
+        for axis, symbol in [] if index is None else open_axes(spec.inputs[index]):
+            if axis + leading < len(header.shape):
+                sizes[symbol] = header.shape[axis + leading]
+    try:
+        spec.bucket_of(tuple(sizes))
+    except ValueError:
+        return signature
+    return signature.at(tuple(sizes))
 
 
 def _wrong_whole(model: str, header: TensorHeader, tensor: TensorSpec) -> str:
@@ -257,9 +342,11 @@ def _wrong_whole(model: str, header: TensorHeader, tensor: TensorSpec) -> str:
     )
 
 
-def _wrong_shape(model: str, header: TensorHeader, tensor: TensorSpec) -> str:
+def _wrong_shape(model: str, header: TensorHeader, spec: ModelSpec, tensor: TensorSpec) -> str:
     given = list(header.shape[:8])
-    wanted = f"[rows{''.join(f', {size}' for size in tensor.shape)}]"
+    names = {axis: spec.symbols[index].name for axis, index in open_axes(tensor)}
+    dims = [names.get(axis, str(size)) for axis, size in enumerate(tensor.shape)]
+    wanted = f"[{', '.join(dims if spec.whole else ['rows', *dims])}]"
     detail = f"input {tensor.name!r} has shape {given}; model {model!r} takes {wanted}"
     if header.shape == tensor.shape:
         return (

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import monotonic_ns
 
+from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.grpc.status import Context
+from mainspring.gateway.grpc.status import Context, Ended
+from mainspring.gateway.restrictions import (
+    GRPC_PREFIX,
+    HEALTH,
+    INFERENCE,
+    LOGGING,
+    METADATA,
+    MODEL_CONFIG,
+    MODEL_REPOSITORY,
+    SHARED_MEMORY,
+    STATISTICS,
+    TRACE,
+    Restrictions,
+)
 from mainspring.transport.tokens import Gate, from_header
 
 TOKEN = "authorization"
 """Metadata with ``Bearer TOKEN``."""
+
+
+_GROUPS: Mapping[str, str] = {
+    **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady", "Check", "Watch"), HEALTH),
+    **dict.fromkeys(("ServerMetadata", "ModelMetadata"), METADATA),
+    **dict.fromkeys(("ModelInfer", "ModelStreamInfer"), INFERENCE),
+    **dict.fromkeys(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"), MODEL_REPOSITORY),
+    "ModelConfig": MODEL_CONFIG,
+    "ModelStatistics": STATISTICS,
+    "TraceSetting": TRACE,
+    "LogSettings": LOGGING,
+}
+"""Of the configuration's restrictions, by the call's name; calls about shared memory have their own."""
 
 
 class Caller:
@@ -28,6 +56,21 @@ class Caller:
         """Return the seconds that the call's own deadline leaves; None if it has none."""
         left_s: float | None = self._context.time_remaining()
         return left_s
+
+
+class Lock:
+    """Calls that need metadata by the configuration's ``grpc_restricted_protocol``."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        rules = config.grpc_restricted_protocol
+        self._restrictions = Restrictions("grpc_restricted_protocol", rules, GRPC_PREFIX)
+
+    def check(self, call: str, caller: Caller) -> None:
+        """Raise `Ended` if a call of this name lacks what it needs, with Triton's code and words."""
+        group = SHARED_MEMORY if "SharedMemory" in call else _GROUPS.get(call, "")
+        missing = self._restrictions.missing(group, caller.said)
+        if missing is not None:
+            raise Ended("UNAVAILABLE", f"This protocol is restricted, expecting header '{missing}'")
 
 
 def check(gate: Gate, caller: Caller, model: str | None, *, administers: bool = False) -> None:

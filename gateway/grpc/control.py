@@ -14,9 +14,10 @@ from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
 from mainspring.gateway.grpc.requests import parameters
-from mainspring.gateway.grpc.settings import BEHAVIOURS
+from mainspring.gateway.grpc.settings import BEHAVIOURS, trace
 from mainspring.gateway.grpc.status import NotServed
-from mainspring.gateway.oip.metadata import model_config, model_metadata, server_metadata
+from mainspring.gateway.oip.metadata import model_metadata, server_metadata
+from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.repository import ModelRepository
 from mainspring.messages.codes import Reason
@@ -27,6 +28,8 @@ OPEN = frozenset(("ServerLive", "ServerReady", "ServerMetadata"))
 """Calls that need no token."""
 ADMINISTERING = frozenset(("RepositoryModelLoad", "RepositoryModelUnload"))
 """Calls that change what is served."""
+SETTINGS = frozenset(("TraceSetting", "LogSettings"))
+"""Calls that do if they name a setting."""
 Behaviour = Callable[[Message, Caller], Awaitable[Message]]
 _METHODS = methods(INFERENCE)
 
@@ -49,6 +52,7 @@ class Control:
             "RepositoryIndex": self._index,
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
+            "TraceSetting": _at_once(self._trace),
             **{name: _at_once(answer) for name, answer in BEHAVIOURS.items()},
         }
         self.behaviours: Mapping[str, Behaviour] = {
@@ -68,7 +72,8 @@ class Control:
         async def behaviour(request: Message, caller: Caller) -> Message:
             if name not in OPEN:
                 model = (getattr(request, about) or None) if about and "Memory" not in name else None
-                check(self._driver.gate, caller, model, administers=name in ADMINISTERING)
+                changes = name in ADMINISTERING or (name in SETTINGS and bool(request.settings))
+                check(self._driver.gate, caller, model, administers=changes)
             said = await answer(request, caller)
             return ParseDict(said, response(), ignore_unknown_fields=True) if isinstance(said, dict) else said
 
@@ -116,6 +121,11 @@ class Control:
             for number in catalog.versions(name)
         ]
 
+    def _trace(self, request: Message) -> Message:
+        if request.model_name:
+            self._driver.catalog.resolve(request.model_name)
+        return trace(self._calls.trace_settings, request)
+
     def _signature(self, request: Message) -> Signature:
         if (alone := self._driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
@@ -156,7 +166,10 @@ class Control:
 
     def _repository(self, request: Message, what: str) -> ModelRepository:
         if self._calls.repository is None:
-            raise NotServed(f"model {request.model_name[:100]!r} was to be {what} in a model repository")
+            raise NotServed(
+                f"model {request.model_name[:100]!r} was to be {what} in a model repository",
+                "start the cluster with --model-repository DIR --model-control-mode explicit",
+            )
         return self._calls.repository
 
 

@@ -16,7 +16,7 @@ from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Answer, Refuse
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.grpc.access import Caller
+from mainspring.gateway.grpc.access import Caller, Lock
 from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
 from mainspring.gateway.grpc.peers import Call, Peers
 from mainspring.gateway.grpc.requests import parse
@@ -37,6 +37,7 @@ class Inference:
         self._slices = TimeSlices()
         self._peers = Peers(calls.connection, calls.answers, config.max_answer_bytes_per_connection)
         self._backlog_bytes = config.grpc_backlog_bytes
+        self._lock = Lock(config)
 
     async def infer(self, _incoming: AsyncIterator[bytes], context: Context) -> bytes:
         """Answer ModelInfer; the call's end by its client or its deadline gives the request up.
@@ -52,10 +53,12 @@ class Inference:
         return await answered(context, self._infer(context, call, arrived_ns))
 
     async def _infer(self, context: Context, call: Call, arrived_ns: int) -> bytes:
+        caller = Caller(context)
+        self._lock.check("ModelInfer", caller)
         data = await context.read()
         if data is aio.EOF:
             raise BadRequest(Reason.BAD_MESSAGE, "the call has no message; it takes one ModelInferRequest")
-        taken = self._taking.take(*parse(data), arrived_ns, Caller(context), call)
+        taken = self._taking.take(*parse(data), arrived_ns, caller, call)
         outcome = await self._calls.infer(call.connection, taken.request, taken.frames)
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
@@ -76,10 +79,14 @@ class Inference:
         """Answer ModelStreamInfer until its client has said all, or is gone."""
         call = self._peers.call(context.peer())
         try:
-            stream = _Stream(self._calls, self._taking, self._slices, call, context, self._backlog_bytes)
-            await answered(context, stream.run(incoming))
+            await answered(context, self._stream(incoming, context, call))
         finally:
             call.end()
+
+    async def _stream(self, incoming: AsyncIterator[bytes], context: Context, call: Call) -> None:
+        self._lock.check("ModelStreamInfer", Caller(context))
+        stream = _Stream(self._calls, self._taking, self._slices, call, context, self._backlog_bytes)
+        await stream.run(incoming)
 
 
 class _Said(NamedTuple):

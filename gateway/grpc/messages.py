@@ -20,6 +20,7 @@ Message = Any
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
+REFLECTION = "grpc.reflection.v1.ServerReflection"
 
 
 class Method(NamedTuple):
@@ -60,7 +61,7 @@ def decode(kind: Any, data: bytes) -> Message:
         return kind.FromString(data)
     except DecodeError as error:
         raise Unfit(
-            Reason.BAD_MESSAGE, f"these {len(data):,} bytes are no {kind.DESCRIPTOR.name}: {error}"
+            Reason.BAD_MESSAGE, f"these {len(data):,} bytes are not a {kind.DESCRIPTOR.name}: {error}"
         ) from None
 
 

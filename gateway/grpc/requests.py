@@ -52,7 +52,7 @@ def parse(data: bytes) -> tuple[Message, list[Any]]:
         rest, raw = cut(data, RAW_INPUT_CONTENTS)
     except Malformed as error:
         raise Unfit(
-            Reason.BAD_MESSAGE, f"these {len(data):,} bytes are no ModelInferRequest: {error}"
+            Reason.BAD_MESSAGE, f"these {len(data):,} bytes are not a ModelInferRequest: {error}"
         ) from None
     if len(rest) > MOST_BESIDE_BYTES:
         raise Unfit(
@@ -103,7 +103,7 @@ def classes(outputs: Iterable[Message], signature: Signature) -> dict[str, int]:
             continue
         given = parameters(output.parameters)
         if _SHARED in given:
-            raise NotServed(f"output {output.name!r} is to go to shared memory")
+            raise NotServed(f"output {output.name!r} is to go to shared memory", "answers have raw contents")
         count = given.get(_CLASSIFICATION, 0)
         if isinstance(count, bool) or not isinstance(count, int):
             raise Unfit(
@@ -126,7 +126,7 @@ def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeade
         )
     shape = tuple(tensor.shape)
     if tensor.parameters and _SHARED in tensor.parameters:
-        raise NotServed(f"input {name!r} is in shared memory")
+        raise NotServed(f"input {name!r} is in shared memory", "send it in raw_input_contents")
     index = signature.inputs.get(name)
     if index is None:
         return TensorHeader(name, tensor.datatype, shape), b""

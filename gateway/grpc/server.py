@@ -12,11 +12,12 @@ from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.descriptors import share
-from mainspring.gateway.grpc.access import Caller
+from mainspring.gateway.grpc import reflection
+from mainspring.gateway.grpc.access import Caller, Lock
 from mainspring.gateway.grpc.control import Behaviour, Control
 from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
-from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, Message, Method, decode, methods
+from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, Message, Method, decode, methods
 from mainspring.gateway.grpc.status import Context, answered
 from mainspring.messages.codes import Reason
 
@@ -48,7 +49,10 @@ async def serve_grpc(calls: Calls, config: GatewayConfig) -> GrpcServer:
     server = aio.server(options=_options(config), maximum_concurrent_rpcs=config.grpc_max_calls)
     control = Control(calls)
     health = Health(control.ready)
-    server.add_generic_rpc_handlers((_inference(Inference(calls, config), control), _health(health)))
+    lock = Lock(config)
+    server.add_generic_rpc_handlers(
+        (_inference(Inference(calls, config), control, lock), _health(health, lock), *_reflection())
+    )
     try:
         port = server.add_insecure_port(target)
     except RuntimeError:
@@ -94,7 +98,7 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
     ]
 
 
-def _inference(inference: Inference, control: Control) -> Any:
+def _inference(inference: Inference, control: Control, lock: Lock) -> Any:
     """Return the handler of the service; tensors are taken off the bytes of a message, and put there."""
     handlers = {
         "ModelInfer": grpc.stream_unary_rpc_method_handler(inference.infer),
@@ -102,20 +106,37 @@ def _inference(inference: Inference, control: Control) -> Any:
     }
     known = methods(INFERENCE)
     for name, behaviour in control.behaviours.items():
-        handlers[name] = _unary(known[name], behaviour)
+        handlers[name] = _unary(known[name], behaviour, lock)
     return grpc.method_handlers_generic_handler(INFERENCE, handlers)
 
 
-def _health(health: Health) -> Any:
+def _health(health: Health, lock: Lock) -> Any:
     check, watch = methods(HEALTH)["Check"], methods(HEALTH)["Watch"]
-    handlers = {"Check": _unary(check, health.check), "Watch": _watching(watch, health.watch)}
+    handlers = {"Check": _unary(check, health.check, lock), "Watch": _watching(watch, health.watch, lock)}
     return grpc.method_handlers_generic_handler(HEALTH, handlers)
 
 
-def _unary(method: Method, behaviour: Behaviour) -> Any:
+def _reflection() -> list[Any]:
+    """Return the handlers of the service, one for each name that clients call it by."""
+    method = methods(REFLECTION)["ServerReflectionInfo"]
+
+    async def call(incoming: AsyncIterator[bytes], context: Context) -> None:
+        async def answer() -> None:
+            async for data in incoming:
+                await context.write(reflection.answer(_asked(method, data)).SerializeToString())
+
+        await answered(context, answer())
+
+    handlers = {method.name: grpc.stream_stream_rpc_method_handler(call)}
+    return [grpc.method_handlers_generic_handler(name, handlers) for name in reflection.NAMES]
+
+
+def _unary(method: Method, behaviour: Behaviour, lock: Lock) -> Any:
     async def call(data: bytes, context: Context) -> bytes:
         async def answer() -> bytes:
-            return bytes((await behaviour(_asked(method, data), Caller(context))).SerializeToString())
+            caller = Caller(context)
+            lock.check(method.name, caller)
+            return bytes((await behaviour(_asked(method, data), caller)).SerializeToString())
 
         return await answered(context, answer())
 
@@ -133,9 +154,10 @@ def _asked(method: Method, data: bytes) -> Message:
     return decode(method.request, data)
 
 
-def _watching(method: Method, behaviour: Callable[[Message], AsyncIterator[Message]]) -> Any:
+def _watching(method: Method, behaviour: Callable[[Message], AsyncIterator[Message]], lock: Lock) -> Any:
     async def call(data: bytes, context: Context) -> None:
         async def answer() -> None:
+            lock.check(method.name, Caller(context))
             async for message in behaviour(_asked(method, data)):
                 await context.write(message.SerializeToString())
 

@@ -1,48 +1,38 @@
-"""What Triton's requests about shared memory, tracing and logging get where none of it can be set. Pure.
-
-Clients ask for these to clean up before they start, or to show them: reading and clearing succeed, as with a
-Triton that has them switched off; changing does not.
-"""
+"""TraceSetting and LogSettings, and what Triton's requests about shared memory get, which is not served."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mainspring.gateway.grpc.messages import Message, message
 from mainspring.gateway.grpc.status import Ended, NotServed
-from mainspring.gateway.oip.settings import TRACE_SETTINGS, log_settings
-
-_TRACE_SETTINGS: Mapping[str, list[str]] = {
-    name: value if isinstance(value, list) else [value] for name, value in TRACE_SETTINGS.items()
-}
-"""As gRPC has them: each a list."""
+from mainspring.gateway.log_settings import change_log, shown_log
+from mainspring.gateway.oip.settings import TraceSettings
 
 
-def trace(request: Message) -> Message:
-    """Answer TraceSetting; raise `NotServed` for a change."""
-    for name, value in request.settings.items():
-        if value.value and list(value.value) != _TRACE_SETTINGS.get(name):
-            raise NotServed(f"the trace setting {name[:40]!r} was to be changed to {list(value.value)[:8]}")
+def trace(settings: TraceSettings, request: Message) -> Message:
+    """Answer TraceSetting about a model that is served, or about all."""
+    model = request.model_name or None
+    settings.change(model, {name: list(value.value) for name, value in request.settings.items()})
     response = message("inference.TraceSettingResponse")()
-    for name, values in _TRACE_SETTINGS.items():
-        response.settings[name].value.extend(values)
+    for name, value in settings.shown(model).items():
+        response.settings[name].value.extend(value if isinstance(value, list) else [value])
     return response
 
 
 def log(request: Message) -> Message:
-    """Answer LogSettings; raise `NotServed` for a change."""
-    present = log_settings(logging.getLogger("mainspring").getEffectiveLevel())
-    for name, value in request.settings.items():
-        choice = value.WhichOneof("parameter_choice")
-        wanted = None if choice is None else getattr(value, choice)
-        if wanted is not None and wanted != present.get(name):
-            raise NotServed(f"the log setting {name[:40]!r} was to be changed to {str(wanted)[:40]!r}")
+    """Answer LogSettings."""
+    change_log({name: _value(setting) for name, setting in request.settings.items()})
     response = message("inference.LogSettingsResponse")()
-    for name, setting in present.items():
+    for name, setting in shown_log().items():
         _set(response.settings[name], setting)
     return response
+
+
+def _value(setting: Message) -> Any:
+    choice = setting.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(setting, choice)
 
 
 def _set(value: Message, setting: bool | int | str) -> None:
@@ -67,7 +57,10 @@ def _status(kind: str) -> Callable[[Message], Any]:
 
 
 def _register(request: Message) -> Any:
-    raise NotServed(f"region {request.name[:100]!r} was to be registered as shared memory")
+    raise NotServed(
+        f"region {request.name[:100]!r} was to be registered as shared memory",
+        "send tensors in raw_input_contents",
+    )
 
 
 def _unregister(kind: str) -> Callable[[Message], Any]:
@@ -76,7 +69,6 @@ def _unregister(kind: str) -> Callable[[Message], Any]:
 
 
 BEHAVIOURS: Mapping[str, Callable[[Message], Any]] = {
-    "TraceSetting": trace,
     "LogSettings": log,
     **{f"{kind}SharedMemoryStatus": _status(kind) for kind in ("System", "Cuda")},
     **{f"{kind}SharedMemoryRegister": _register for kind in ("System", "Cuda")},

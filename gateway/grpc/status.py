@@ -10,6 +10,7 @@ import grpc
 
 from mainspring.gateway.core.effects import Refuse
 from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import grpc_code, sentence
 from mainspring.messages.codes import Reason
 
@@ -47,9 +48,9 @@ class Refused(Exception):
 class NotServed(Ended):
     """The protocol has it, and this server has not."""
 
-    def __init__(self, what: str) -> None:
-        """``what`` begins the sentence."""
-        super().__init__("UNIMPLEMENTED", f"{what}, which is not served here")
+    def __init__(self, what: str, instead: str) -> None:
+        """``what`` begins the sentence, and what to do ``instead`` ends it."""
+        super().__init__("UNIMPLEMENTED", f"{what}, which is not served here; {instead}")
 
 
 def metadata(reason: Reason, earliest_finish_left_ns: int | None = None) -> Metadata:
@@ -73,6 +74,10 @@ async def answered(context: Context, answer: Awaitable[T]) -> T:
         ending = _refusal(refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
     except BadRequest as error:
         ending = _refusal(error.reason, error.detail)
+    except Withheld as error:
+        ending = "UNAVAILABLE", str(error), ()
+    except Unserved as error:
+        ending = "UNIMPLEMENTED", str(error), ()
     except Ended as ended:
         ending = ended.code, ended.detail, ()
     except Exception:

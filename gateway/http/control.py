@@ -11,14 +11,15 @@ import msgspec
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
+from mainspring.gateway.log_settings import change_log, shown_log
 from mainspring.gateway.oip.metadata import (
     Live,
     ModelReady,
     Ready,
-    model_config,
     model_metadata,
     server_metadata,
 )
+from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.statistics import StatisticsReport
@@ -102,6 +103,34 @@ class Control:
         versions = [version_of(version[0])] if version else catalog.versions(name) or [None]
         specs = [catalog.resolve(name, each).spec for each in versions]
         exchange.reply_json(StatisticsReport([self._calls.statistics.of(spec) for spec in specs]))
+
+    # --- tracing and logging ---
+
+    def traces(self, exchange: Exchange) -> None:
+        """Show the trace settings of a model, or of all."""
+        exchange.reply_json(self._calls.trace_settings.shown(self._traced(exchange)))
+
+    def set_traces(self, exchange: Exchange) -> None:
+        """Change them."""
+        model = self._traced(exchange)
+        self._calls.trace_settings.change(model, exchange.decoded(dict[str, Any]))
+        self.traces(exchange)
+
+    def _traced(self, exchange: Exchange) -> str | None:
+        """Return the model that settings are about, which is served; None for all."""
+        if not exchange.arguments:
+            return None
+        self._signature(exchange)
+        return exchange.arguments[0]
+
+    def log(self, exchange: Exchange) -> None:
+        """Show what the gateway logs."""
+        exchange.reply_json(shown_log())
+
+    def set_log(self, exchange: Exchange) -> None:
+        """Change it."""
+        change_log(exchange.decoded(dict[str, Any]))
+        self.log(exchange)
 
     # --- the model repository ---
 

@@ -11,7 +11,7 @@ import msgspec
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.http import wire
 from mainspring.gateway.oip.compression import TooLarge
-from mainspring.gateway.oip.datatypes import Unserved
+from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
 from mainspring.messages.codes import Reason
 
@@ -20,6 +20,8 @@ log = logging.getLogger("mainspring.gateway")
 MOST_ASKED_BYTES = 1 << 16
 """Of a body that is not an inference request's: they are a few names and settings."""
 UNKNOWN_BYTES = -1
+INFER, GENERATE, GENERATE_STREAM = "infer", "generate", "generate_stream"
+"""What inference is asked for and answered with: tensors, values by name, and these as an event."""
 _ENCODER = msgspec.json.Encoder()
 Value = TypeVar("Value")
 
@@ -58,6 +60,7 @@ class Exchange:
         "method",
         "reply_parts",
         "sender",
+        "style",
         "target",
         "version",
     )
@@ -83,6 +86,8 @@ class Exchange:
         self.handler: Handler | None = None
         self.arguments: tuple[str, ...] = ()
         """The variable parts of its path."""
+        self.style = INFER
+        """What request and answer of an inference look like."""
         self.body: memoryview = memoryview(b"")
         self.reply_parts: list[Any] | None = None
         """What is to be sent, once that is known."""
@@ -157,6 +162,8 @@ def reply_to_error(exchange: Exchange, error: Exception) -> None:
             exchange.refuse(error.reason, error.detail)
         case Fault():
             exchange.fail(error.status, error.detail)
+        case Withheld():
+            exchange.fail(503, str(error))
         case Unserved():
             exchange.fail(501, str(error))
         case _:

@@ -19,9 +19,16 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.delays import HTTP
 from mainspring.gateway.http import wire
 from mainspring.gateway.http.connection import HttpConnection
-from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, reply_to_error
+from mainspring.gateway.http.exchange import (
+    GENERATE,
+    GENERATE_STREAM,
+    INFER,
+    UNKNOWN_BYTES,
+    Exchange,
+    reply_to_error,
+)
 from mainspring.gateway.http.inlet import Inlet
-from mainspring.gateway.oip import compression, request
+from mainspring.gateway.oip import compression, generate, request
 from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.parameters import SLO_HEADER, default_slo_ns, priority_of, slo_ns, version_of
 from mainspring.gateway.oip.response import Body, render, render_small
@@ -64,6 +71,16 @@ class Inference:
         exchange.answer_bytes = UNKNOWN_BYTES
         self._inlet.take(exchange)
 
+    def generate(self, exchange: Exchange) -> None:
+        """Answer a POST to ``/generate`` of a model, when it is its turn."""
+        exchange.style = GENERATE
+        self.handle(exchange)
+
+    def generate_stream(self, exchange: Exchange) -> None:
+        """Do the same for ``/generate_stream``: a stream of one event, for a model answers once."""
+        exchange.style = GENERATE_STREAM
+        self.handle(exchange)
+
     def _shed(self, exchange: Exchange, reason: Reason) -> None:
         self._calls.turned_away(exchange.arguments[0], reason)
 
@@ -99,7 +116,10 @@ class Inference:
         model, *version = exchange.arguments
         wanted_version = version_of(version[0]) if version else None
         signature = driver.catalog.resolve(model, wanted_version)
-        parsed = request.parse(signature, body, _json_bytes(exchange), config.http_max_json_bytes)
+        if exchange.style == INFER:
+            parsed = request.parse(signature, body, _json_bytes(exchange), config.http_max_json_bytes)
+        else:
+            parsed = generate.parse(signature, body, config.http_max_json_bytes)
         options = driver.catalog.options(model)
         time_ns = slo_ns(
             timeout_us=parsed.parameters.timeout,
@@ -176,6 +196,9 @@ class Inference:
             self._calls.back.took(HTTP, held_bytes, now_ns - began_ns, now_ns)
 
         content_type, more = wire.JSON_TYPE, b""
+        if exchange.style != INFER:
+            content_type = wire.EVENTS_TYPE if exchange.style == GENERATE_STREAM else wire.JSON_TYPE
+            body = Body([generate.generated(body, event=exchange.style == GENERATE_STREAM)], [])
         if body.tensors:
             content_type, more = wire.BINARY_TYPE, _JSON_BYTES + b": %d\r\n" % body.text_bytes
         accepted = exchange.headers.get(b"accept-encoding")

@@ -102,7 +102,7 @@ def _models(base: str, suffix: str) -> Json:
         required=True,
     )
     infer["parameters"] = [
-        _header("x-mainspring-slo-ms", "Milliseconds until the answer is wanted", "number"),
+        _SLO_HEADER,
         _header("inference-header-content-length", "Bytes of JSON that binary tensors follow", "integer"),
     ]
     binary = {"schema": {"type": "string", "format": "binary"}}
@@ -110,8 +110,20 @@ def _models(base: str, suffix: str) -> Json:
     infer["responses"]["200"]["content"]["application/octet-stream"] = binary
     found: dict[str, Json] = {f"{base}{path}": {"get": operation} for path, operation in described.items()}
     found[f"{base}/infer"] = {"post": infer}
+    for name in ("generate", "generate_stream"):
+        found[f"{base}/{name}"] = {"post": _generate(f"{name}{suffix}")}
     for path in found.values():
         path["parameters"] = _path_parameters(base)
+    return found
+
+
+def _generate(name: str) -> Json:
+    """Return the operation of one row's inputs by name."""
+    found = _operation(name, "Run the model on values", "Object", (404, 415, 499), "Object", required=True)
+    found["parameters"] = [_SLO_HEADER]
+    if "stream" in name:
+        content = found["responses"]["200"]["content"]
+        found["responses"]["200"]["content"] = {"text/event-stream": content["application/json"]}
     return found
 
 
@@ -123,8 +135,8 @@ def _settings() -> Json:
         ("/v2/logging", "log", ""),
     ):
         found[path] = {
-            "get": _operation(f"{name}Settings", "Triton's settings, as they stand here", "Object"),
-            "post": _operation(f"{name}Change", "Refused if it changes anything", "Object", (501,), "Object"),
+            "get": _operation(f"{name}Settings", "Triton's settings", "Object"),
+            "post": _operation(f"{name}Change", "Change them", "Object", (501,), "Object"),
         }
         if arguments:
             found[path]["parameters"] = _path_parameters(path)
@@ -200,3 +212,6 @@ def _path_parameters(path: str) -> list[Json]:
 
 def _header(name: str, meaning: str, kind: str) -> Json:
     return {"name": name, "in": "header", "description": meaning, "schema": {"type": kind, "minimum": 0}}
+
+
+_SLO_HEADER = _header("x-mainspring-slo-ms", "Milliseconds until the answer is wanted", "number")

@@ -24,11 +24,13 @@ class Route(NamedTuple):
     pattern: str
     handlers: Mapping[bytes, Handler]
     administers: bool = False
-    """Whether it changes what is served."""
+    """Whether a POST there changes what is served."""
     open: bool = False
     """Whether it is there for clients without a token too."""
     guarded: bool = False
     """Whether other sites' pages are kept off, though it changes nothing that is served."""
+    group: str = ""
+    """Of calls that the configuration may restrict, one of `restrictions.GROUPS`; empty for none."""
 
 
 class Match(NamedTuple):

@@ -25,6 +25,7 @@ from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
+from mainspring.gateway.restrictions import INFERENCE, Restrictions
 from mainspring.transport.origins import KnownNames
 
 SCHEME = "http"
@@ -104,6 +105,7 @@ class HttpServer:
         self.uploads = calls.uploads
         self.answers = calls.answers
         self._guard = PageGuard(config.http_hosts)
+        self._restrictions = Restrictions("http_restricted_api", config.http_restricted_api)
         self._max_connections = most or share(config, config.http_max_connections)
         self._connections: dict[HttpConnection, None] = {}
         """The longest here first, but for those that were found busy."""
@@ -184,14 +186,21 @@ class HttpServer:
                 return False
         if self._gate.closed and not route.open:
             refusal = self._gate.authorise(
-                exchange.header(b"authorization"), model, monotonic_ns(), administers=route.administers
+                exchange.header(b"authorization"),
+                model,
+                monotonic_ns(),
+                administers=route.administers and exchange.method == b"POST",
             )
             if refusal is not None:
                 exchange.handler = functools.partial(_turn_away, refusal)
-                if model is not None and route.pattern.endswith("/infer"):
+                if model is not None and route.group == INFERENCE:
                     self._calls.turned_away(model, refusal[0])
                 return False
             self._strangers.pop(cast(HttpConnection, exchange.sender), None)
+        missing = self._restrictions.missing(route.group, lambda name: exchange.header(name.encode()))
+        if missing is not None:
+            exchange.handler = functools.partial(_keep_off, _restricted(missing))
+            return False
         return True
 
     # --- inside ---
@@ -267,6 +276,11 @@ def _not_allowed(allowed: bytes, exchange: Exchange) -> None:
 
 def _keep_off(problem: str, exchange: Exchange) -> None:
     exchange.fail(403, problem)
+
+
+def _restricted(header: str) -> str:
+    """Return what a call is told that lacks a header, in Triton's words."""
+    return f"This API is restricted, expecting header '{header}'"
 
 
 def _turn_away(refusal: Refusal, exchange: Exchange) -> None:

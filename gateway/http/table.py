@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from typing import Any
-
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.openapi import describe
 from mainspring.gateway.http.routes import Route, Routes
-from mainspring.gateway.oip.settings import TRACE_SETTINGS, log_settings
+from mainspring.gateway.restrictions import (
+    HEALTH,
+    INFERENCE,
+    LOGGING,
+    METADATA,
+    MODEL_CONFIG,
+    MODEL_REPOSITORY,
+    SHARED_MEMORY,
+    STATISTICS,
+    TRACE,
+)
 
 GET, POST = b"GET", b"POST"
 MODEL = "/v2/models/{model}"
@@ -24,73 +30,63 @@ def routes(control: Control, inference: Inference) -> Routes:
     load, unload = control.in_task(control.load), control.in_task(control.unload)
     return Routes(
         (
-            Route("/v2", {GET: control.server}, open=True),
-            Route("/v2/health/live", {GET: control.live}, open=True),
-            Route("/v2/health/ready", {GET: control.ready}, open=True),
+            Route("/v2", {GET: control.server}, open=True, group=METADATA),
+            Route("/v2/health/live", {GET: control.live}, open=True, group=HEALTH),
+            Route("/v2/health/ready", {GET: control.ready}, open=True, group=HEALTH),
             Route("/openapi.json", {GET: describe}, open=True),
-            Route("/v2/models/stats", {GET: control.in_task(control.all_statistics)}),
+            Route("/v2/models/stats", {GET: control.in_task(control.all_statistics)}, group=STATISTICS),
             *_of_models(control, inference),
-            Route(f"{REPOSITORY}/index", {POST: control.in_task(control.index)}),
-            Route(f"{REPOSITORY}/models/{{model}}/load", {POST: load}, administers=True),
-            Route(f"{REPOSITORY}/models/{{model}}/unload", {POST: unload}, administers=True),
-            *_settings(),
+            Route(f"{REPOSITORY}/index", {POST: control.in_task(control.index)}, group=MODEL_REPOSITORY),
+            _changing(f"{REPOSITORY}/models/{{model}}/load", {POST: load}, MODEL_REPOSITORY),
+            _changing(f"{REPOSITORY}/models/{{model}}/unload", {POST: unload}, MODEL_REPOSITORY),
+            *_settings(control),
             *_shared_memory("systemsharedmemory"),
             *_shared_memory("cudasharedmemory"),
         )
     )
 
 
+def _changing(pattern: str, handlers: dict[bytes, Handler], group: str) -> Route:
+    return Route(pattern, handlers, administers=True, group=group)
+
+
 def _of_models(control: Control, inference: Inference) -> list[Route]:
     found = []
     for base in (MODEL, VERSION):
         found += [
-            Route(base, {GET: control.model}),
-            Route(f"{base}/infer", {POST: inference.handle}),
-            Route(f"{base}/ready", {GET: control.model_ready}),
-            Route(f"{base}/config", {GET: control.model_config}),
-            Route(f"{base}/stats", {GET: control.model_statistics}),
+            Route(base, {GET: control.model}, group=METADATA),
+            Route(f"{base}/infer", {POST: inference.handle}, group=INFERENCE),
+            Route(f"{base}/generate", {POST: inference.generate}, group=INFERENCE),
+            Route(f"{base}/generate_stream", {POST: inference.generate_stream}, group=INFERENCE),
+            Route(f"{base}/ready", {GET: control.model_ready}, group=HEALTH),
+            Route(f"{base}/config", {GET: control.model_config}, group=MODEL_CONFIG),
+            Route(f"{base}/stats", {GET: control.model_statistics}, group=STATISTICS),
         ]
     return found
 
 
-def _settings() -> list[Route]:
-    both: dict[bytes, Handler] = {GET: trace, POST: trace}
+def _settings(control: Control) -> list[Route]:
+    traces: dict[bytes, Handler] = {GET: control.traces, POST: control.set_traces}
     return [
-        Route("/v2/trace/setting", both, guarded=True),
-        Route(f"{MODEL}/trace/setting", both, guarded=True),
-        Route("/v2/logging", {GET: logs, POST: logs}, guarded=True),
+        _changing("/v2/trace/setting", traces, TRACE),
+        _changing(f"{MODEL}/trace/setting", traces, TRACE),
+        _changing("/v2/logging", {GET: control.log, POST: control.set_log}, LOGGING),
     ]
 
 
 def _shared_memory(kind: str) -> list[Route]:
     region = f"/v2/{kind}/region/{{region}}"
     return [
-        Route(f"/v2/{kind}/status", {GET: regions}),
-        Route(f"{region}/status", {GET: regions}),
-        Route(f"{region}/register", {POST: register}, guarded=True),
-        Route(f"{region}/unregister", {POST: unregister}, guarded=True),
-        Route(f"/v2/{kind}/unregister", {POST: unregister}, guarded=True),
+        Route(f"/v2/{kind}/status", {GET: regions}, group=SHARED_MEMORY),
+        Route(f"{region}/status", {GET: regions}, group=SHARED_MEMORY),
+        Route(f"{region}/register", {POST: register}, guarded=True, group=SHARED_MEMORY),
+        Route(f"{region}/unregister", {POST: unregister}, guarded=True, group=SHARED_MEMORY),
+        Route(f"/v2/{kind}/unregister", {POST: unregister}, guarded=True, group=SHARED_MEMORY),
     ]
 
 
-# What Triton's requests about shared memory, tracing and logging get where none of it can be set over HTTP.
-# Clients ask for these to clean up before they start, or to show them: reading and clearing succeed, as with
-# a Triton that has them switched off; changing does not.
-
-
-def trace(exchange: Exchange) -> None:
-    """Show trace settings, or refuse to change them."""
-    if exchange.method == b"POST":
-        _check("trace", exchange.decoded(dict[str, Any]), TRACE_SETTINGS)
-    exchange.reply_json(TRACE_SETTINGS)
-
-
-def logs(exchange: Exchange) -> None:
-    """Show log settings, or refuse to change them."""
-    present = log_settings(logging.getLogger("mainspring").getEffectiveLevel())
-    if exchange.method == b"POST":
-        _check("log", exchange.decoded(dict[str, Any]), present)
-    exchange.reply_json(present)
+# What Triton's requests about shared memory get, which is not served. Clients ask for these to clean up
+# before they start: reading and clearing succeed, as with a Triton that has none; sharing does not.
 
 
 def regions(exchange: Exchange) -> None:
@@ -108,12 +104,3 @@ def register(_exchange: Exchange) -> None:
 def unregister(exchange: Exchange) -> None:
     """Share memory no more: it never was."""
     exchange.reply_json({})
-
-
-def _check(what: str, wanted: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    """Raise `Fault` if a setting is to be another than it is; null, which stands for the default, is fine."""
-    for name, value in wanted.items():
-        if name not in present:
-            raise Fault(400, f"there is no {what} setting {name[:100]!r}; there are {', '.join(present)}")
-        if value is not None and value not in (present[name], [present[name]]):
-            raise Fault(501, f"{what} settings can't be changed over HTTP: {name!r} stays {present[name]!r}")

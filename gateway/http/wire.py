@@ -8,6 +8,7 @@ from email.utils import formatdate
 from time import time
 
 JSON_TYPE = b"application/json"
+EVENTS_TYPE = b"text/event-stream; charset=utf-8"
 BINARY_TYPE = b"application/octet-stream"
 
 

@@ -35,6 +35,10 @@ class Unfit(BadRequest):
     """What came in the protocol's words can't be made a request: a reason code, and what would be right."""
 
 
+class Withheld(Exception):
+    """What a request asks for could be done and is switched off, said as Triton does: 503, UNAVAILABLE."""
+
+
 class Unserved(Exception):
     """The protocol has what a request asks for, and this server has not; the text says what it is."""
 

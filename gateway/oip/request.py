@@ -176,7 +176,9 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
     for tensor in request.inputs:
         parameters = tensor.parameters or _NO_INPUT_PARAMETERS
         if parameters.shared_memory_region is not None:
-            raise Unserved(f"input {tensor.name!r} is in shared memory, which is not served here")
+            raise Unserved(
+                f"input {tensor.name!r} is in shared memory, which is not served here; send binary data"
+            )
         data: _Given = tensor.data
         size = parameters.binary_data_size
         if size is not None:
@@ -204,8 +206,7 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
 
 
 def _decode(signature: Signature, text: memoryview) -> InferRequest | _LooseRequest:
-    if len(text) > _UNCOUNTED_BYTES:
-        _check_count(signature, text)
+    check_count(signature, text)
     request = _decoded(text)
     for what, given, known in (
         ("inputs", request.inputs, signature.inputs),
@@ -220,12 +221,14 @@ def _decode(signature: Signature, text: memoryview) -> InferRequest | _LooseRequ
     return request
 
 
-def _check_count(signature: Signature, text: memoryview) -> None:
+def check_count(signature: Signature, text: memoryview) -> None:
     """Raise `Unfit` for more values than any request for the model has, before one of them is made.
 
     Reading JSON takes a time for each value, in which nobody else is served; counting commas takes next to
     none. A text may hold as many as it has bytes.
     """
+    if len(text) <= _UNCOUNTED_BYTES:
+        return
     most = _MOST_OTHER_VALUES + signature.max_rows * sum(
         math.prod(tensor.shape) * (1 + (slot_bytes(tensor.dtype) or 0)) for tensor in signature.spec.inputs
     )
@@ -264,6 +267,12 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
             f"{len(inputs)} inputs",
         )
     tensor = inputs[0]
+    if tensor.open:
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"a body without JSON has no shape, and dimensions of input {tensor.name!r} are open: send the "
+            "request's JSON before it",
+        )
     slot = slot_bytes(tensor.dtype)
     frame: Any = body
     if slot is not None:
@@ -299,23 +308,22 @@ def _tensor(
     header = TensorHeader(
         tensor.name, dtype_of(signature.spec.public_name, spec, tensor.datatype), tensor.shape
     )
-    rows = rows_of(signature, spec, tensor.shape)
-    if not rows:
+    if not rows_of(signature, spec, tensor.shape):
         return header, b""
     if data is None or isinstance(data, msgspec.UnsetType):
         raise Unfit(
             Reason.BAD_INPUT, f"input {tensor.name!r} has neither data nor the parameter binary_data_size"
         )
-    return header, _content(spec, rows, data)
+    return header, _content(spec, math.prod(tensor.shape), data)
 
 
-def _content(spec: TensorSpec, rows: int, data: json_data.Data | memoryview) -> Any:
+def _content(spec: TensorSpec, count: int, data: json_data.Data | memoryview) -> Any:
     slot = slot_bytes(spec.dtype)
     if not isinstance(data, memoryview):
-        return json_data.to_bytes(spec.name, data, spec.dtype, rows * math.prod(spec.shape))
+        return json_data.to_bytes(spec.name, data, spec.dtype, count)
     if slot is None:
         return data
-    found = elements.split(spec.name, data, rows * math.prod(spec.shape))
+    found = elements.split(spec.name, data, count)
     return elements.to_slots(spec.name, found, slot)
 
 
@@ -328,7 +336,10 @@ def _wanted(signature: Signature, request: InferRequest | _LooseRequest) -> Want
         if parameters is None:
             continue
         if parameters.shared_memory_region is not None:
-            raise Unserved(f"output {output.name!r} is to go to shared memory, which is not served here")
+            raise Unserved(
+                f"output {output.name!r} is to go to shared memory, which is not served here; "
+                "ask for binary data"
+            )
         check_classes(signature, output.name, parameters.classification)
         asked = default.binary if parameters.binary_data is None else parameters.binary_data
         plain = BINARY if asked else JSON

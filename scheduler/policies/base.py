@@ -126,6 +126,11 @@ class Policy(ABC):
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """A model became usable on a worker or stopped being so, or its LOAD ended."""
 
+    def weights_changed(self, now_ns: int, placement: Placement) -> None:
+        """Tell `residency_changed` of a model, bucket by bucket if it has symbols."""
+        for each in placement.by_bucket:
+            self.residency_changed(now_ns, each)
+
     def worker_joined(self, now_ns: int, worker: Worker) -> None:
         """A worker is there, with placements for all models."""
 

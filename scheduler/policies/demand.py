@@ -117,7 +117,8 @@ class DemandLoads(PolicyLoads):
         for name in worker.placements:
             model = self._state.cluster.models.get(name)
             if model is not None and model.waiting:
-                self.update(now_ns, model)
+                for bucket in model.by_bucket:
+                    self.update(now_ns, bucket)
 
     def take(self, now_ns: int) -> Model | None:
         """Take out the model of the highest positive priority, as it is now; `put_back` returns it.

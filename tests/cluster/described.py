@@ -42,6 +42,7 @@ def _model(model: Model) -> dict[str, Any]:
         "infer": {kind: list(times.ns) for kind, times in model.infer_times.items()},
         "inputs": {kind: list(times.transfer_ns) for kind, times in model.infer_times.items()},
         "load": {kind: time.ns for kind, time in model.load_times.items()},
+        "buckets": {ceilings: _model(bucket) for ceilings, bucket in model.buckets.items()},
     }
 
 
@@ -71,6 +72,7 @@ def _placement(placement: Placement) -> tuple[Any, ...]:
         (placement.leaving, placement.usable, placement.given_up),
         placement.pages,
         None if slot is None else slot.action,
+        [_placement(bucket) for bucket in placement.buckets],
     )
 
 

@@ -57,10 +57,14 @@ def disturb(simulation: Simulation, seed: int) -> None:
 class Compared:
     """A simulation, and beside it a reader of what it records."""
 
-    def __init__(self, seed: int, policy: str) -> None:
+    def __init__(self, seed: int, policy: str, *, shaped: bool = False) -> None:
         self._entries: list[tuple[int, Event | Command]] = []
         self.simulation = random_scenario(
-            seed, policy, record=lambda *entry: self._entries.append(entry), open_ns=OPEN_NS[seed % 3]
+            seed,
+            policy,
+            record=lambda *entry: self._entries.append(entry),
+            open_ns=OPEN_NS[seed % 3],
+            shaped=shaped,
         )
         disturb(self.simulation, seed)
         self.cluster = reader(self.simulation.scheduler.config)
@@ -88,6 +92,14 @@ PLAYED += [(policy, seed) for policy in ("clockwork", "edf") for seed in range(1
 @pytest.mark.parametrize(("policy", "seed"), PLAYED)
 def test_the_fold_of_the_log_is_the_schedulers_state(policy: str, seed: int) -> None:
     compared = Compared(seed, policy)
+    run_to_end(compared.simulation)
+    compared.compare()
+    assert compared.turns > 20
+
+
+@pytest.mark.parametrize("seed", range(20, 28))
+def test_it_is_so_of_models_with_buckets_of_shapes(seed: int) -> None:
+    compared = Compared(seed, ("mainspring", "clockwork", "nexus")[seed % 3], shaped=True)
     run_to_end(compared.simulation)
     compared.compare()
     assert compared.turns > 20

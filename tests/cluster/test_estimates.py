@@ -149,7 +149,7 @@ def test_without_a_measurement_between_a_second_doubt_takes_a_second() -> None:
 
 def test_where_outliers_are_the_most_patience_still_gets_to_the_others() -> None:
     rolling = measured(1, 2, *[50] * 8)
-    assert rolling.doubt(STALE_NS - 1) == 50 * MS, "the median is no outlier"
+    assert rolling.doubt(STALE_NS - 1) == 50 * MS, "the median is not an outlier"
     assert rolling.doubt(STALE_NS) == 2 * MS
 
 

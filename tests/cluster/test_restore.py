@@ -27,13 +27,25 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.snapshot import ModelState, Told
-from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model, random_scenario, run_to_end
+from mainspring.simulator.scenario import (
+    MILLISECOND,
+    SECOND,
+    give_symbols,
+    random_model,
+    random_scenario,
+    run_to_end,
+)
 from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
 from tests.cluster.test_apply import OPEN_NS, disturb, reader
 from tests.scheduler.hand import spec
 
 _ENTRIES = msgspec.msgpack.Decoder(list[Told])
+
+
+def shaped(seed: int) -> bool:
+    """Return whether some models of a scenario have symbols."""
+    return seed % 4 == 3
 
 
 def carried(part: Part) -> list[Told]:
@@ -49,7 +61,9 @@ def replace_models(simulation: Simulation, seed: int) -> None:
         if rng.random() < 0.5:
             simulation.feed(at_ns, ModelRemoved(name))
         executable = f"graph of {name}, {rng.randrange(2)}"
-        simulation.feed(at_ns + rng.randrange(SECOND // 5), ModelAdded(random_model(drawn, name, executable)))
+        model = random_model(drawn, name, executable)
+        model = give_symbols(drawn, model) if shaped(seed) and rng.random() < 0.7 else model
+        simulation.feed(at_ns + rng.randrange(SECOND // 5), ModelAdded(model))
 
 
 class LateReader:
@@ -81,7 +95,11 @@ class Followed:
     def __init__(self, seed: int, policy: str) -> None:
         self._entries: list[tuple[int, Event | Command]] = []
         self.simulation = random_scenario(
-            seed, policy, record=lambda *entry: self._entries.append(entry), open_ns=OPEN_NS[seed % 3]
+            seed,
+            policy,
+            record=lambda *entry: self._entries.append(entry),
+            open_ns=OPEN_NS[seed % 3],
+            shaped=shaped(seed),
         )
         disturb(self.simulation, seed)
         replace_models(self.simulation, seed)
@@ -174,7 +192,11 @@ def outstanding(cluster: Cluster) -> list[int]:
 def test_a_log_without_its_beginning_tells_what_is_outstanding(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
     simulation = random_scenario(
-        seed, "mainspring", record=lambda *entry: entries.append(entry), open_ns=OPEN_NS[seed % 3]
+        seed,
+        "mainspring",
+        record=lambda *entry: entries.append(entry),
+        open_ns=OPEN_NS[seed % 3],
+        shaped=shaped(seed),
     )
     disturb(simulation, seed)
     run_to_end(simulation)
@@ -206,7 +228,11 @@ def test_every_entry_of_a_snapshot_is_carried() -> None:
 def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
     simulation = random_scenario(
-        seed, "mainspring", record=lambda *entry: entries.append(entry), open_ns=OPEN_NS[seed % 3]
+        seed,
+        "mainspring",
+        record=lambda *entry: entries.append(entry),
+        open_ns=OPEN_NS[seed % 3],
+        shaped=shaped(seed),
     )
     disturb(simulation, seed)
     run_to_end(simulation)
@@ -222,7 +248,11 @@ def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
 def test_an_entry_that_comes_twice_changes_nothing(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
     simulation = random_scenario(
-        seed, "mainspring", record=lambda *entry: entries.append(entry), open_ns=OPEN_NS[seed % 3]
+        seed,
+        "mainspring",
+        record=lambda *entry: entries.append(entry),
+        open_ns=OPEN_NS[seed % 3],
+        shaped=shaped(seed),
     )
     disturb(simulation, seed)
     run_to_end(simulation)

@@ -20,7 +20,7 @@ from mainspring.messages.model import PAGE_BYTES
 
 Array = Any
 MakeModel = Callable[..., onnx.ModelProto]
-RunStored = Callable[[Store, Manifest, Sequence[Array]], list[Array]]
+RunStored = Callable[..., list[Array]]
 
 
 @pytest.fixture
@@ -92,7 +92,9 @@ def run_stock() -> Callable[[onnx.ModelProto, Sequence[Array]], list[Array]]:
 def run_stored() -> RunStored:
     """Return a function that runs a stored model as a worker does, its pages scattered over an arena."""
 
-    def run(store: Store, manifest: Manifest, arrays: Sequence[Array]) -> list[Array]:
+    def run(
+        store: Store, manifest: Manifest, arrays: Sequence[Array], sizes: tuple[int, ...] = ()
+    ) -> list[Array]:
         content = store.weights_path(manifest).read_bytes()
         arena = aligned_array(((manifest.pages * 2 + 1) * PAGE_BYTES,), np.dtype(np.uint8))
         pages: list[int] = []
@@ -108,6 +110,6 @@ def run_stored() -> RunStored:
             return int(arena.ctypes.data) + pages[offset // PAGE_BYTES] * PAGE_BYTES + offset % PAGE_BYTES
 
         bound = open_executable(store, manifest).bind(manifest.tensors, address_of)
-        return list(bound.run_arrays(len(arrays[0]), arrays))
+        return list(bound.run_arrays(len(arrays[0]), arrays, sizes))
 
     return run

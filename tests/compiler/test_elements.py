@@ -165,6 +165,42 @@ def test_scalar_and_string_attributes(
     compare(store, model, [x], (run_stock, run_stored), atol=1e-5)
 
 
+@pytest.mark.parametrize("columns", [16, 256])
+@pytest.mark.parametrize("level", [0, 4])
+def test_4_bit_weights_stay_where_their_operator_prepares_them(
+    store: Store, make_model: MakeModel, run_stock: Run, run_stored: Run, columns: int, level: int
+) -> None:
+    """As inputs they are rounded otherwise, or are zeros if scales are inputs and the rest is not."""
+    packed = RANDOM.integers(0, 256, (columns, 4, 16)).astype(np.uint8)
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft")
+    for name, value in {"K": 128, "N": columns, "bits": 4, "block_size": 32, "accuracy_level": level}.items():
+        node.attribute.append(helper.make_attribute(name, value))
+    weights = {"w": packed, "s": np.full(columns * 4, 0.05, np.float32)}
+    model = make_model([node], {"x": ["n", 128]}, {"y": ["n", columns]}, weights)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    x = RANDOM.standard_normal((3, 128), np.float32)
+    manifest = compare(store, model, [x], (run_stock, run_stored), atol=1e-4)
+    assert not manifest.tensors
+    assert not manifest.unshared
+
+
+@pytest.mark.parametrize("element", [TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4])
+def test_rows_are_proven_apart_where_narrow_weights_are_widened(
+    store: Store, make_model: MakeModel, element: int
+) -> None:
+    """More of them than are followed as values, as in every layer of a model of quantise-dequantise pairs."""
+    narrow = helper.make_tensor("w", element, (64, 32), RANDOM.integers(0, 8, 2048).tolist())
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"]),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": ["n", 64]}, {"y": ["n", 32]}, {"s": np.float32(0.05)}, opset=21)
+    model.graph.initializer.append(narrow)
+    manifest = compile_here(model, store)
+    assert not manifest.unshared
+    assert manifest.batch_sizes == (1, 2, 3)
+
+
 def test_bfloat16_inputs_are_refused_by_name(store: Store, make_model: MakeModel) -> None:
     node = helper.make_node("Identity", ["x"], ["y"])
     model = make_model([node], {"x": ["n", 2]}, {"y": ["n", 2]}, element=TensorProto.BFLOAT16)

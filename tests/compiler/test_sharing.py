@@ -16,6 +16,7 @@ from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence, M
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.proving import proved_specs, settled
+from mainspring.compiler.report import describe_sharing
 from mainspring.compiler.samples import index_tables, sample_rows
 from mainspring.messages.model import TensorSpec
 from mainspring.repository.compile_child import stored
@@ -61,6 +62,9 @@ def test_one_scale_for_the_batch_of_a_small_vocabulary_is_found(tmp_path: Path) 
     spec = store.manifest("m").spec()
     assert (compiled.manifest.batch_sizes, spec.batch_sizes) == ((1,), (1,))
     assert spec.unshared == "node 'quantise' (DynamicQuantizeLinear) has one scale for all rows of a batch"
+    assert describe_sharing(compiled) == (
+        "served one row at a time, for requests that shared a run could change each other: " + spec.unshared
+    )
 
 
 def test_samples_contradict_what_the_rules_prove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +134,9 @@ def test_a_stored_model_without_a_proof_is_proved_from_its_graph(tmp_path: Path)
         [numpy_helper.from_array(np.ones((4, 3), np.float32), "w")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    old = without_proof(store, compile_model(model, "m", store, (1, 2), SOURCE).manifest)
+    compiled = compile_model(model, "m", store, (1, 2), SOURCE)
+    assert describe_sharing(compiled) == "", "requests may share its executions"
+    old = without_proof(store, compiled.manifest)
     assert old.spec().batch_sizes == (1,), "until it is proved"
     (spec,) = proved_specs(store, [old])
     assert (spec.batch_sizes, spec.unshared) == ((1, 2), "")

@@ -16,8 +16,9 @@ from mainspring.compiler import reference, stock
 from mainspring.compiler.artifact.arrays import aligned_array
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError
 from mainspring.compiler.artifact.executable import open_executable
-from mainspring.compiler.artifact.manifest import Source
+from mainspring.compiler.artifact.manifest import TVM, Source
 from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_file, compile_model
 from mainspring.compiler.report import describe_sharing
 
@@ -92,12 +93,10 @@ def test_an_open_first_axis_of_every_input_is_the_rows(
     assert (fixed.whole, fixed.inputs[0].shape) == (True, (3, 4))
 
 
-def test_a_dimension_that_is_left_open_is_named(store: Store, make_model: MakeModel) -> None:
+def test_a_dimension_that_is_left_open_is_a_symbol(store: Store, make_model: MakeModel) -> None:
     model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [3, "length"]}, {"y": [3, "length"]})
-    with pytest.raises(
-        CompileError, match=r"dimension 1 of input 'x' is dynamic \(length\).*--shape x=3,length"
-    ):
-        compile_model(model, "m", store, (1,), WHOLE)
+    manifest = compile_model(model, "m", store, (1,), WHOLE).manifest
+    assert (manifest.whole, [symbol.name for symbol in manifest.symbols]) == (True, ["length"])
 
 
 def with_branch(make_model: MakeModel, condition: str) -> onnx.ModelProto:
@@ -143,14 +142,14 @@ def test_a_model_without_rows_is_served_whole_unless_rows_are_asked_for(
     assert "--whole" in recompile_command("m", compiled.manifest.source, store.root)
 
 
-def test_both_reasons_are_told_where_nothing_helps(
+def test_rows_that_need_different_branches_are_a_symbol_of_the_whole(
     store: Store, make_model: MakeModel, tmp_path: Path
 ) -> None:
     onnx.save_model(with_branch(make_model, "data"), tmp_path / "m.onnx")
-    with pytest.raises(
-        CompileError, match=r"\(If\) is control flow.*but that fails too: dimension 0 .*--shape x=n"
-    ):
-        compile_file(tmp_path / "m.onnx", "m", store, (1, 2))
+    manifest = compile_file(tmp_path / "m.onnx", "m", store, (1, 2)).manifest
+    assert (manifest.whole, [symbol.name for symbol in manifest.symbols]) == (True, ["n"])
+    with pytest.raises(CompileError, match=r"\(If\) is control flow.*but that fails too: .*'n' is open"):
+        compile_file(tmp_path / "m.onnx", "m", store, (1, 2), target=Target(engine=TVM))
 
 
 def test_what_a_branch_computes_depends_on_each_request(
@@ -264,3 +263,35 @@ def test_inputs_that_change_the_shape_of_an_output_get_an_error_and_the_next_an_
         bound.run_arrays(1, [np.full((1, 6), 2000, np.float32)])
     (answer,) = bound.run_arrays(1, [np.zeros((1, 6), np.float32)])
     assert answer.shape == (1, 0)
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "CumSum"])
+def test_a_fixed_batch_that_can_not_be_opened_is_served_as_it_is(
+    store: Store, make_model: MakeModel, run_stored: Run, tmp_path: Path, operator: str
+) -> None:
+    """Softmax and CumSum along the first axis: another number of rows, or one alone, is another model."""
+    nodes = {
+        "Softmax": helper.make_node("Softmax", ["x"], ["y"], axis=0),
+        "CumSum": helper.make_node("CumSum", ["x", "axis"], ["y"]),
+    }
+    weights = {"axis": np.array(0, np.int64)} if operator == "CumSum" else {}
+    model = make_model([nodes[operator]], {"x": [3, 5]}, {"y": [3, 5]}, weights)
+    onnx.save_model(model, tmp_path / "m.onnx")
+    compiled = compile_file(tmp_path / "m.onnx", "m", store, (1, 2, 4))
+    manifest = compiled.manifest
+    assert (manifest.whole, manifest.inputs[0].shape) == (True, (3, 5))
+    assert "the file fixes a batch of 3, which can't be opened" in compiled.whole_because
+    x = np.random.default_rng(1).standard_normal((3, 5), np.float32)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(run_stored(store, manifest, [x[None]])[0][0], expected, rtol=1e-6)
+
+
+def test_an_open_batch_whose_rows_mix_is_served_by_single_rows(
+    store: Store, make_model: MakeModel, tmp_path: Path
+) -> None:
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=0)
+    for dims, name in (["n", 5], "open"), ([1, 5], "one"):
+        onnx.save_model(make_model([node], {"x": dims}, {"y": dims}), tmp_path / "m.onnx")
+        manifest = compile_file(tmp_path / "m.onnx", name, store, (1, 2, 4)).manifest
+        assert (manifest.whole, manifest.batch_sizes) == (False, (1,))
+        assert "Softmax" in manifest.unshared

@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from mainspring.console.live import Batch, LiveStream
+from mainspring.controller import observers
 from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, encode
 from mainspring.messages.events import RequestArrived, Wakeup
-from mainspring.messages.observing import OBSERVER_VERSION, ObserverHello
+from mainspring.messages.metrics import DeviceHealth, Reading
+from mainspring.messages.observing import OBSERVER_VERSION, Devices, ObserverHello
 from mainspring.messages.observing import Stage as Part
 from mainspring.messages.peers import (
     Arrival,
@@ -329,3 +331,27 @@ def test_a_fault_in_telling_ends_the_observers_sessions_and_nothing_else(
         serve(stage, gateway)
     stage.until(lambda: watcher.live)
     assert Goodbye not in [type(message) for message in gateway.received]
+
+
+def test_what_gpus_say_is_told_once_as_long_as_it_stays_the_same(
+    stage: Stage, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observers, "DEVICES_NS", 0)
+    stage.start(MODELS)
+    stage.gateway()
+    first, second = stage.worker("w0"), stage.worker("w1")
+    hot = DeviceHealth(("it is hot",), (Reading("mainspring_gpu_temperature_celsius", 90.0),))
+    first.health = hot
+    watcher, told = watch(), list[msgspec.Struct]()
+    watcher.stream.on_answer = told.append
+    stage.until(lambda: watcher.live and told[-1:] == [Devices({"w0": hot})])
+    before = len(told)
+    second.health = DeviceHealth(("it is lost",))
+    stage.until(lambda: watcher.live and len(told) > before)
+    assert told[before:] == [Devices({"w0": hot, "w1": second.health})]
+    first.health = second.health = None
+    stage.until(lambda: watcher.live and told[-1] == Devices({}))
+    late, heard = watch("late"), list[msgspec.Struct]()
+    late.stream.on_answer = heard.append
+    stage.until(lambda: watcher.live and late.live and bool(heard))
+    assert heard == [Devices({})]

@@ -1,8 +1,8 @@
 """From generated CUDA source to a program for this machine that runs its kernels.
 
 Each kernel is compiled by itself, instrumented, with `device.h` before it; so its shared memory is a section
-of its own, and the cores share the work. The runtime (``runtime.cpp``, ``fibers.cpp``, ``checks.cpp``) is
-compiled without instrumentation and linked to them.
+of its own, and the cores share the work. The runtime (``runtime.cpp``, ``fibers.cpp``, ``copies.cpp``,
+``checks.cpp``) is compiled without instrumentation and linked to them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-RUNTIME = {"runtime.cpp": "-O1", "fibers.cpp": "-O2", "checks.cpp": "-O3"}
+RUNTIME = {"runtime.cpp": "-O1", "fibers.cpp": "-O2", "checks.cpp": "-O3", "copies.cpp": "-O2"}
 
 _KERNEL = re.compile(
     r'^extern "C" __global__ void (?:__launch_bounds__\((?P<most>\d+)[^)]*\) )?(?P<name>\w+)\('

@@ -27,6 +27,7 @@ namespace {
 
 constexpr uint16_t SEVERAL = 0x8000;  // Readers: several threads, of the warp in the lower bits.
 constexpr uint16_t SEVERAL_WARPS = 0xffff;
+constexpr uint32_t COPYING = 0xffffffff;  // The epoch of a write that is under way in the background.
 
 struct SharedCell {
   uint32_t write_epoch, read_epoch;
@@ -88,6 +89,9 @@ inline void check_readers(const SharedCell& cell, const void* code, Access acces
 template <Access access>
 inline void check_shared(SharedCell* cell, size_t offset, unsigned bytes, const void* code) {
   for (unsigned done = 0; done < bytes; done += GRANULE_BYTES, ++cell) {
+    if (cell->write_epoch == COPYING)
+      fail_at(code, "race: it %s byte %zu of shared memory, to which a copy of thread %u is under way", VERBS[access],
+              offset + done, cell->writer);
     bool this_epoch = cell->write_epoch == now.epoch;
     if (this_epoch && cell->writer != now.thread && !ordered_in_warp(cell->writer, cell->writer_warp_epoch))
       shared_race(code, access, offset + done, true, cell->writer);
@@ -221,7 +225,7 @@ inline bool plainly_written(const void* address, unsigned bytes) {
   SharedCell* cell = static_cells + offset / GRANULE_BYTES;
   SharedCell* const end = cell + (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
   for (SharedCell* each = cell; each != end; ++each)
-    if (each->read_epoch == now.epoch || each->write_epoch == now.epoch) return false;
+    if (each->read_epoch == now.epoch || each->write_epoch == now.epoch || each->write_epoch == COPYING) return false;
   for (SharedCell* each = cell; each != end; ++each) {
     each->write_epoch = now.epoch;
     each->writer = now.thread;
@@ -231,6 +235,39 @@ inline bool plainly_written(const void* address, unsigned bytes) {
 }
 
 }  // namespace
+
+namespace {
+
+// The cells of a place in shared memory that a copy goes to.
+SharedCell* cells_of(const void* into, unsigned bytes, const void* code) {
+  size_t offset = reinterpret_cast<uintptr_t>(into) - static_begin;
+  if (offset >= static_bytes || offset + bytes > static_bytes)
+    fail_at(code, "out of bounds: it copies %u bytes to what is no static shared memory", bytes);
+  return static_cells + offset / GRANULE_BYTES;
+}
+
+}  // namespace
+
+void begin_copy(void* into, const void* from, unsigned bytes, bool given, const void* code) {
+  SharedCell* cell = cells_of(into, bytes, code);
+  if (given) {
+    uintptr_t in_view = reinterpret_cast<uintptr_t>(from) - reinterpret_cast<uintptr_t>(now.views);
+    if (in_view >= uintptr_t{MOST_VIEWS} << VIEW_SHIFT)
+      fail_at(code, "out of bounds: it copies %u bytes from what is no global memory", bytes);
+    check<READ, true>(from, bytes, code);
+  }
+  check<WRITE, true>(into, bytes, code);
+  std::memset(into, POISON, bytes);
+  for (unsigned done = 0; done < bytes; done += GRANULE_BYTES) cell++->write_epoch = COPYING;
+}
+
+void end_copy(void* into, unsigned bytes, const void* code) {
+  SharedCell* cell = cells_of(into, bytes, code);
+  for (unsigned done = 0; done < bytes; done += GRANULE_BYTES, ++cell) {
+    cell->write_epoch = now.epoch;
+    cell->writer_warp_epoch = now.warp_epoch;
+  }
+}
 
 void prepare_checks(const Program& program) {
   cells_begin = program.arena_bytes;

@@ -27,6 +27,9 @@ void emulator_warp_barrier(unsigned mask, unsigned line);
 uint64_t emulator_exchange(unsigned mask, uint64_t bits, unsigned source_lane, unsigned line);
 const unsigned (*emulator_fragments(const unsigned* left, const unsigned* right, unsigned line))[6];
 unsigned emulator_active_lanes();
+void emulator_copy(void* into, const void* from, unsigned bytes, int given);
+void emulator_commit();
+void emulator_wait(unsigned groups);
 unsigned emulator_lane();
 void emulator_atomic(void* address, unsigned bytes);
 }
@@ -246,6 +249,16 @@ __attribute__((no_sanitize("thread"))) inline void emulator_mma_fp16(
           emulator::half_of(all[lane][4 + i / 2], i % 2);
   }
   matrices.add_to(sums);
+}
+
+// Copies in the background (cp.async): the runtime keeps a queue for each thread, since nothing arrives before
+// the wait that covers it.
+#define mainspring_copy_16(into, from, given) emulator_copy(into, from, 16, given)
+#define mainspring_copy_4(into, from, given) emulator_copy(into, from, 4, given)
+#define mainspring_commit() emulator_commit()
+template <int GROUPS>
+inline void mainspring_wait_group() {
+  emulator_wait(GROUPS);
 }
 
 // Atomics: blocks run in several processes, so these are real ones on the host too.

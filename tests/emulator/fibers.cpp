@@ -95,6 +95,7 @@ void release_warp(Warp& warp) {
 
 void run_thread() {
   now.launch->kernel->invoke(kernel_arguments);
+  if (unsigned left = pending_copies()) fail_at(nullptr, "it ends with %u copies that it did not wait for", left);
   Warp& warp = warps[now.thread / WARP];
   warp.live &= ~(1u << now.thread % WARP);
   // Lanes that named this one in their mask don't wait for it for ever: it has left the kernel.

@@ -240,3 +240,90 @@ extern "C" __global__ void __launch_bounds__(64) through_a_number(float* __restr
   float* nowhere = (float*)(size_t)4096;
   out[threadIdx.x] = a[threadIdx.x] + nowhere[threadIdx.x];
 }
+
+// Two groups of copies in the background: the first quarter of a warp's, then the others, the last eight zeros.
+extern "C" __global__ void __launch_bounds__(16) copied(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  if (threadIdx.x < 4) mainspring_copy_16(held + threadIdx.x * 4, a + threadIdx.x * 4, 1);
+  mainspring_commit();
+  for (int i = 1; i < 4; ++i) mainspring_copy_4(held + i * 16 + threadIdx.x, a + i * 16 + threadIdx.x, i * 16 + threadIdx.x < 56);
+  mainspring_commit();
+  mainspring_wait_group<1>();
+  __syncthreads();
+  out[threadIdx.x] = held[15 - threadIdx.x];
+  mainspring_wait_group<0>();
+  __syncthreads();
+  for (int i = 1; i < 4; ++i) out[i * 16 + threadIdx.x] = held[i * 16 + 15 - threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(64) copied_without_wait(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  mainspring_copy_4(held + threadIdx.x, a + threadIdx.x, 1);
+  mainspring_commit();
+  __syncthreads();
+  out[threadIdx.x] = held[63 - threadIdx.x];
+  mainspring_wait_group<0>();
+}
+
+// The wait covers all groups but one: the only one is still under way.
+extern "C" __global__ void __launch_bounds__(64) copied_with_too_short_a_wait(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  mainspring_copy_4(held + threadIdx.x, a + threadIdx.x, 1);
+  mainspring_commit();
+  mainspring_wait_group<1>();
+  __syncthreads();
+  out[threadIdx.x] = held[63 - threadIdx.x];
+  mainspring_wait_group<0>();
+}
+
+// A wait covers what was committed before it: a copy in no group is not.
+extern "C" __global__ void __launch_bounds__(64) copied_without_commit(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  mainspring_copy_4(held + threadIdx.x, a + threadIdx.x, 1);
+  mainspring_wait_group<0>();
+  __syncthreads();
+  out[threadIdx.x] = held[63 - threadIdx.x];
+  mainspring_commit();
+  mainspring_wait_group<0>();
+}
+
+// Each thread waits for its own copies alone.
+extern "C" __global__ void __launch_bounds__(64) copied_without_barrier(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  mainspring_copy_4(held + threadIdx.x, a + threadIdx.x, 1);
+  mainspring_commit();
+  mainspring_wait_group<0>();
+  out[threadIdx.x] = held[63 - threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(64) copied_over_what_is_read(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  held[threadIdx.x] = a[threadIdx.x];
+  __syncthreads();
+  out[threadIdx.x] = held[63 - threadIdx.x];
+  mainspring_copy_4(held + threadIdx.x, a + threadIdx.x, 1);
+  mainspring_commit();
+  mainspring_wait_group<0>();
+}
+
+extern "C" __global__ void __launch_bounds__(64) copies_left(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  mainspring_copy_4(held + threadIdx.x, a + threadIdx.x, 1);
+  out[threadIdx.x] = a[threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(64) copied_misaligned(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  if (threadIdx.x < 4) mainspring_copy_16(held + threadIdx.x * 4, a + threadIdx.x * 4 + 1, 1);
+  mainspring_commit();
+  mainspring_wait_group<0>();
+  out[threadIdx.x] = 0.0f;
+}
+
+extern "C" __global__ void __launch_bounds__(64) copied_beyond(float* __restrict__ a, float* __restrict__ out) {
+  __shared__ alignas(64) float held[64];
+  mainspring_copy_4(held + threadIdx.x, a + threadIdx.x + 192, 1);
+  mainspring_commit();
+  mainspring_wait_group<0>();
+  out[threadIdx.x] = 0.0f;
+}

@@ -90,3 +90,9 @@ void check_all_is_written();
 // Blocks (fibers.cpp).
 void run_block(Index block, void** arguments);
 bool on_own_stack(uintptr_t address);
+
+// Copies in the background (copies.cpp): of the thread that runs.
+unsigned pending_copies();
+// A copy to shared memory has been asked for, of which nothing has arrived; or it arrives.
+void begin_copy(void* into, const void* from, unsigned bytes, bool given, const void* code);
+void end_copy(void* into, unsigned bytes, const void* code);

@@ -40,6 +40,23 @@ LINES = (Path(__file__).parent / "kernels.cu").read_text().splitlines()
         ),
         ("between_warps", r"which no thread of its block wrote|race: it reads byte \d+ of shared memory"),
         ("through_a_number", "out of bounds: it reads 4 bytes beside"),
+        (
+            "copied_without_wait",
+            r"race: it reads byte \d+ of shared memory, to which a copy of thread \d+ is",
+        ),
+        ("copied_with_too_short_a_wait", r"to which a copy of thread \d+ is under way"),
+        ("copied_without_commit", r"to which a copy of thread \d+ is under way"),
+        (
+            "copied_without_barrier",
+            r"it reads byte \d+ of shared memory, which no thread of its block wrote|race",
+        ),
+        (
+            "copied_over_what_is_read",
+            r"race: it \w+ byte \d+ of shared memory, which .* since the last barrier",
+        ),
+        ("copies_left", "it ends with 1 copies that it did not wait for"),
+        ("copied_misaligned", "misaligned: it reads 16 bytes"),
+        ("copied_beyond", "out of bounds: it reads 4 bytes at byte 1020 of argument 0, which has 768"),
         ("too_much_shared", "declares 65536 bytes of shared memory; a block has 49152"),
     ],
 )

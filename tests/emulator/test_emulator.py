@@ -110,6 +110,13 @@ def test_a_warp_needs_no_barrier_of_the_block(kernels: Program) -> None:
     np.testing.assert_array_equal(launch(kernels, "within_warps", a, 256), a + 1)
 
 
+def test_copies_in_the_background_arrive_with_the_wait_for_their_group(kernels: Program) -> None:
+    a = values(64)
+    found = launch(kernels, "copied", a, 256, block=(16, 1, 1))
+    expected = np.where(np.arange(64) < 56, a, 0).reshape(4, 16)[:, ::-1].reshape(-1)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_atomics_of_all_threads_add_up(kernels: Program) -> None:
     a = np.random.default_rng(1).integers(0, 4, 64).astype(np.int32)
     found = launch(kernels, "histogram", a, 32)

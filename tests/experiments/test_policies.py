@@ -81,7 +81,7 @@ def test_options_of_a_policy_are_read() -> None:
         (["nothing"], "choose table, highest, frontier"),
         (["--scenarios", "Z"], "no scenario 'Z'"),
         (["--policies", "fastest"], "no policy 'fastest'"),
-        (["--loads", "1,x"], "no loads"),
+        (["--loads", "1,x"], "not loads"),
         (["--loads", "0"], "greater than 0"),
         (["--profiles", "/nowhere.csv"], "--profiles"),
     ],

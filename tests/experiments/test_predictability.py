@@ -53,8 +53,8 @@ def test_the_whole_experiment_on_this_machines_processor(app: typer.Typer, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--levels", "0,2"], "no numbers from 1 to 64"),
-        (["--levels", "two"], "no numbers from 1 to 64"),
+        (["--levels", "0,2"], "not numbers from 1 to 64"),
+        (["--levels", "two"], "not numbers from 1 to 64"),
         (["--device", "gpu"], "neither cpu nor cuda:N"),
     ],
 )

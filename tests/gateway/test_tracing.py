@@ -13,6 +13,7 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Connection, Dispatched
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import Accepted, Signature
+from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.gateway.tracing import Parent, Trace, Tracing, parse_traceparent
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -33,8 +34,11 @@ class Traced:
         self.now_ns = 100 * MS
         self.traces: list[Trace] = []
         self.counts: Counter[str] = Counter()
+        config = GatewayConfig(trace_address="http://127.0.0.1:4318", **options)
+        self.settings = TraceSettings(config)
         self.tracing = Tracing(
-            GatewayConfig(**options),
+            config,
+            self.settings,
             self.traces.append,
             self.counts,
             lambda: draw,
@@ -166,6 +170,18 @@ def test_the_client_decides_if_it_says_so_and_else_chance(
     stage.answer(None, traceparent=traceparent)
     stage.tracing.refused(pending(traceparent=traceparent), Reason.OVERLOADED)
     assert len(stage.traces) == 2 * traced
+
+
+def test_clients_of_the_protocols_decide_by_the_trace_settings() -> None:
+    traced = Traced(0.4)
+    traced.settings.change("m", {"trace_rate": "2", "trace_count": "3"})
+    for _ in range(5):
+        traced.answer(None)
+    assert len(traced.traces) == 3
+    assert traced.settings.shown("m")["trace_count"] == "0"
+    traced.settings.change("m", {"trace_count": None, "trace_level": ["OFF"]})
+    traced.answer(None, traceparent=TRACEPARENT)
+    assert len(traced.traces) == 3
 
 
 def test_no_more_than_so_many_in_a_second() -> None:

@@ -52,6 +52,7 @@ def test_what_changes_the_cluster_is_in_few_mouths() -> None:
     assert who(peers.Input) == {(Role.GATEWAY, Role.WORKER)}
     assert who(repository.UnloadModel) == {(Role.GATEWAY, Role.REPOSITORY)}
     assert who(operating.Operated) == {(Role.CONTROLLER, Role.OPERATOR)}
+    assert who(observing.Devices) == {(Role.CONTROLLER, Role.OBSERVER), (Role.CONTROLLER, Role.OPERATOR)}
 
 
 def test_the_table_and_the_vocabularies_are_the_same() -> None:

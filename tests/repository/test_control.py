@@ -17,6 +17,7 @@ import pytest
 from mainspring.experiments.blocking import Client
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.gateway.repository import ModelRepository, RepositoryError, repository_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
@@ -33,7 +34,7 @@ from mainspring.messages.repository import (
     Question,
     Reply,
 )
-from mainspring.repository.requests import MAX_QUESTIONS, Control
+from mainspring.repository.requests import MAX_QUESTIONS, OFF, Control
 from mainspring.repository.served_files import ServedFiles, State
 from mainspring.transport.channel import HEAD, head
 from mainspring.transport.greeting import Greeting, new_nonce
@@ -52,6 +53,8 @@ async def answer(question: Question) -> Reply:
             return Index((READY, FAILED))
         case LoadModel(name="net"):
             return Changed({2: "net@2-aa"})
+        case LoadModel(name="off"):
+            return NotChanged(Reason.FORBIDDEN, OFF)
         case LoadModel(name="slow"):
             await asyncio.sleep(60)
         case LoadModel(name="fails"):
@@ -92,6 +95,18 @@ def test_the_index_has_what_else_is_served_too() -> None:
 
     using(steps)
     assert repository_of(GatewayConfig(), Catalog()) is None
+
+
+def test_loading_that_is_off_is_forbidden_or_unavailable_as_triton_has_it() -> None:
+    async def steps(_: Control, repository: ModelRepository, catalog: Catalog) -> None:
+        with pytest.raises(RepositoryError, match="is off") as caught:
+            await repository.load("off")
+        assert caught.value.reason is Reason.FORBIDDEN
+        catalog.triton = True
+        with pytest.raises(Withheld, match=r"explicit model load / unload is not allowed: .* is off"):
+            await repository.load("off")
+
+    using(steps)
 
 
 def test_a_load_returns_once_this_gateway_knows_of_it() -> None:

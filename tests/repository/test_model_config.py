@@ -155,7 +155,11 @@ def test_the_configuration_as_json_is_what_the_file_says() -> None:
             "priority_levels": 3,
             "default_priority_level": 2,
             "preferred_batch_size": [4, 8],
-            "default_queue_policy": {"default_timeout_microseconds": 25_000},
+            "max_queue_delay_microseconds": 100,
+            "default_queue_policy": {
+                "default_timeout_microseconds": 25_000,
+                "allow_timeout_override": True,
+            },
         },
         "max_batch_size": 8,
         "response_cache": {"enable": True},

@@ -20,6 +20,7 @@ from mainspring.messages.repository import (
 from mainspring.repository import requests
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.layout import FoundModel
+from mainspring.repository.model_config import ModelConfig
 from mainspring.repository.reconciler import Reconciler
 from mainspring.repository.requests import Requests
 from mainspring.repository.scanner import Scanner
@@ -31,6 +32,13 @@ class FakeScanner:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.overrides: dict[str, ModelConfig] = {}
+
+    def override(self, name: str, config: ModelConfig | None) -> ModelConfig | None:
+        former = self.overrides.pop(name, None)
+        if config is not None:
+            self.overrides[name] = config
+        return former
 
     async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
         self._world.look()
@@ -47,12 +55,19 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def ask(world: World, question: Question, mode: str = "explicit", *, helps: bool = True) -> object:
+def ask(
+    world: World,
+    question: Question,
+    mode: str = "explicit",
+    *,
+    helps: bool = True,
+    scanner: FakeScanner | None = None,
+) -> object:
     """Ask, while the world does what is to be done; without ``helps`` no worker ever prepares anything."""
 
     async def run() -> object:
-        scanner = cast(Scanner, FakeScanner(world))
-        asked = Requests(RepositoryConfig(mode=mode), world.reconciler, scanner, lambda: None)
+        used = cast(Scanner, scanner or FakeScanner(world))
+        asked = Requests(RepositoryConfig(mode=mode), world.reconciler, used, lambda: None)
         answering = asyncio.create_task(asked.answer(question))
         while not answering.done():
             if world.reconciler.cluster.known:
@@ -87,6 +102,26 @@ def test_a_model_that_can_not_be_loaded_says_why(world: World) -> None:
     assert reason is Reason.BAD_INPUT
     assert detail == f"model 'bad' can't be loaded: version 1: {BROKEN}"
     assert refusal(ask(world, LoadModel("none")))[0] is Reason.UNKNOWN_MODEL
+
+
+def test_a_configuration_counts_until_the_next_load_and_not_if_it_can_not_be_served(world: World) -> None:
+    scanner = FakeScanner(world)
+    four, two = (ModelConfig(max_batch_size=size) for size in (4, 2))
+    assert isinstance(ask(world, LoadModel("net", '{"max_batch_size": 4}'), scanner=scanner), Changed)
+    assert scanner.overrides == {"net": four}
+    reason, detail = refusal(ask(world, LoadModel("net", '{"max_batch_size": "a"}'), scanner=scanner))
+    assert reason is Reason.BAD_INPUT
+    assert "the parameter config: line 1: max_batch_size must be a whole number" in detail
+    assert scanner.overrides == {"net": four}
+    assert isinstance(ask(world, LoadModel("net", '{"max_batch_size": 2}'), scanner=scanner), Changed)
+    assert scanner.overrides == {"net": two}
+    assert isinstance(ask(world, LoadModel("net"), scanner=scanner), Changed)
+    assert scanner.overrides == {}
+    assert refusal(ask(world, LoadModel("bad", "{}"), scanner=scanner))[0] is Reason.BAD_INPUT
+    assert scanner.overrides == {}
+    ask(world, LoadModel("net", '{"max_batch_size": 2}'), scanner=scanner)
+    ask(world, UnloadModel("net"), scanner=scanner)
+    assert scanner.overrides == {}
 
 
 def test_files_that_never_settle_are_not_loaded(world: World) -> None:

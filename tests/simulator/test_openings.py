@@ -130,7 +130,7 @@ def refused(outcome: Outcome) -> bool:
     return outcome.reason in (Reason.DEADLINE_UNREACHABLE, Reason.MODEL_NOT_READY, Reason.NO_WORKER)
 
 
-@pytest.mark.parametrize("policy", ["mainspring", "clockwork", "edf", "fifo"])
+@pytest.mark.parametrize("policy", policy_names())
 @pytest.mark.parametrize("seed", range(3))
 def test_no_accepted_request_is_late_for_a_newcomer(seed: int, policy: str) -> None:
     config = msgspec.structs.replace(CONFIG, policy=policy)
@@ -142,6 +142,21 @@ def test_no_accepted_request_is_late_for_a_newcomer(seed: int, policy: str) -> N
     # Once for each of two executables, whatever number of models shares it.
     assert len(opens) == 2 * len(cluster.simulation.workers)
     cluster.check_ready(cluster.new)
+
+
+@pytest.mark.parametrize("policy", ["nexus", "symphony"])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_policies_that_wait_for_a_worker_or_an_instant_lose_nothing_by_openings(
+    policy: str, workers: int
+) -> None:
+    config = msgspec.structs.replace(CONFIG, policy=policy)
+    missed = [0, 0]
+    for seed in range(4):
+        for index, open_ns in enumerate([OPEN_NS, 0]):
+            cluster = Newcomers(seed, config=config, workers=workers, load=0.35, open_ns=open_ns)
+            cluster.run()
+            missed[index] += len(cluster.missed())
+    assert missed[0] <= missed[1]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -66,7 +66,7 @@ def test_a_socket_that_a_killed_process_left_is_put_away(tmp_path: Path) -> None
 def test_a_file_of_somebody_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "controller.sock"
     path.write_text("mine")
-    with pytest.raises(OSError, match="no socket"):
+    with pytest.raises(OSError, match="is not a socket"):
         Server(f"unix://{path}")
     assert path.read_text() == "mine"
 

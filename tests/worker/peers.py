@@ -15,7 +15,15 @@ from mainspring.experiments.blocking import Client, Server
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
-from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.messages.model import (
+    PAGE_BYTES,
+    ModelSpec,
+    OpenDim,
+    Profile,
+    Symbol,
+    TensorSpec,
+    Term,
+)
 from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.server import run
@@ -72,6 +80,7 @@ def infer(
     batch_size: int | None = None,
     model: str = "m",
     window: tuple[int, int] | None = None,
+    sizes: tuple[int, ...] = (),
 ) -> Infer:
     """An Infer for worker ``w``; each request has one row unless ``rows`` says otherwise."""
     rows = rows or tuple(1 for _ in request_ids)
@@ -79,7 +88,19 @@ def infer(
     cold = tuple(False for _ in request_ids)
     size = batch_size or sum(rows)
     return Infer(
-        action_id, "w", model, size, request_ids, rows, cold, earliest_ns, latest_ns, earliest_ns, MS
+        *(action_id, "w", model, size, request_ids, rows, cold, earliest_ns, latest_ns, earliest_ns, MS),
+        sizes=sizes,
+    )
+
+
+def spec_of_lengths(name: str = "m") -> ModelSpec:
+    """A model of three floats at each of up to 64 places in, and one more place of two out."""
+    length, longer = OpenDim(0, (Term(0),)), OpenDim(0, (Term(0, plus=1),))
+    return msgspec.structs.replace(
+        spec(name),
+        inputs=(TensorSpec("x", "float32", (64, 3), (length,)),),
+        outputs=(TensorSpec("y", "float32", (65, 2), (longer,)),),
+        symbols=(Symbol("seq", (16, 32, 64), least=2),),
     )
 
 

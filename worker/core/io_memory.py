@@ -19,13 +19,16 @@ def align(size: int) -> int:
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def slot_layout(model: ModelSpec, batch_size: int) -> SlotLayout:
-    """Lay a batch out; raise `ValueError` for a dtype or a shape that no slot could hold."""
+def slot_layout(model: ModelSpec, batch_size: int, sizes: tuple[int, ...] = ()) -> SlotLayout:
+    """Lay a batch out; raise `ValueError` for a dtype or a shape that no slot could hold.
+
+    ``sizes`` has one size of each symbol; without, shapes are those at the limits.
+    """
     cursor = 0
     starts: list[int] = []
     for tensor in (*model.inputs, *model.outputs):
         starts.append(cursor)
-        cursor += align(batch_size * _row_bytes(tensor))
+        cursor += align(batch_size * _row_bytes(tensor.at(sizes) if sizes else tensor))
     split = len(model.inputs)
     return SlotLayout(tuple(starts[:split]), tuple(starts[split:]), max(cursor, ALIGNMENT_BYTES))
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+import msgspec
+
 from mainspring.messages.actions import Infer, Load, Open, Prepare
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
@@ -121,6 +123,22 @@ class PreparedModel:
             )
         self.model = model
         self.layouts: dict[int, SlotLayout] = {size: slot_layout(model, size) for size in sizes}
+        """By batch size; of a model with symbols at their limits."""
+        self._bucket_bytes: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def place(self, action: Infer) -> tuple[SlotLayout, int]:
+        """Return where the tensors of an Infer without a fault go, and the bytes of its slot.
+
+        Of a model with symbols the tensors have exactly the action's sizes, and the slot is its bucket's.
+        """
+        if not action.sizes:
+            layout = self.layouts[action.batch_size]
+            return layout, layout.size
+        bucket = self.model.bucket_of(action.sizes)
+        key = (action.batch_size, bucket)
+        if key not in self._bucket_bytes:
+            self._bucket_bytes[key] = slot_layout(self.model, action.batch_size, bucket).size
+        return slot_layout(self.model, action.batch_size, action.sizes), self._bucket_bytes[key]
 
     def infer_fault(self, action: Infer) -> Ending | None:
         """Why the Infer can never begin, or None."""
@@ -129,6 +147,10 @@ class PreparedModel:
         if action.batch_size not in self.layouts:
             sizes = self.model.batch_sizes
             return Status.BAD_ACTION, f"batch size {action.batch_size} is none of {action.model}'s {sizes}"
+        try:
+            self.model.bucket_of(action.sizes)
+        except ValueError as error:
+            return Status.BAD_ACTION, f"sizes of {action.model}: {error}"
         ids, rows = action.request_ids, action.rows
         if not ids or len(set(ids)) != len(ids):
             return Status.BAD_ACTION, "request ids must be at least one, each named once"
@@ -155,6 +177,20 @@ class Residency:
     def find(self, name: str) -> PreparedModel | None:
         """A prepared model, or None."""
         return self._prepared.get(name)
+
+    def resolved(self, action: Infer) -> Infer:
+        """Return an Infer of a bucket, such as ``bert@128``, as one of the prepared model.
+
+        Without sizes of its own it is of the bucket's ceilings.
+        """
+        name, at, bucket = action.model.rpartition("@")
+        if not at or action.model in self._prepared or name not in self._prepared:
+            return action
+        ceilings = bucket.split("x")
+        if not bucket.replace("x", "0").isdecimal() or "" in ceilings:
+            return action
+        sizes = action.sizes or tuple([int(each) for each in ceilings])
+        return msgspec.structs.replace(action, model=name, sizes=sizes)
 
     def is_resident(self, name: str) -> bool:
         """Whether the model's weights are all in its pages."""

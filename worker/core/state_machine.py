@@ -16,6 +16,10 @@ How to drive it::
 
 * After ``submit``, ``input_arrived`` and ``finish`` call ``wake_ns`` again for **every** idle executor: a
   LOAD that finishes makes an INFER ready. ``begin`` may be called at any time; too early is harmless.
+* While EXEC runs an Infer, ``stage`` may take the next one out of the queue, so that the driver can prepare
+  it. It has not begun: after ``finish`` either ``begin_staged`` follows, inside its window, or ``begin``, for
+  which it is back in the queue. ``unstage`` puts it back earlier: before ``stop`` and ``abandon``, when its
+  latest instant has passed, and when it is ``outranked``.
 * Executors: ``EXEC`` runs Infer and Open, ``LOAD`` runs Load, ``PREPARE`` runs Prepare; each one job at a
   time. Unload and Release are bookkeeping and take effect in ``submit``.
 * An Infer begins once it heads its queue (order: ``(earliest_ns, action_id)``), its model is resident and
@@ -51,6 +55,8 @@ class WorkerCore:
         self._pending: dict[int, Pending] = {}
         self._queues = {executor: WindowQueue() for executor in Executor}
         self._running: dict[Executor, Job] = {}
+        self._staged: Pending | None = None
+        """The Infer that EXEC runs next; it is in no queue."""
         self._abandoned: set[Executor] = set()
         self._unsent: dict[int, Slot] = {}
         self._submitted = RecentIds()
@@ -105,6 +111,8 @@ class WorkerCore:
         """
         if executor in self._running:
             return Begun(None, [])
+        if executor is Executor.EXEC:
+            self.unstage()
         queue = self._queues[executor]
         results = self._expired(executor, now_ns)
         while (head := queue.head()) is not None and head[0] <= now_ns:
@@ -173,6 +181,64 @@ class WorkerCore:
         """Free the IO memory of an Infer that ended OK (abandoned or not): ``job.io.slot``."""
         self.io.free(self._unsent.pop(slot.offset))
 
+    # --- the next INFER, while one runs ---
+
+    def stage(self, now_ns: int) -> Job | None:
+        """Take the next Infer out of EXEC's queue, if it could begin now but for the one that runs.
+
+        None while one is staged, while EXEC runs no Infer, and if the head of its queue is not ready. The
+        job's ``begin_ns`` means nothing: it has not begun.
+        """
+        running, queue = self._running.get(Executor.EXEC), self._queues[Executor.EXEC]
+        head = queue.head()
+        if self._staged is not None or head is None or head[0] > now_ns:
+            return None
+        if running is None or not isinstance(running.action, Infer):
+            return None
+        pending = self._pending[head[1]]
+        action = pending.action
+        if not isinstance(action, Infer) or action.latest_ns < now_ns or not self._ready(pending):
+            return None
+        queue.remove(head[1])
+        self._staged = pending
+        return self._job(pending, 0)
+
+    def unstage(self) -> None:
+        """Put the staged Infer, if there is one, back into its queue."""
+        pending, self._staged = self._staged, None
+        if pending is not None:
+            self._push(pending)
+
+    def begin_staged(self, begin_ns: int) -> None:
+        """Note that EXEC, which runs nothing, has begun the staged Infer at an instant inside its window.
+
+        Raises `ValueError` if none is staged, if EXEC runs a job, or outside the window.
+        """
+        pending = self._staged
+        if pending is None or Executor.EXEC in self._running:
+            raise ValueError(f"EXEC can't begin {pending}: it runs {self._running.get(Executor.EXEC)}")
+        action = pending.action
+        assert isinstance(action, Infer), f"{action} is staged"
+        if not action.earliest_ns <= begin_ns <= action.latest_ns:
+            raise ValueError(f"{begin_ns} is outside the window of {action}")
+        # In this order, so that no other thread ever reads `quiet` between the two.
+        self._start(pending, begin_ns)
+        self._staged = None
+
+    @property
+    def staged(self) -> Infer | None:
+        """The staged Infer."""
+        action = None if self._staged is None else self._staged.action
+        return action if isinstance(action, Infer) else None
+
+    @property
+    def outranked(self) -> bool:
+        """Whether an action waits that precedes the staged one."""
+        staged, head = self.staged, self._queues[Executor.EXEC].head()
+        if staged is None or head is None:
+            return False
+        return head[0] < staged.earliest_ns or (head[0] == staged.earliest_ns and head[1] < staged.action_id)
+
     # --- the end ---
 
     def stop(self, now_ns: int) -> list[Result]:
@@ -208,8 +274,9 @@ class WorkerCore:
 
     @property
     def quiet(self) -> bool:
-        """Whether neither EXEC nor LOAD runs a job."""
-        return Executor.EXEC not in self._running and Executor.LOAD not in self._running
+        """Whether neither EXEC nor LOAD runs a job, and none is staged for EXEC."""
+        running = self._running
+        return Executor.EXEC not in running and Executor.LOAD not in running and self._staged is None
 
     # --- what it holds ---
 
@@ -237,6 +304,7 @@ class WorkerCore:
         self.residency.validate(pins)
         self.io.validate()
         queued = sum(len(queue) for queue in self._queues.values())
+        queued += self._staged is not None
         assert queued == len(self._pending), f"{queued} actions queued, {len(self._pending)} pending"
         infer, load = self._running.get(Executor.EXEC), self._running.get(Executor.LOAD)
         if infer is not None and isinstance(infer.action, Open):
@@ -266,16 +334,17 @@ class WorkerCore:
                 return self._accept_infer(action)
 
     def _accept_infer(self, action: Infer) -> Ending | None:
+        action = self.residency.resolved(action)
         prepared = self.residency.find(action.model)
         if prepared is None:
             return Status.NOT_PREPARED, f"model {action.model} is not prepared"
         fault = prepared.infer_fault(action)
         if fault is not None:
             return fault
-        layout = prepared.layouts[action.batch_size]
-        slot = self.io.allocate(layout.size)
+        layout, size = prepared.place(action)
+        slot = self.io.allocate(size)
         if slot is None:
-            return Status.NO_IO_MEMORY, f"no {layout.size} bytes of IO memory in one piece are free"
+            return Status.NO_IO_MEMORY, f"no {size} bytes of IO memory in one piece are free"
         fault = self._enqueue(Executor.EXEC, action, Reservation(slot, layout))
         if fault is not None:
             self.io.free(slot)
@@ -287,13 +356,18 @@ class WorkerCore:
         queue = self._queues[executor]
         if len(queue) >= QUEUE_LIMITS[executor]:
             return Status.BAD_ACTION, f"{len(queue)} actions wait for executor {executor} already"
+        pending = Pending(executor, action, io)
+        self._push(pending)
+        self._pending[action.action_id] = pending
+        self.residency.pin(model_name(action))
+        return None
+
+    def _push(self, pending: Pending) -> None:
+        action, queue = pending.action, self._queues[pending.executor]
         if isinstance(action, Prepare):
             queue.push(action.action_id, 0, None)
         else:
             queue.push(action.action_id, action.earliest_ns, action.latest_ns)
-        self._pending[action.action_id] = Pending(executor, action, io)
-        self.residency.pin(model_name(action))
-        return None
 
     def _ready(self, pending: Pending) -> bool:
         """Whether the action needs nothing but time to begin or to be refused."""
@@ -316,6 +390,11 @@ class WorkerCore:
         del self._pending[action.action_id]
         if isinstance(action, Load):
             self.residency.pages.acquire(action.model, action.pages)
+        job = self._running[pending.executor] = self._job(pending, now_ns)
+        return job
+
+    def _job(self, pending: Pending, now_ns: int) -> Job:
+        action = pending.action
         if isinstance(action, Prepare):
             model = action.model
         elif isinstance(action, Open):
@@ -326,9 +405,7 @@ class WorkerCore:
             prepared = self.residency.find(action.model)
             assert prepared is not None, f"{action} was accepted, so its model is prepared and pinned"
             model = prepared.model
-        job = Job(action, model, now_ns, pending.io, pending.inputs_ns)
-        self._running[pending.executor] = job
-        return job
+        return Job(action, model, now_ns, pending.io, pending.inputs_ns)
 
     def _settle(self, job: Job, status: Status, abandoned: bool) -> None:
         """Apply a job's end to what the worker holds."""

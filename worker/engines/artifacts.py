@@ -15,6 +15,7 @@ import math
 import os
 from collections import deque
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,8 @@ from mainspring.worker.engine import EngineError
 
 State = tuple[int, int, int, int]
 _CHUNK_BYTES = 4 << 20
+_READ_BYTES = 16 << 20
+"""Of a file that is read into memory, how much is read and hashed at a time."""
 _REMEMBERED = 65_536
 """Most states that are remembered as right; a forgotten one, the oldest, is hashed again if it returns."""
 INTERVAL_NS = 1_000_000_000
@@ -93,10 +96,27 @@ class Integrity:
             digest.update(chunk)
             offset += len(chunk)
         if digest.hexdigest() != expected:
-            raise EngineError(f"{path} was altered after it was compiled; {remedy}")
+            raise altered(path, remedy)
         if len(self._right) >= _REMEMBERED:
             del self._right[next(iter(self._right))]
         self._right[known] = None
+
+
+def read_weights(path: Path, expected: str, remedy: str, memory: memoryview) -> None:
+    """Fill the memory from a file; raise `EngineError`, with ``remedy``, unless its SHA-256 is right."""
+    digest, offset = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while count := file.readinto(part := memory[offset : offset + _READ_BYTES]):
+            digest.update(part[:count])
+            offset += count
+    if offset < len(memory) or digest.hexdigest() != expected:
+        raise altered(path, remedy)
+
+
+def altered(path: object, remedy: str) -> EngineError:
+    """Return the error for a file that is not what the manifest says."""
+    return EngineError(f"{path} was altered after it was compiled; {remedy}")
 
 
 def _state(file: int) -> State:

@@ -28,7 +28,7 @@ from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.core.jobs import Reservation
-from mainspring.worker.engine import EngineError
+from mainspring.worker.engine import EngineError, Staged
 from mainspring.worker.engines.artifacts import Integrity, check_artifact
 from mainspring.worker.engines.memory import MappedFile, allocate
 
@@ -41,10 +41,32 @@ Pages = tuple[int, ...]
 
 
 class Bound(Protocol):
-    """A model with its weights at their addresses; one thread at a time runs it."""
+    """A model with its weights at their addresses; one thread runs it, while another stages the next run."""
 
-    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails."""
+    def run(
+        self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int], sizes: tuple[int, ...] = ()
+    ) -> None:
+        """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails.
+
+        ``sizes`` has one size of each symbol.
+        """
+
+    def stage(
+        self,
+        batch_size: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        sizes: tuple[int, ...] = (),
+        *,
+        spare: bool,
+    ) -> Callable[[], None] | None:
+        """Return what runs the batch as `run` does; ``spare`` if what `run` uses may be in use then.
+
+        None if it needs a spare that has not been made.
+        """
+
+    def make_spare(self) -> None:
+        """Make what `stage` needs to prepare a run of this model while this model runs."""
 
 
 class Plan(Protocol):
@@ -125,6 +147,22 @@ class _Prepared:
         if self.mapped is not None:
             self.mapped.close()
         os.close(self.weights)
+
+
+class _StagedRun:
+    """A batch whose slot is bound (`mainspring.worker.engine.Staged`)."""
+
+    __slots__ = ("_run", "spare")
+
+    def __init__(self, run: Callable[[], None], spare: bool) -> None:
+        self._run = run
+        self.spare = spare
+
+    def run(self) -> int:
+        """Compute."""
+        begin_ns = time.monotonic_ns()
+        self._run()
+        return time.monotonic_ns() - begin_ns
 
 
 class CpuEngine:
@@ -209,18 +247,36 @@ class CpuEngine:
     def execute(self, action: Infer, io: Reservation) -> int:
         """Run the bound model; only the addresses of inputs and outputs are set."""
         bound = self._bound[action.model]
-        start = self._io_base + io.slot.offset
-        inputs = [start + offset for offset in io.layout.inputs]
-        outputs = [start + offset for offset in io.layout.outputs]
+        inputs, outputs = self._addresses(io)
         begin_ns = time.monotonic_ns()
-        bound.run(action.batch_size, inputs, outputs)
+        bound.run(action.batch_size, inputs, outputs, action.sizes)
         return time.monotonic_ns() - begin_ns
+
+    def stage(self, action: Infer, io: Reservation, running: Infer, ahead: Staged | None) -> Staged | None:
+        """See `mainspring.worker.engine.Stages`: set the addresses in a binding that is not running."""
+        bound = self._bound[action.model]
+        spare = bound is self._bound[running.model] and not (isinstance(ahead, _StagedRun) and ahead.spare)
+        run = bound.stage(action.batch_size, *self._addresses(io), action.sizes, spare=spare)
+        return None if run is None else _StagedRun(run, spare)
+
+    def make_spare(self, name: str) -> None:
+        """See `mainspring.worker.engine.Stages`: bind the weights a second time."""
+        bound = self._bound.get(name)
+        if bound is not None:
+            bound.make_spare()
 
     def close(self) -> None:
         """Close all files and executables."""
         self._bound.clear()
         for name in list(self._prepared):
             self.release(name)
+
+    def _addresses(self, io: Reservation) -> tuple[list[int], list[int]]:
+        """Return where a slot's inputs and outputs are."""
+        start = self._io_base + io.slot.offset
+        return [start + offset for offset in io.layout.inputs], [
+            start + offset for offset in io.layout.outputs
+        ]
 
     def _open(self, manifest: Manifest) -> Program:
         opener = self._openers.get(manifest.engine)

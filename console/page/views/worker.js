@@ -6,7 +6,7 @@ import { Cursor } from "../parts/cursor.js";
 import { happeningPanel } from "../parts/happenings.js";
 import { COMMANDS, commandPanel } from "../parts/commands.js";
 import { tint } from "../palette.js";
-import { count, ms, ns, plural, stamp, whole } from "../text.js";
+import { bytes, count, ms, ns, plural, stamp, whole, words } from "../text.js";
 import { errors } from "./workers.js";
 
 const SECONDS = 300;
@@ -54,6 +54,38 @@ function errorPanel(kind, key, cursor) {
   };
 }
 
+/** What its GPU says of itself; `draw(null)` where it has none, or of a recorded run, which has no word of it. */
+export function gpuPanel() {
+  const names = ["SM clock", "Held down by", "Temperature", "Power", "Memory taken", "Xid errors", "Uncorrectable errors", "Remapped rows", "Without graph"];
+  const values = names.map(() => el("dd"));
+  const places = names.map((text, at) => el("div", {}, el("dt", {}, text), values[at]));
+  const notes = el("ul.notes");
+  const root = panel("GPU");
+  root.append(el("dl.figures.gpu", {}, ...places), notes);
+  return {
+    root,
+    draw(gpu) {
+      root.hidden = gpu === null;
+      if (gpu === null) return;
+      const known = (value, text) => (value === null ? null : text(value));
+      const shown = [
+        known(gpu.clock_mhz, (mhz) => `${count(Math.round(mhz))} MHz`),
+        gpu.clock_mhz === null ? null : gpu.throttled.map((one) => words(one)).join(", ") || "nothing",
+        known(gpu.temperature_c, (celsius) => `${Math.round(celsius)} °C`),
+        known(gpu.power_w, (watts) => `${Math.round(watts)} W`),
+        known(gpu.memory_used_bytes, bytes),
+        ...[gpu.xid_errors, gpu.uncorrected_errors, gpu.remapped_rows, gpu.without_graph].map((value) => known(value, count)),
+      ];
+      shown.forEach((text, at) => {
+        places[at].hidden = text === null;
+        write(values[at], text ?? "");
+      });
+      notes.hidden = gpu.notes.length === 0;
+      keyed(notes, gpu.notes, (one) => one, (one) => el("li", {}, one), () => {});
+    },
+  };
+}
+
 /** The view of the worker called `name`. */
 export function worker(root, name, app) {
   const to = encodeURIComponent(name);
@@ -68,6 +100,7 @@ export function worker(root, name, app) {
   const infers = errorPanel("EXEC", "infer_worst_ms", cursor);
   const loads = errorPanel("LOAD", "load_worst_ms", cursor);
   const happened = happeningPanel("What happened to it");
+  const gpu = gpuPanel();
   const operate = actions(name);
   const resident = el("ul.chips");
   const none = el("p.empty", {}, "Nothing is resident there.");
@@ -76,7 +109,7 @@ export function worker(root, name, app) {
   root.append(el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/cluster" }, "Cluster")),
     el("div.head", {}, el("h1.break", {}, name), kind, state,
       el("span.end.row", {}, el("a", { href: `#/memory/${to}` }, "Memory"), el("a", { href: `#/schedule/${to}` }, "Schedule"))),
-    verdict, el("section.panel", { "aria-label": "Now" }, figures), el("div.two.even", {}, loads.root, infers.root), operate.root, happened.root, residents);
+    verdict, el("section.panel", { "aria-label": "Now" }, figures), gpu.root, el("div.two.even", {}, loads.root, infers.root), operate.root, happened.root, residents);
 
   return {
     title: name,
@@ -94,6 +127,7 @@ export function worker(root, name, app) {
       const failed = Object.entries(picture.failed).map(([what, number]) => `${what.replaceAll("_", " ")} ×${count(number)}`).join(", ");
       [whole(picture.exec_busy), whole(picture.load_busy), `${count(used)} of ${count(picture.pages)}`, `${count(picture.resident)} of ${count(picture.prepared)}`, count(picture.outstanding), failed || "–"]
         .forEach((text, at) => write(values[at], text));
+      gpu.draw(data.gpu);
       infers.draw(data, now, picture.infer_error_p99_us, norm.infer_error_us);
       loads.draw(data, now, picture.load_error_p99_us, norm.load_error_us);
       happened.draw(data.happenings, now);

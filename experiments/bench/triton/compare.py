@@ -258,7 +258,7 @@ def main(
                 rate_hz,
             )
             turns += found
-            # The same rates for all: one core is no faster for more models.
+            # The same rates for all: one core is not faster for more models.
             rate_hz = rate_hz or saturations[str(number)]["triton"]
     except Unavailable as why:
         typer.echo(f"skipped: {why}")

@@ -13,9 +13,18 @@ import msgspec
 import typer
 
 from mainspring.compiler.artifact.errors import CompileError, StoreError
-from mainspring.experiments.gpu_check.bundle.contents import Bundle, BundleError, number_of
+from mainspring.compiler.artifact.plan import arch_number
+from mainspring.experiments.gpu_check.bundle.contents import Bundle, BundleError
 from mainspring.experiments.gpu_check.bundle.making import compile_models, fill, targets_of
-from mainspring.experiments.gpu_check.bundle.packages import NUMPY, PYTHONS, Files, own_files, package_files
+from mainspring.experiments.gpu_check.bundle.packages import (
+    MONITOR,
+    NUMPY,
+    PYTHONS,
+    Files,
+    monitor_files,
+    own_files,
+    package_files,
+)
 from mainspring.experiments.gpu_check.bundle.packing import MOST_BYTES, pack
 from mainspring.experiments.gpu_check.bundle.runner import BUNDLE, OWN, SITE
 from mainspring.experiments.gpu_check.bundle.runner import NUMPY as NUMPY_FOLDER
@@ -32,7 +41,9 @@ ROWS = 25_088
 def collect(folder: Path, pythons: list[str], wheels: Path) -> Files:
     """Return all files of an archive, by their paths in it."""
     files = {f"{OWN}/{path}": content for path, content in own_files().items()}
+    monitor = monitor_files(wheels)
     for python in pythons:
+        files |= {f"{SITE}/{python}/{path}": content for path, content in monitor.items()}
         for package, found in package_files(python, wheels):
             kind = NUMPY_FOLDER if package == NUMPY else SITE
             files |= {f"{kind}/{python}/{path}": content for path, content in found.items()}
@@ -60,8 +71,7 @@ def chosen(names: list[str], sizes: str, large_rows: int) -> Settings:
     shape = (large_rows, settings.large_shape[1])
     main = names[0] if names else settings.main
     steady = tuple(name for name in settings.steady if name in settings.architectures) or (main,)
-    # What the CPU's kernels give is what is wanted, and they compute in FP32 alone.
-    return msgspec.structs.replace(settings, large_shape=shape, main=main, steady=steady, precisions=())
+    return msgspec.structs.replace(settings, large_shape=shape, main=main, steady=steady)
 
 
 def main(
@@ -85,13 +95,15 @@ def main(
     """Write one archive with which gpu-check runs on a GPU machine without a network."""
     began_s = time.monotonic()
     pythons = python or list(PYTHONS)
-    archs = sorted({*(arch or ARCHS)}, key=number_of)
+    archs = sorted({*(arch or ARCHS)}, key=arch_number)
     try:
         targets = targets_of(work, chosen(model or [], sizes, large_rows), archs)
         jobs = compile_models(targets, _say)
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             bundle = fill(Path(scratch), targets, jobs, _say)
             files = collect(Path(scratch), pythons, work / "wheels")
+        if not any(path.endswith("/pynvml.py") for path in files):
+            _say(f"{MONITOR} can't be downloaded: clocks and throttling will not be read")
         about = carried(bundle, pythons)
         facts = {"carried": about, "pythons": pythons, "weights_bytes": bundle.weights_bytes}
         length = pack(files, facts, output, round(most_mib * 2**20))

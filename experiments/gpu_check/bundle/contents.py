@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import WeightTensor
+from mainspring.compiler.artifact.plan import arch_number
 from mainspring.experiments.gpu_check.references import Array, Batch
 from mainspring.experiments.gpu_check.settings import STORES, TVM, Settings
 from mainspring.messages.model import ModelSpec
@@ -45,6 +46,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     architectures: tuple[str, ...]
     batch_sizes: dict[str, tuple[int, ...]]
     """Of each of them."""
+    precisions: tuple[str, ...] = ()
+    """Of the main model, beside FP32."""
     large_shape: tuple[int, int]
     weights_bytes: int
     """Of all models, and of one more like the main one: what is drawn."""
@@ -76,7 +79,7 @@ def suitable(bundle: Bundle, arch: str) -> str:
     fitting = [each for each in bundle.archs if runs_code(each, arch)]
     if fitting:
         return fitting[-1]
-    if number_of(arch) < number_of(bundle.oldest_ptx):
+    if arch_number(arch) < arch_number(bundle.oldest_ptx):
         raise BundleError(
             f"this GPU is {arch}, and the bundle has machine code for {', '.join(bundle.archs)} and PTX for "
             f"{bundle.oldest_ptx} and newer: make one elsewhere with `make gpu-bundle "
@@ -94,7 +97,7 @@ def with_bundle(settings: Settings, folder: Path, bundle: Bundle, arch: str) -> 
         bundle=str(folder),
         arch=arch,
         engines=(TVM,),
-        precisions=(),
+        precisions=bundle.precisions if main == bundle.main else (),
         architectures=architectures,
         main=main,
         batch_sizes=bundle.batch_sizes[main],
@@ -206,8 +209,3 @@ def store_path(folder: Path, arch: str) -> Path:
 
 def _output_path(folder: Path, spec: ModelSpec, size: int, index: int) -> Path:
     return folder / "outputs" / f"{spec.name}-{size}-{index}.npy"
-
-
-def number_of(arch: str) -> int:
-    """Return an architecture's number: 90 for ``sm_90``."""
-    return int(arch.removeprefix("sm_").rstrip("af"))

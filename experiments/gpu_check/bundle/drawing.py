@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,14 +21,14 @@ MOST_THREADS = 4
 """Each holds the weights of one model."""
 
 
-def check_drawing(settings: Settings) -> list[Verdict]:
+def check_drawing(settings: Settings) -> Iterator[Verdict]:
     """Draw the weights of all models that are checked, and verify every file's hash."""
     began_s = time.monotonic()
     store = Store(settings.store(settings.engine))
     names = dict.fromkeys((settings.main, LARGE, *settings.architectures, *settings.steady))
     wanted = [name for name in names if name in store.names()]
     folder = Path(settings.bundle)
-    found: list[Verdict] = []
+    failures = 0
 
     def draw(name: str) -> Verdict | None:
         try:
@@ -38,12 +39,15 @@ def check_drawing(settings: Settings) -> list[Verdict]:
         return None
 
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
-        found += [verdict for verdict in threads.map(draw, wanted) if verdict is not None]
-    if settings.main in wanted and not found:
+        for verdict in threads.map(draw, wanted):
+            if verdict is not None:
+                failures += 1
+                yield verdict
+    if settings.main in wanted and not failures:
         put_variants(store, store, store.manifest(settings.main), [settings.second], 1)
-    took = f"{len(wanted) - len(found)} models in {time.monotonic() - began_s:.1f} s"
+    took = f"{len(wanted) - failures} models in {time.monotonic() - began_s:.1f} s"
     note = f"kernels for {settings.arch}"
-    return [told("weights drawn from the bundle's seeds", took, note), *found]
+    yield told("weights drawn from the bundle's seeds", took, note)
 
 
 def put_drawn(store: Store, manifest: Manifest, folder: Path) -> None:

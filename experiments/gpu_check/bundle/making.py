@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from mainspring.cli.profiling.lone_device import device_for
-from mainspring.compiler.artifact.manifest import CPU, Manifest
+from mainspring.compiler.artifact.manifest import CPU, FP32, Manifest
 from mainspring.compiler.artifact.plan import CUBIN, PTX, kernels_path, ptx_arch, read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.bundle.contents import (
@@ -30,7 +30,7 @@ from mainspring.experiments.gpu_check.bundle.contents import (
     write_draws,
 )
 from mainspring.experiments.gpu_check.bundle.drawing import redraw
-from mainspring.experiments.gpu_check.models import Job, compile_all, is_kept, jobs_of
+from mainspring.experiments.gpu_check.models import Job, compile_all, is_done, jobs_of
 from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, TVM, Settings
 from mainspring.experiments.gpu_check.variants import beside
 
@@ -61,7 +61,7 @@ def compile_models(targets: Sequence[Settings], say: Say) -> list[Job]:
     Raises `BundleError` for a model that can't be compiled.
     """
     jobs = jobs_of(targets[-1])
-    waiting = [job for job in jobs if not all(is_kept(each, job) for each in targets)]
+    waiting = [job for job in jobs if not all(is_done(each, job) for each in targets)]
     began_s = time.monotonic()
     say(f"{len(waiting)} of {len(jobs)} models have to be compiled")
     done, _, errors = compile_all(targets, waiting, float("inf"))
@@ -76,6 +76,9 @@ def fill(folder: Path, targets: Sequence[Settings], jobs: Sequence[Job], say: Sa
     began_s = time.monotonic()
     weights: dict[str, int] = {}
     for job in jobs:
+        if job.precision != FP32:
+            add_rounded(folder, targets, job)
+            continue
         weights[job.name] = add_model(folder, targets, job)
         say(f"{job.name}: outputs computed, {time.monotonic() - began_s:.0f} s")
     settings = targets[-1]
@@ -87,6 +90,7 @@ def fill(folder: Path, targets: Sequence[Settings], jobs: Sequence[Job], say: Sa
         smallest=min(settings.architectures, key=lambda name: weights[name]),
         architectures=settings.architectures,
         batch_sizes={job.name: job.batch_sizes for job in jobs},
+        precisions=settings.precisions,
         large_shape=settings.large_shape,
         weights_bytes=sum(weights.values()) + weights[settings.main],
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -111,14 +115,43 @@ def add_model(folder: Path, targets: Sequence[Settings], job: Job) -> int:
     with tempfile.TemporaryDirectory(dir=Path(targets[0].folder)) as scratch:
         store = beside(stores[0], Path(scratch), ["executables"])
         drawn = redraw(store, local, folder)
-        sizes = LARGE_SIZES if job.name == LARGE else targets[-1].few_sizes
-        add_outputs(folder, targets[0], store, drawn, sizes)
-    for each, source, manifest in zip(targets[1:], stores[1:], others, strict=True):
-        kernels = [CUBIN, PTX] if each is targets[-1] else [CUBIN]
-        target = Store(store_path(folder, each.arch))
-        copy_executable(source, manifest, target, kernels)
-        target.put_manifest(msgspec.structs.replace(manifest, weights_hash=drawn.weights_hash, profiles={}))
+        add_outputs(folder, targets[0], store, drawn, sizes_of(targets[-1], job))
+    for each in targets[1:]:
+        add_kernels(folder, targets, each, job, drawn.weights_hash)
     return local.weights_bytes
+
+
+def sizes_of(settings: Settings, job: Job) -> Sequence[int]:
+    """Return the batch sizes whose outputs are compared; of the main model also in other precisions."""
+    if job.name == LARGE:
+        return LARGE_SIZES
+    rounded = settings.precisions and job.name == settings.main
+    ends = (job.batch_sizes[0], job.batch_sizes[-1]) if rounded else ()
+    return tuple(dict.fromkeys((*settings.few_sizes, *ends)))
+
+
+def add_rounded(folder: Path, targets: Sequence[Settings], job: Job) -> None:
+    """Add a model of another precision: it has the weights of the main one, which is there, and its outputs.
+
+    Raises `BundleError` for kernels that take other weights.
+    """
+    for each in targets[1:]:
+        compiled = Store(each.store(TVM))
+        rounded, main = compiled.manifest(job.name), compiled.manifest(job.source)
+        if (rounded.weights_hash, rounded.tensors) != (main.weights_hash, main.tensors):
+            raise BundleError(f"{job.name}: its kernels for {each.arch} take other weights than FP32's")
+        drawn = Store(store_path(folder, each.arch)).manifest(job.source)
+        add_kernels(folder, targets, each, job, drawn.weights_hash)
+
+
+def add_kernels(
+    folder: Path, targets: Sequence[Settings], settings: Settings, job: Job, weights_hash: str
+) -> None:
+    """Add a model as compiled for one of the targets; PTX of the last is for newer GPUs."""
+    source, target = Store(settings.store(TVM)), Store(store_path(folder, settings.arch))
+    manifest = source.manifest(job.name)
+    copy_executable(source, manifest, target, [CUBIN, PTX] if settings is targets[-1] else [CUBIN])
+    target.put_manifest(msgspec.structs.replace(manifest, weights_hash=weights_hash, profiles={}))
 
 
 def add_outputs(
@@ -133,7 +166,7 @@ def add_outputs(
         for size in sizes:
             outputs = device.run(spec, size, draw_rows(spec, size))
             if not all(np.isfinite(array).all() for array in outputs if array.dtype.kind == "f"):
-                raise BundleError(f"{spec.name} gives outputs that are no numbers with drawn weights")
+                raise BundleError(f"{spec.name} gives outputs that are not numbers with drawn weights")
             write_batch(folder, spec, size, outputs)
 
 

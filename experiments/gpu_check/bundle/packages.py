@@ -27,6 +27,11 @@ PACKAGES = (
     *("typer", "annotated-doc", "shellingham", "rich", "markdown-it-py", "mdurl", "pygments"),
     *("pydantic", "pydantic_core", "annotated-types", "typing-inspection", "typing_extensions"),
 )
+MONITOR, MONITOR_VERSION = "nvidia-ml-py", "13.615.71"
+"""NVML for Python, which clocks and throttling are read with: 60 KB for any Python, under the BSD licence.
+
+It need not be installed here, and is left out where it can't be downloaded.
+"""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 _LEFT_OUT = {"__pycache__", "tests", "f2py", "testing"}
 """Folders that nothing here imports."""
@@ -59,7 +64,15 @@ def package_files(python: str, wheels: Path) -> Iterator[tuple[str, Files]]:
         yield from ((name, _installed(name)) for name in (*PACKAGES, NUMPY))
         return
     for name in (*PACKAGES, NUMPY):
-        yield name, _in_wheel(_wheel(name, python, wheels / python))
+        yield name, _in_wheel(_wheel(name, metadata.version(name), python, wheels / python))
+
+
+def monitor_files(wheels: Path) -> Files:
+    """Return the files of `MONITOR`; none where it can't be downloaded."""
+    try:
+        return _in_wheel(_wheel(MONITOR, MONITOR_VERSION, HERE, wheels / "any"))
+    except BundleError:
+        return {}
 
 
 def _installed(name: str) -> Files:
@@ -74,9 +87,8 @@ def _installed(name: str) -> Files:
     }
 
 
-def _wheel(name: str, python: str, folder: Path) -> Path:
-    """Return the wheel of the installed version, downloaded unless that was done."""
-    version = metadata.version(name)
+def _wheel(name: str, version: str, python: str, folder: Path) -> Path:
+    """Return the wheel of a version, downloaded unless that was done."""
     pattern = f"{name.replace('-', '_')}-{version}-*.whl"
     found = sorted(folder.glob(pattern))
     if found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from mainspring.compiler.artifact.gpu import Attributes
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 
@@ -48,10 +49,10 @@ def count_devices() -> int:
     return 1
 
 
-def describe_device(device: int) -> tuple[str, str, str, int]:
+def describe_device(device: int) -> tuple[str, str, str, Attributes]:
     """See `Bindings`."""
     driver = open_device(device)
-    return driver.name(), driver.bus_id(), driver.arch(), PROCESSORS
+    return driver.name(), driver.bus_id(), driver.arch(), Attributes(processors=PROCESSORS)
 
 
 @functools.cache

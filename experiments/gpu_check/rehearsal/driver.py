@@ -84,6 +84,7 @@ class FakeDriver:
 
     def memory(self) -> MemoryState:
         """See `Driver`."""
+        self._note("memory")
         used = sum(memory.nbytes for memory in self._memory.values())
         return MemoryState(self.total_bytes - used, self.total_bytes)
 

@@ -117,8 +117,9 @@ class Nexus(Policy):
                 self._homes[number] = names
         for name in worker.placements:
             model = self.state.cluster.models.get(name)
-            if model is not None and model.queue.dues:
-                self._line_up(model)
+            for bucket in [] if model is None else model.by_bucket:
+                if bucket.queue.dues:
+                    self._line_up(bucket)
 
     def on_alarm(self, now_ns: int) -> None:
         """End the epoch and plan for the rates that it had, or go on with the plan."""
@@ -149,7 +150,7 @@ class Nexus(Policy):
         for _ in range(len(turns.line)):
             placement = turns.line.popleft()
             number = placement.model.number
-            if not placement.model.queue.dues or worker.placements.get(placement.model.name) is not placement:
+            if not placement.model.queue.dues or not worker.has(placement):
                 del turns.waiting[number]
                 continue
             turns.line.append(placement)
@@ -168,7 +169,7 @@ class Nexus(Policy):
                 continue
             while turns.missing:
                 placement = turns.missing.pop(next(iter(turns.missing)))
-                if placement.loadable and turns.worker.placements.get(placement.model.name) is placement:
+                if placement.loadable and turns.worker.has(placement):
                     plan = plan_load(placement)
                     if plan is not None:
                         return plan
@@ -181,11 +182,11 @@ class Nexus(Policy):
         self.state.alarms.set(self._plan_ns, Alarm.POLICY)
 
     def _begin_plan(self, now_ns: int) -> None:
-        models = self.state.cluster.models
+        cluster = self.state.cluster
         sessions = self._sessions.end_epoch(self._smoothing, (now_ns - self._begun_ns) / self._epoch_ns)
         self._begun_ns = now_ns
-        sessions = [each for each in sessions if models.get(each.model.name) is each.model and each.slo_ns]
-        workers = [worker for worker in self.state.cluster.workers.values() if worker.open]
+        sessions = [each for each in sessions if cluster.serves(each.model) and each.slo_ns]
+        workers = [worker for worker in cluster.workers.values() if worker.open]
         self._planned = sessions
         self._planner = Planner(sessions, workers, self._homes, self._epoch_ns, self._headroom)
 

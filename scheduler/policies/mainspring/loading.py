@@ -162,10 +162,11 @@ class WorthLoads(DemandLoads):
         """
         model, price = placement.model, self._price
         loss = away * model_note(model).popularity * price.worth_each(model)
-        if model.queue.rows:
-            loss += price.worth(model, float(model.queue.rows))
-        if model.backlog:
-            loss += len(model.backlog)
+        for each in model.by_bucket:
+            if each.queue.rows:
+                loss += price.worth(each, float(each.queue.rows))
+            if each.backlog:
+                loss += len(each.backlog)
         return loss / max(1, len(model.usable))
 
 
@@ -204,7 +205,7 @@ class Replication:
         state, wanted = self._state, self._wanted
         while wanted and state.may_load_idly and now_ns >= self._paused_until_ns:
             model = wanted.pop(next(iter(wanted)))
-            if state.cluster.models.get(model.name) is not model or not model.usable:
+            if not state.cluster.serves(model) or not model.usable:
                 continue
             plan = self._plan(now_ns, model)
             if plan is not None:

@@ -184,7 +184,7 @@ class Mainspring(ReadyQueuePolicy):
         used for a while: they wait for as long as it takes, and nothing else would ever end that.
         """
         plan = plan_load(placement, victims=self._popularity.unpopular(placement))
-        if plan is None and (placement.model.backlog or placement.model.pinned):
+        if plan is None and (placement.model.waiting_idly or placement.model.pinned):
             return super().plan_idle_load(now_ns, placement)
         return plan
 

@@ -40,7 +40,7 @@ class Popularity:
             for each in self._state.cluster.models.values():
                 model_note(each).popularity *= factor
             self._epoch_ns, age = now_ns, 0.0
-        model_note(model).popularity += math.exp(age)
+        model_note(model.base).popularity += math.exp(age)
 
     def expected(self, within_ns: int) -> float:
         """Return the factor from `ModelNote.popularity` to the requests to expect within a time."""

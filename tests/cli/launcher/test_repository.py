@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
@@ -70,15 +73,21 @@ class Site:
         self.said: list[str] = []
 
     @contextmanager
-    def cluster(self, **repository: Any) -> Iterator[tuple[LocalCluster, Client]]:
-        gateway, controller, control, http = free_ports(4)
+    def cluster(self, *, compatibility: str = "", **repository: Any) -> Iterator[tuple[LocalCluster, Client]]:
+        gateway, controller, control, http, grpc = free_ports(5)
         self.address = f"tcp://127.0.0.1:{control}"
         self.http = f"http://127.0.0.1:{http}"
+        self.grpc = f"127.0.0.1:{grpc}"
         config = read_config(
             {
                 "cluster": {"run_dir": str(self.run_dir), "ready_timeout_s": 90, "log_level": "INFO"},
                 "worker": {"pages": 4, "io_bytes": 16 * MIB},
-                "gateway": {"address": f"tcp://127.0.0.1:{gateway}", "http_address": self.http},
+                "gateway": {
+                    "address": f"tcp://127.0.0.1:{gateway}",
+                    "http_address": self.http,
+                    "grpc_address": f"grpc://{self.grpc}",
+                    "compatibility": compatibility,
+                },
                 "controller": {"address": f"tcp://127.0.0.1:{controller}"},
                 "repository": {
                     "path": str(self.path),
@@ -310,8 +319,14 @@ def test_clients_load_and_unload_in_mode_explicit(site: Site, monkeypatch: pytes
             (control.load("broken"), Reason.BAD_INPUT, "version 1: .*not an ONNX model"),
             (control.load("nothing"), Reason.UNKNOWN_MODEL, "has no model 'nothing'"),
             (control.unload("nothing"), Reason.UNKNOWN_MODEL, "not loaded"),
-            (control.load("net", {"config": "{}"}), Reason.BAD_INPUT, "another configuration"),
-            (control.load("net", {"file:1/model.onnx": "x"}), Reason.BAD_INPUT, "other files|files than"),
+            (control.load("net", {"config": 1}), Reason.BAD_INPUT, "config is a text"),
+            (control.load("net", {"config": "{"}), Reason.BAD_INPUT, "config: it is no JSON"),
+            (control.load("net", {"what": "x"}), Reason.BAD_INPUT, "no parameter 'what'"),
+            (
+                control.load("net", {"file:1/model.onnx": "x"}),
+                Reason.BAD_INPUT,
+                "put them in the model's folder",
+            ),
             (control.unload("net", {"force": True}), Reason.BAD_INPUT, "no parameter 'force'"),
         ):
             with pytest.raises(RepositoryError, match=says) as caught:
@@ -359,3 +374,44 @@ def test_standard_clients_name_versions_and_load_models_over_http(site: Site) ->
         reply = site.post("/v2/models/square/infer", inputs=[{**tensor, "shape": [1, 2, 2]}])
         assert (reply["outputs"][0]["shape"], reply["outputs"][0]["data"]) == ([1, 2, 2], [2.0] * 4)
         assert reply["parameters"]["deadline_ns_left"] > 0, "it has the SLO of its configuration"
+
+
+def test_tritons_clients_load_models_with_configurations_of_their_own(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    configure(site.path, "net", "max_batch_size: 8")
+    with (
+        site.cluster(mode="explicit"),
+        tritonclient.http.InferenceServerClient(
+            site.http.removeprefix("http://"), network_timeout=60
+        ) as http,
+        tritonclient.grpc.InferenceServerClient(site.grpc) as grpc,
+    ):
+        http.load_model("net", config=json.dumps({"max_batch_size": 4, "response_cache": {"enable": True}}))
+        config = http.get_model_config("net")
+        assert (config["max_batch_size"], config["response_cache"]) == (4, {"enable": True})
+        grpc.load_model("net", config=json.dumps({**config, "max_batch_size": 2, "dynamic_batching": {}}))
+        assert grpc.get_model_config("net").config.max_batch_size == 2
+        wrong = json.dumps({"max_batch_size": 2, "input": [{"name": "x", "dims": [5]}]})
+        for client in (http, grpc):
+            with pytest.raises(InferenceServerException, match="can't be loaded: version 1: "):
+                client.load_model("net", config=wrong)
+            assert client.is_model_ready("net")
+            with pytest.raises(InferenceServerException, match="put them in the model's folder"):
+                client.load_model("net", config="{}", files={"file:1/model.onnx": b"model"})
+        assert http.get_model_config("net")["max_batch_size"] == 2
+        grpc.load_model("net")
+        assert http.get_model_config("net")["max_batch_size"] == 8
+
+
+def test_loading_that_is_off_is_unavailable_in_tritons_words(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    with (
+        site.cluster(compatibility="triton"),
+        tritonclient.http.InferenceServerClient(site.http[len("http://") :], network_timeout=60) as http,
+        tritonclient.grpc.InferenceServerClient(site.grpc) as grpc,
+    ):
+        for client, status in ((http, "503"), (grpc, "StatusCode.UNAVAILABLE")):
+            for change in (client.load_model, client.unload_model):
+                with pytest.raises(InferenceServerException, match="explicit model load / unload") as caught:
+                    change("net")
+                assert caught.value.status() == status

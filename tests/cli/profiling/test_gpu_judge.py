@@ -11,6 +11,7 @@ import pytest
 from mainspring.cli.profiling import gpu_judge
 from mainspring.cli.profiling.gpu_judge import GpuJudge, judge_for
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.gpu import Attributes, known_gpu
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choice import Contender, Judged
@@ -153,14 +154,18 @@ def test_kernels_are_timed_where_there_is_a_gpu_and_time(
         judge_for("auto", "cpu", None, store, "", tune_seconds=5)
     with pytest.raises(CompileError, match="those of tf32 are chosen by calculation"):
         judge_for("tvm", "cuda", None, store, "", "tf32", tune_seconds=5)
-    monkeypatch.setattr(gpu_judge, "find_devices", find(FoundDevice(0, "A100", "", "sm_80", 42)))
+    monkeypatch.setattr(
+        gpu_judge, "find_devices", find(FoundDevice(0, "A100", "", "sm_80", Attributes(42, 1_000_000)))
+    )
     with pytest.raises(CompileError, match=r"sm_90 can't be timed on this GPU, an sm_80"):
         judge_for("tvm", "cuda", "sm_90", store, "", tune_seconds=5)
+    # Its multiprocessors are its own: it may be a partition.
+    of_the_device = msgspec.structs.replace(known_gpu("sm_80"), processors=42, clock_mhz=1000)
     seconds = {}
     for engine, given in (("tvm", 5.0), ("auto", None), ("auto", 0.0)):
         target, _ = judge_for(engine, "cuda", None, store, "", tune_seconds=given)
         assert (target.arch, target.tuner and target.tuner.store) == ("sm_80", store)
-        assert target.processors == 42, "those of the device, which may be a partition"
+        assert target.described == of_the_device
         seconds[engine, given] = target.tuner and target.tuner.seconds
     assert seconds == {("tvm", 5.0): 5, ("auto", None): 60, ("auto", 0.0): 0}
     assert judge_for("tvm", "cuda", None, store, "")[0].tuner is None

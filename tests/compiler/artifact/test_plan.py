@@ -19,6 +19,7 @@ from mainspring.compiler.artifact.plan import (
     LaunchPlan,
     Operand,
     Plans,
+    arch_number,
     place,
     read_plans,
 )
@@ -64,7 +65,7 @@ def test_a_sound_plan_has_no_problems_and_survives_its_file() -> None:
     [
         (launch(changed(READS, offset=4)), r"bytes 4 to 36 of input 0, which has 32"),
         (launch(changed(READS, index=1)), r"input 1 is none of 1"),
-        (launch(changed(READS, shape=(2, 5))), r"32 bytes are no float32\[2, 5\]"),
+        (launch(changed(READS, shape=(2, 5))), r"32 bytes are not float32\[2, 5\]"),
         (launch(changed(MIDDLE, offset=64)), r"workspace offset 64 is not a multiple of 256"),
         (launch(changed(MIDDLE, offset=512)), r"bytes 512 to 536 of workspace 0"),
         (launch(changed(WEIGHT, writes=True)), r"it writes weights 0"),
@@ -110,3 +111,11 @@ def test_a_place_is_an_entry_of_the_table_and_the_bytes_from_its_address() -> No
     assert place(ADDRESSES_COUNT - 1, 5) < 1 << 64
     assert 8 * ADDRESSES_COUNT <= 64 << 10, "more than a device's constant memory"
     assert ADDRESSES_COUNT % ADDRESSES_AT_ONCE == 0, "the last launch would write beyond the table"
+
+
+@pytest.mark.parametrize(
+    ("arch", "number"),
+    [("sm_90", 90), ("sm_90a", 90), ("sm_120f", 120), ("compute_80", 80), ("h100", 0), ("", 0)],
+)
+def test_an_architecture_has_a_number(arch: str, number: int) -> None:
+    assert arch_number(arch) == number

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -11,6 +13,19 @@ import pytest
 from onnx import helper
 
 MakeNetwork = Callable[..., onnx.ModelProto]
+
+
+@contextmanager
+def copying_ahead() -> Iterator[None]:
+    """Have every sum of products in FP32 copy its slices ahead, in the tiles that the model chooses."""
+    from mainspring.compiler.tvm import build, schedules_cuda
+    from mainspring.compiler.tvm.tiles import choose
+
+    # What was compiled otherwise is kept for copies of the architecture.
+    build._architecture.cache_clear()
+    with mock.patch.object(schedules_cuda, "choose", lambda *sizes: choose(*sizes)._replace(ahead=True)):
+        yield
+    build._architecture.cache_clear()
 
 
 @pytest.fixture(scope="session")

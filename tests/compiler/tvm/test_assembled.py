@@ -6,18 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.compiler.artifact.manifest import CUDA, TVM
+from mainspring.compiler.artifact.gpu import known_gpu
+from mainspring.compiler.artifact.manifest import CUDA, FP16, FP32, PRECISIONS, TF32, TVM
 from mainspring.compiler.artifact.nvrtc import NvrtcMissing, Resources, header_folders, kernel_resources
 from mainspring.compiler.artifact.plan import SET_ADDRESSES, SOURCE
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
 from mainspring.experiments import kernel_resources as command
+from tests.compiler.tvm.conftest import copying_ahead
 
 pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")
 
-CASES = [("digits", 2), ("resnet20", 1), ("bert-tiny", 4), ("squeezenet", 1), ("resnet50", 4)]
-"""Architectures of the zoo, each at a batch size."""
+CASES = [
+    *[(name, size, FP32) for name, size in (("digits", 2), ("resnet20", 1), ("squeezenet", 1))],
+    *[("bert-tiny", 4, precision) for precision in PRECISIONS],
+    *[("resnet50", 4, precision) for precision in PRECISIONS],
+    *[("mobilenet", 8, precision) for precision in (TF32, FP16)],
+]
+"""Architectures of the zoo, each at a batch size and in a precision."""
 ARCHS = ("sm_80", "sm_90")
 REGISTERS = 255
 """Most registers of a thread."""
@@ -50,16 +57,20 @@ def _nvrtc() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "batch_size"), CASES)
-def test_no_kernel_of_the_zoo_spills(name: str, batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "batch_size", "precision"), CASES)
+def test_no_kernel_of_the_zoo_spills(
+    name: str, batch_size: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mainspring.compiler.tvm import build as tvm_build
+    from mainspring.compiler.tvm.fragments import MULTIPLY
 
     monkeypatch.setattr(tvm_build, "compiled_kernels", lambda *_: None)
     model = tvm_build.Model(Prepared(build(name), batch_size), [batch_size])
     for arch in ARCHS:
-        built = model.build(CUDA, arch)
+        built = model.build(CUDA, known_gpu(arch), precision)
+        assert (f"{MULTIPLY}{precision}(".encode() in built.files[SOURCE]) == (precision != FP32)
         found = kernel_resources(built.files[SOURCE], arch)
-        print(f"{name}, batch of {batch_size}, {arch}\n{command.table(found)}")
+        print(f"{name}, batch of {batch_size}, {precision}, {arch}\n{command.table(found)}")
         launched = {launch.kernel for launch in built.plans.plan(batch_size).launches}
         assert found.keys() == launched | {SET_ADDRESSES}
         assert all(0 < each.registers <= REGISTERS for each in found.values())
@@ -68,6 +79,25 @@ def test_no_kernel_of_the_zoo_spills(name: str, batch_size: int, monkeypatch: py
         assert not spills, f"for {arch} these spill: {spills}"
         stacks = {kernel: each for kernel, each in found.items() if each.stack_bytes}
         assert not stacks, f"for {arch} these keep arrays in the device's memory: {stacks}"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "batch_size"), [("mobilenet", 1), ("resnet50", 1)])
+def test_no_kernel_that_copies_ahead_spills(
+    name: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mainspring.compiler.tvm import build as tvm_build
+
+    monkeypatch.setattr(tvm_build, "compiled_kernels", lambda *_: None)
+    with copying_ahead():
+        model = tvm_build.Model(Prepared(build(name), batch_size), [batch_size])
+        sources = {arch: model.build(CUDA, known_gpu(arch)).files[SOURCE] for arch in ARCHS}
+    for arch, source in sources.items():
+        assert source.count(b"mainspring_wait();") >= 10
+        found = kernel_resources(source, arch)
+        assert all(each.shared_bytes <= SHARED_BYTES for each in found.values())
+        spills = {kernel: each for kernel, each in found.items() if each.spilled_bytes or each.stack_bytes}
+        assert not spills, f"for {arch} these spill: {spills}"
 
 
 def test_a_kernel_that_spills_is_seen() -> None:

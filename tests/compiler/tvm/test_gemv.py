@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from onnx import helper
 
+from mainspring.compiler.artifact.gpu import KNOWN, known_gpu
 from mainspring.compiler.artifact.plan import MOST_THREADS
-from mainspring.compiler.tvm.gemv import shares
+from mainspring.compiler.tvm.gemv import shares, threads_wanted
 from tests.compiler.conftest import MakeModel
 from tests.emulator.build import why_not
 from tests.emulator.cases import Case, compile_case
@@ -39,7 +41,8 @@ def check(case: Case, folder: Path) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * float(np.abs(expected).max()))
 
 
-# Large ones are summed in parts by a second kernel; 300 columns are no whole number of vectors a warp reads.
+# Large ones are summed in parts by a second kernel; a warp reads vectors, and 300 columns are not a whole
+# number of them.
 @emulated
 @pytest.mark.parametrize(
     ("rows", "terms", "columns", "kernels"),
@@ -67,11 +70,9 @@ def test_more_rows_take_tiles(make_model: MakeModel) -> None:
     assert re.search(r"__shared__ .*reindex", source), "each row would read the weights again"
 
 
-@given(st.integers(1, 5000), st.integers(1, 30000), st.integers(1, 200))
-def test_every_division_can_be_launched_and_has_equal_parts(
-    columns: int, terms: int, processors: int
-) -> None:
-    divided = shares(columns, terms, processors)
+@given(st.integers(1, 5000), st.integers(1, 30000), st.sampled_from(sorted(KNOWN)))
+def test_every_division_can_be_launched_and_has_equal_parts(columns: int, terms: int, arch: str) -> None:
+    divided = shares(columns, terms, known_gpu(arch))
     assert 32 <= divided.threads * divided.depth <= MOST_THREADS
     assert terms % (divided.parts * divided.depth * divided.at_once) == 0
     assert not divided.vectors or columns % (4 * divided.threads) == 0
@@ -79,7 +80,15 @@ def test_every_division_can_be_launched_and_has_equal_parts(
 
 def test_a_large_matrix_keeps_every_multiprocessor_busy() -> None:
     for columns, terms in ((1000, 2048), (4096, 25088), (4096, 9216)):
-        divided = shares(columns, terms, 132)
+        divided = shares(columns, terms, known_gpu("sm_90"))
         blocks = columns // (4 * divided.threads) * divided.parts
         assert divided.vectors
         assert blocks > 132
+
+
+def test_faster_memory_is_asked_by_more_threads() -> None:
+    h100 = known_gpu("sm_90")
+    h200 = structs.replace(h100, memory_gb_s=4_915)
+    assert threads_wanted(h100) == 512
+    assert 512 < threads_wanted(h200) <= 1024
+    assert shares(4096, 9216, h200).parts > shares(4096, 9216, h100).parts

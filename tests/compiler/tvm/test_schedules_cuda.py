@@ -12,14 +12,20 @@ from unittest import mock
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 from onnx import helper
 
+from mainspring.compiler.artifact.gpu import known_gpu
 from mainspring.compiler.artifact.plan import Launch, Operand
 from mainspring.compiler.tvm import build, schedules_cuda
 from mainspring.compiler.tvm.tiles import TILES, Choice
+from mainspring.compiler.zoo.catalogue import build as zoo
 from tests.compiler.conftest import MakeModel
-from tests.emulator.build import why_not
+from tests.compiler.tvm.conftest import copying_ahead
+from tests.emulator.build import EmulationError, why_not
 from tests.emulator.cases import Case, compile_case
+
+H100 = known_gpu("sm_90")
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "kernels can be emulated here")
 
@@ -89,18 +95,65 @@ def test_a_function_takes_every_choice_that_it_is_offered(make_model: MakeModel)
 
     parts = portable(Prepared(convolution(make_model), 2))
     functions = lower(parts.graph, 2, parts.info.inputs, parts.info.weights).functions
-    offered = {name: schedules_cuda.candidates(each, 132) for name, each in functions.items()}
-    (name,) = (name for name, choices in offered.items() if choices)
-    assert {choice.parts for choice in offered[name]} > {1, 2}
-    for choice in offered[name]:
+    products = {name: schedules_cuda.product_of(each) for name, each in functions.items()}
+    ((name, product),) = ((name, each) for name, each in products.items() if each is not None)
+    offered = schedules_cuda.candidates(functions[name], product, H100)
+    assert {choice.parts for choice in offered} > {1, 2}
+    assert not offered[0].ahead
+    assert {choice.ahead for choice in offered} == {False, True}
+    older = schedules_cuda.candidates(functions[name], product, structs.replace(H100, arch="sm_75"))
+    assert older == tuple(choice for choice in offered if not choice.ahead)
+    for choice in offered:
         generated = generate_cuda(
             {name: functions[name]},
-            cuda_target("sm_90"),
-            functools.partial(schedules_cuda.schedule_cuda, processors=132, chosen={name: choice}),
+            cuda_target(H100),
+            functools.partial(schedules_cuda.schedule_cuda, gpu=H100, chosen={name: choice}),
         )
         first, *others = generated.calls[name]
         assert len(others) == (choice.parts > 1)
         assert first.block[0] * first.block[1] == choice.tile.threads
+
+
+@pytest.mark.parametrize(
+    ("tile", "parts", "channels"), [(0, 1, CHANNELS), (2, 4, CHANNELS), (1, 1, 7), (9, 3, 7)]
+)
+def test_slices_are_copied_in_the_background_while_others_are_multiplied(
+    make_model: MakeModel, tmp_path: Path, tile: int, parts: int, channels: int
+) -> None:
+    model = convolution(make_model, channels)
+    with always(Choice(TILES[tile], parts)):
+        plain = compile_case(model, 2)
+    with always(Choice(TILES[tile], parts, ahead=True)):
+        case = compile_case(model, 2)
+    assert plain.source.count("__syncthreads();") == 2
+    assert case.source.count("__syncthreads();") == 1, "one barrier for each slice"
+    assert "mainspring_copy_" not in plain.source
+    copied = set(re.findall(r"mainspring_copy_(\d+)\(\(&", case.source))
+    assert copied == ({"16"} if channels % 4 == 0 else {"16", "4"})
+    check(case, tmp_path)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "batch_size"), [("resnet20", 1), ("bert-tiny", 4), ("squeezenet", 1)])
+def test_models_whose_slices_are_copied_ahead_give_what_onnx_runtime_does(
+    name: str, batch_size: int, tmp_path: Path
+) -> None:
+    with copying_ahead():
+        case = compile_case(zoo(name), batch_size)
+    assert case.source.count("mainspring_wait();") >= 5
+    check(case, tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["mainspring_wait();", "__syncthreads();", "mainspring_commit();"])
+def test_a_kernel_that_does_not_wait_for_its_copies_is_found(
+    make_model: MakeModel, tmp_path: Path, missing: str
+) -> None:
+    with always(Choice(TILES[2], ahead=True)):
+        case = compile_case(convolution(make_model), 1)
+    assert case.source.count(f"    {missing}\n") == 1
+    broken = case._replace(source=case.source.replace(f"    {missing}\n", "\n"))
+    with pytest.raises(EmulationError, match=r"shared memory|did not wait for"):
+        broken.run(tmp_path)
 
 
 @pytest.mark.parametrize(("channels", "vectors"), [(CHANNELS, 2), (7, 1)])

@@ -15,6 +15,7 @@ from onnx import helper
 from tvm import te, tirx
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.gpu import known_gpu
 from mainspring.compiler.artifact.manifest import FP16, FP32, PRECISIONS, TF32, Manifest, Source
 from mainspring.compiler.artifact.nvrtc import NvrtcMissing, kernel_resources
 from mainspring.compiler.artifact.plan import read_plans
@@ -32,7 +33,7 @@ from tests.emulator.build import compile_source, why_not
 from tests.emulator.cases import compile_case
 from tests.emulator.device import Device, KernelLaunch, Pointer
 
-H100 = 132
+H100 = known_gpu("sm_90")
 WIDTH, CHANNELS, FILTERS = 7, 12, 20
 emulated = pytest.mark.skipif(bool(why_not()), reason=why_not() or "kernels can be emulated here")
 
@@ -70,7 +71,7 @@ def generated(function: Any, precision: str, arch: str = "sm_90") -> Generated:
         assert arranged is not None
         return tvm.IRModule({"f": arranged})
 
-    return generate_cuda({"f": function}, cuda_target(arch), schedule, precision)
+    return generate_cuda({"f": function}, cuda_target(known_gpu(arch)), schedule, precision)
 
 
 def rounded(array: Array, precision: str) -> Array:
@@ -151,7 +152,7 @@ def convolution_in_every_tile(precision: str, arch: str, monkeypatch: pytest.Mon
     tiles = warp_tiles(precision)
     function = convolution(8, 64, 128)
     functions = {f"f{number}": function for number in range(len(tiles))}
-    return generate_cuda(functions, cuda_target(arch), schedule, precision)
+    return generate_cuda(functions, cuda_target(known_gpu(arch)), schedule, precision)
 
 
 @pytest.mark.timeout(600)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker
 from tests.console.page.conftest import Open
 from tests.console.page.live import TOKEN, Site, wait_until
@@ -57,3 +59,36 @@ def test_workers_and_models_are_operated_on_their_own_pages(open_page: Open, sit
     box.locator(".result[data-good=true]").wait_for()
     wanted = {DrainWorker("worker-1"), ResumeWorker("worker-1"), PinModel("small-5")}
     wait_until(lambda: wanted <= set(commands(site)), "the commands in the event log")
+
+
+GPU = """{
+    clock_mhz: 1410, throttled: ["power", "temperature_hardware"], temperature_c: 71, power_w: 699.6,
+    memory_used_bytes: 140 * 2 ** 30, uncorrected_errors: 0, remapped_rows: 2, xid_errors: null,
+    without_graph: 1, notes: [
+        "GPU at 0000:3b:00.0: its clocks are held down by its power limit (for 12 s); the same kernels take "
+            + "longer than when the models were measured",
+        "kernels of 1 executable are launched one by one, because no CUDA graph can be made: GPU 0: "
+            + "operation not supported; each EXEC takes longer by its launches"] }"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_workers_page_shows_what_its_gpu_says(open_page: Open, width: int) -> None:
+    page = open_page("#/worker/worker-1", width)
+    panel = page.get_by_role("region", name="GPU")
+    assert panel.count() == 0, "an emulated device says nothing"
+    page.evaluate(
+        f"""() => import('./views/worker.js').then(({{ gpuPanel }}) => {{
+            const made = gpuPanel();
+            document.querySelector('main .panel').after(made.root);
+            window.draw = made.draw;
+            made.draw({GPU});
+        }})"""
+    )
+    shown = panel.inner_text()
+    for text in ("1,410 MHz", "power, temperature hardware", "71 °C", "700 W", "140 GiB", "Remapped rows"):
+        assert text in shown
+    assert "Xid" not in shown, "what is not told is not shown"
+    assert panel.get_by_role("listitem").count() == 2
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("window.draw(null)")
+    assert panel.count() == 0

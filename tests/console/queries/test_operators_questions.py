@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from mainspring.console.payloads import WorkerPage
+from mainspring.console.payloads import Gpu, WorkerPage
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.model import ROOM, model
@@ -19,6 +19,7 @@ from mainspring.console.view.view import View
 from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelRemoved
+from mainspring.messages.metrics import READINGS, DeviceHealth, Reading
 from mainspring.telemetry.log import Entry
 from tests.console.view.streams import EVERYTHING, Watched, feed
 
@@ -140,3 +141,39 @@ def test_the_requests_of_a_second_are_those_that_ended_in_it(seed: int) -> None:
         begin_ns = series.first_ns + place * SECOND
         found = recent(view, outcomes=outcomes, limit=1_000, from_ns=begin_ns, to_ns=begin_ns + SECOND)
         assert sum(each.outcome == "rejected" for each in found) == series.rejected[place]
+
+
+def test_a_workers_gpu_is_shown_as_it_was_told() -> None:
+    view, _ = at(0, 300)
+    name = sorted(view.cluster.workers)[0]
+    assert worker(view, name).gpu is None
+    view.devices = {
+        name: DeviceHealth(
+            ("its clocks are held down by its power limit",),
+            (
+                Reading("mainspring_gpu_sm_clock_hertz", 1.41e9),
+                Reading("mainspring_gpu_throttled", 1.0, "power"),
+                Reading("mainspring_gpu_throttled", 0.0, "temperature"),
+                Reading("mainspring_gpu_remapped_rows", 2.0),
+                Reading("mainspring_gpu_executables_without_graph", 1.0),
+            ),
+        )
+    }
+    gpu = worker(view, name).gpu
+    assert gpu == Gpu(
+        ["its clocks are held down by its power limit"], ["power"], clock_mhz=1410.0, remapped_rows=2.0,
+        without_graph=1.0,
+    )  # fmt: skip
+    assert all(worker(view, other).gpu is None for other in view.cluster.workers if other != name)
+
+
+def test_every_reading_of_a_gpu_has_its_place() -> None:
+    view, _ = at(0, 300)
+    name = sorted(view.cluster.workers)[0]
+    view.devices = {name: DeviceHealth((), tuple(Reading(each, 1.0, "power") for each in READINGS))}
+    gpu = worker(view, name).gpu
+    assert gpu is not None
+    told = msgspec.structs.asdict(gpu)
+    del told["notes"]
+    assert len(told) == len(READINGS)
+    assert all(told.values()), told

@@ -46,7 +46,7 @@ def test_a_worker_that_was_away_is_marked_as_gone_and_as_back() -> None:
     assert "w0: back after 14.0 s" in text
     view.reset(keep_history=True)
     view.take(20 * SECOND, WorkerJoined("w0", "gpu", 8))
-    assert told(view) == expected, "a picture that names it again is no return"
+    assert told(view) == expected, "a picture that names it again is not a return"
 
 
 def test_the_schedule_of_a_worker_has_what_happened_to_it_and_to_the_controller() -> None:

@@ -12,14 +12,16 @@ import venv
 import zipfile
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from mainspring.compiler.artifact.manifest import WeightTensor
 from mainspring.compiler.artifact.store import Store
-from mainspring.experiments.gpu_check.bundle import contents, packing, runner
+from mainspring.experiments.gpu_check.bundle import contents, packages, packing, runner
 from mainspring.experiments.gpu_check.bundle.contents import BundleError
 from mainspring.experiments.gpu_check.bundle.packages import HERE
+from mainspring.experiments.gpu_check.settings import Settings, rehearsal
 
 ROOT = Path(__file__).resolve().parents[3]
 CHECKS = "device,compile,outputs,load,cluster,large"
@@ -100,12 +102,36 @@ def test_an_archive_is_rehearsed_by_a_python_without_packages(archive: Path, tmp
     assert list(dict.fromkeys(line["check"] for line in lines)) == CHECKS.split(",")
     drawn = next(line["verdict"] for line in lines if line["check"] == "compile")
     assert (drawn["found"][:8], drawn["note"]) == ("2 models", "kernels for sm_90")
+    compared = [line["verdict"]["what"].strip() for line in lines if line["check"] == "outputs"]
+    assert compared[:3] == [f"{name}, engine tvm" for name in ("digits", "digits-tf32", "digits-fp16")]
     without = carry_out(python, archive, tmp_path)
     assert without.returncode == runner.NOTHING_CHECKED
     assert "gpu-check can't run" in without.stdout
 
 
 @pytest.mark.timeout(900)
+def test_the_monitor_of_gpus_is_carried_if_it_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert packages.monitor_files(tmp_path) == {}
+    (tmp_path / "any").mkdir()
+    wheel = tmp_path / "any" / f"nvidia_ml_py-{packages.MONITOR_VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as made:
+        made.writestr("pynvml.py", "# NVML")
+        made.writestr("example.pyi", "")
+    assert packages.monitor_files(tmp_path) == {"pynvml.py": b"# NVML"}
+
+
+def test_a_bundle_has_the_main_model_in_other_precisions(tmp_path: Path) -> None:
+    rounded = msgspec.structs.replace(BUNDLE, main="resnet50", precisions=("fp16",))
+    rounded = msgspec.structs.replace(rounded, batch_sizes={"digits": (1,), "resnet50": (1, 16)})
+    found = contents.with_bundle(Settings(), tmp_path, rounded, "sm_90")
+    assert (found.main, found.rounded) == ("resnet50", ("resnet50-fp16",))
+    rehearsed = contents.with_bundle(rehearsal(tmp_path), tmp_path, rounded, "sm_90")
+    assert (rehearsed.main, rehearsed.rounded) == ("digits", ())
+
+
 def test_no_archive_is_larger_than_it_may_be(archive: Path) -> None:
     before = hashlib.sha256(archive.read_bytes()).hexdigest()
     done = make(archive.parent, "--most-mib", "1")

@@ -14,9 +14,10 @@ import onnxruntime
 import pytest
 
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for
+from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
-from mainspring.experiments.gpu_check import cluster, cycling, executing, loading, steady
+from mainspring.experiments.gpu_check import cluster, cycling, executing, loading, outputs, steady
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
@@ -61,10 +62,29 @@ def test_outputs_of_the_zoo_are_onnx_runtimes(settings: Settings) -> None:
 
 
 def test_outputs_of_another_model_are_seen(settings: Settings) -> None:
-    spec = Store(settings.store(ONNXRUNTIME)).manifest("digits").spec()
+    manifest = Store(settings.store(ONNXRUNTIME)).manifest("digits")
+    spec = manifest.spec()
     with device(settings, "digits") as opened:
-        assert compare(opened, spec, stock(build("digits", 0), spec), (1, 2)) < 1
-        assert compare(opened, spec, stock(build("digits", 7), spec), (1, 2)) > 100
+        assert compare(opened, manifest, stock(build("digits", 0), spec), (1, 2)) < 1
+        assert compare(opened, manifest, stock(build("digits", 7), spec), (1, 2)) > 100
+
+
+def test_another_precision_is_compared_with_the_main_model_s_outputs_by_its_own_tolerance(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "TVM", ONNXRUNTIME)
+    chosen = msgspec.structs.replace(settings, architectures=("digits",), precisions=(FP16, TF32))
+    store = Store(settings.store(ONNXRUNTIME))
+    store.put_manifest(msgspec.structs.replace(store.manifest("digits"), name="digits-fp16", precision=FP16))
+    try:
+        exact, rounded, judged, _ = check_outputs(chosen, ONNXRUNTIME)
+    finally:
+        store.remove("digits-fp16")
+    assert rounded.what == "  digits-fp16, engine onnxruntime"
+    off = [float(each.found.split()[2]) for each in (exact, rounded)]
+    assert off[1] < off[0] / 2 or off[0] == 0, "its tolerance is wider"
+    assert (judged.state, judged.wanted, judged.found) == (State.MISSED, "all 3", "2")
+    assert "not compiled: digits-tf32" in judged.note
 
 
 def test_load_is_compared_with_as_many_bytes(settings: Settings) -> None:
@@ -87,8 +107,8 @@ def test_what_lengthens_an_exec_is_measured(settings: Settings) -> None:
     ]
     (pauses,) = [verdict for verdict in found if verdict.what.startswith("first EXEC after 1, 150 ms")]
     assert len(pauses.found.split(", ")) == 2
-    (inputs,) = [verdict for verdict in found if verdict.state is State.NOT_RUN]
-    assert inputs.what.startswith("INPUT")
+    absent = [verdict.what for verdict in found if verdict.state is State.NOT_RUN]
+    assert absent == ["INPUT and EXEC, batch 1, LOADs beside", "OPEN"]
 
 
 def test_a_size_that_is_slow_after_another_one_is_seen(
@@ -181,6 +201,14 @@ def test_a_whole_cluster_serves(settings: Settings) -> None:
     assert float(found[0].found.split()[0]) > 50
     kept = Store(settings.folder + "/store-cluster").manifest("digits-1")
     assert set(kept.profiles) == {"cpu"}
+
+
+def test_only_copies_of_the_main_model_are_served(settings: Settings) -> None:
+    copies = [f"{settings.main}-{number}" for number in range(1, settings.cluster_copies + 1)]
+    store = cluster.serving_store(settings)
+    assert sorted(store.names()) == copies
+    store.put_manifest(Store(settings.store(ONNXRUNTIME)).manifest(LARGE))
+    assert sorted(cluster.serving_store(settings).names()) == copies, "what an earlier check added stays"
 
 
 def test_a_deadline_that_there_is_no_time_for_costs_no_other_its_verdicts(

@@ -10,19 +10,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check import __main__ as command
-from mainspring.experiments.gpu_check import isolation
+from mainspring.experiments.gpu_check import isolation, parts
 from mainspring.experiments.gpu_check.isolation import run_alone
 from mainspring.experiments.gpu_check.parts import PARTS, patience_s
 from mainspring.experiments.gpu_check.rehearsal import bindings
-from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.settings import LARGE, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, at_least, failed, not_run, told
 from mainspring.worker.engines.cuda.devices import FoundDevice
 from mainspring.worker.engines.cuda.driver import BINDINGS
@@ -135,6 +138,23 @@ def test_a_check_is_told_its_limit_and_not_begun_with_less_than_it_takes(
         "it takes 60 s at least, and 50 of 50 s are left",
     )
     assert "60 s at least" in (tmp_path / "verdicts.jsonl").read_text()
+
+
+def test_a_check_that_pins_more_than_there_is_is_not_begun(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(settings.store(settings.engine))
+    weights = {name: store.manifest(name).weights_bytes for name in store.names()}
+    assert parts.pinned_bytes("outputs", settings) == sum(weights[name] for name in settings.architectures)
+    assert parts.pinned_bytes("exec", settings) == 2 * weights[settings.main] + weights[LARGE]
+    assert parts.pinned_bytes("pinning", settings) == settings.pinned_mib << 20
+    assert parts.no_room("exec", settings) == ""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    (ran,) = command.run_all(settings, ["exec"], 100, Console(quiet=True))
+    (verdict,) = ran.verdicts
+    assert verdict.state is State.NOT_RUN
+    assert verdict.found.startswith("it pins 0.0 GB of host memory, and 0.0 GB are available")
+    assert parts.no_room("device", settings) == ""
 
 
 def test_a_check_in_its_own_process_gives_its_verdicts(settings: Settings) -> None:

@@ -15,7 +15,7 @@ from mainspring.cli.profiling.lone_device import device_for
 from mainspring.cli.profiling.profiling import measure
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Effort
-from mainspring.experiments.gpu_check import allocations, loading
+from mainspring.experiments.gpu_check import allocations, executing, loading, sessions
 from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
 from mainspring.experiments.gpu_check.cycling import affordable, affordable_pages, check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
@@ -25,7 +25,10 @@ from mainspring.experiments.gpu_check.settings import LARGE, TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.experiments.predictability.__main__ import Plan, isolated
+from mainspring.worker.config import MIB
+from mainspring.worker.engines.cuda.engine import CudaEngine
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
+from mainspring.worker.engines.cuda.memory import SESSION_BYTES
 from mainspring.worker.realtime import Rights
 from tests.experiments.gpu_check.conftest import MAIN
 from tests.worker.engines.cuda import tiny_plans as tiny
@@ -153,6 +156,49 @@ def test_fewer_infers_are_run_where_there_is_less_time(on_gpu: Settings) -> None
     judged, _, _ = check_steadiness(msgspec.structs.replace(on_gpu, limit_s=0.0))
     assert judged.note.startswith("1 runs of a beside")
     assert "(time was up before 40)" in judged.note
+
+
+def test_what_sessions_take_is_judged_without_what_the_first_takes_for_all(
+    on_gpu: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(on_gpu.store(TVM))
+    manifests = sessions.smallest(store.manifests())
+    assert len(manifests) == 1, "models that share an executable share its sessions"
+    driver = FakeDriver(4 << 30, dict(tiny.KERNELS))
+    handles = iter((100 * MIB, 30 * MIB))
+    load_module = FakeDriver.load_module
+
+    def with_handles(driver: FakeDriver, image: bytes) -> int:
+        driver.allocate(next(handles))
+        return load_module(driver, image)
+
+    other = msgspec.structs.replace(manifests[0], name="other", batch_sizes=tiny.SIZES[:1])
+    store.put_manifest(other)
+    monkeypatch.setattr(CudaEngine, "_open_stored", lambda *_: None)
+    monkeypatch.setattr(FakeDriver, "load_module", with_handles)
+    taken = [*sessions.taken(on_gpu, driver, [*manifests, other])]
+    assert [each // MIB for each in taken] == [100, 30]
+    judged = sessions.judged([*manifests, other], taken)
+    assert (judged.state, judged.found) == (State.MET, "30 MiB")
+    assert judged.note.startswith("other, the most of 1")
+    assert sessions.judged([*manifests, other], [0, SESSION_BYTES + MIB]).state is State.MISSED
+
+
+def test_sessions_are_not_measured_where_there_are_none(on_gpu: Settings, settings: Settings) -> None:
+    for each, reason in ((on_gpu, "ONNX Runtime has no CUDA provider"), (settings, "only a GPU")):
+        (told,) = sessions.check_sessions(each)
+        assert told.state is State.NOT_RUN
+        assert told.found.startswith(reason)
+
+
+def test_an_open_is_measured_in_exec_s_thread(on_gpu: Settings) -> None:
+    store = Store(on_gpu.store(TVM))
+    late = msgspec.structs.replace(store.manifest("b"), name=LARGE, batch_sizes=tiny.SIZES[:1])
+    store.put_manifest(late)
+    found = list(check_executing(msgspec.structs.replace(on_gpu, exec_runs=10, pauses_ms=(1,))))
+    (opened,) = [verdict for verdict in found if verdict.what == f"OPEN of {LARGE}"]
+    assert len(opened.found.split(", ")) == executing.OPENED
+    assert "the next EXEC takes" in opened.note
 
 
 def test_what_lengthens_an_exec_is_measured_inputs_included(on_gpu: Settings) -> None:

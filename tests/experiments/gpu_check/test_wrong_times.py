@@ -162,13 +162,13 @@ def test_the_first_exec_after_a_pause(virtual: Gpu, driver: type[Right], first: 
     assert long.startswith(first)
 
 
-def test_whether_launches_in_a_pause_keep_the_device_awake(virtual: Gpu) -> None:
-    settings = msgspec.structs.replace(virtual(SlowAfterQuiet()), pauses_ms=(1, 1_000, 5_000))
-    with resident(settings) as (device, spec):
-        (told,) = executing.of_beats(settings, device, spec)
-        assert told.what == "first EXEC after 1000, 5000 ms of quiet, a launch every 100 ms meanwhile"
+def test_whether_heartbeats_in_a_pause_keep_the_device_awake(virtual: Gpu) -> None:
+    with resident(virtual(SlowAfterQuiet())) as (device, spec):
+        told, beat = executing.of_beats(device, spec, (1, 1_000, 5_000))
+        assert told.what == "first EXEC after 1000, 5000 ms of quiet, a heartbeat every 100 ms meanwhile"
         assert told.found == "1.00, 1.00"
-        assert not executing.of_beats(msgspec.structs.replace(settings, pauses_ms=(1,)), device, spec)
+        assert beat.found.endswith(" us")
+        assert not executing.of_beats(device, spec, (1,))
 
 
 @pytest.mark.parametrize(("driver", "state"), [(Right, State.MET), (Stutters, State.MISSED)])

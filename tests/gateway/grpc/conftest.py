@@ -93,7 +93,8 @@ class EchoCluster(FakeCluster):
 class Fake:
     """A gateway between fakes, and clients of it."""
 
-    def __init__(self, stack: ExitStack, **options: Any) -> None:
+    def __init__(self, stack: ExitStack, ready_headers: dict[str, str] | None = None, **options: Any) -> None:
+        """``ready_headers``: what a call for readiness needs."""
         self.cluster = EchoCluster()
         stack.callback(self.cluster.stop)
         served = stack.enter_context(
@@ -104,7 +105,8 @@ class Fake:
         channel = grpc.insecure_channel(self.address)
         stack.callback(channel.close)
         self.channel = channel
-        wait_until(lambda: self.client.is_model_ready(next(reversed(self.cluster.specs))))
+        last = next(reversed(self.cluster.specs))
+        wait_until(lambda: self.client.is_model_ready(last, headers=ready_headers))
 
 
 @pytest.fixture

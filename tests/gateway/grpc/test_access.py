@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from mainspring.transport.tokens import token_sha256
 from tests.gateway.fakes import serving, wait_until
-from tests.gateway.grpc.conftest import EchoCluster
+from tests.gateway.grpc.conftest import EchoCluster, Fake
 from tests.gateway.grpc.tensors import inputs
 from tests.patience import PATIENCE_S
 
@@ -127,3 +127,56 @@ def test_each_request_of_a_stream_needs_one(client: InferenceServerClient) -> No
     _, error = found.get(timeout=PATIENCE_S)
     assert "forbidden" in error.message()
     client.stop_stream()
+
+
+def test_settings_are_read_by_all_and_changed_by_administrators(client: InferenceServerClient) -> None:
+    shown_settings = client.get_trace_settings("double", headers=shown("some"), as_json=True)
+    for change in (client.update_trace_settings, client.update_log_settings):
+        settings = {"trace_rate": "100"} if change == client.update_trace_settings else {"log_file": ""}
+        with pytest.raises(InferenceServerException, match="may not change") as caught:
+            change(settings=settings, headers=shown("all"))
+        assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+        change(settings=settings, headers=shown("chief"))
+    client.update_trace_settings(settings={"trace_rate": None}, headers=shown("chief"))
+    assert client.get_trace_settings("double", headers=shown("some"), as_json=True) == shown_settings
+
+
+def unavailable(header: str) -> Any:
+    return pytest.raises(InferenceServerException, match=f"This protocol is restricted, .*'{header}'")
+
+
+def test_groups_of_calls_that_need_metadata() -> None:
+    rules = ("health,inference:infer-key=infer-value", "model-repository,shared-memory:admin-key=admin-value")
+    infer = {"triton-grpc-protocol-infer-key": "infer-value"}
+    admin = {"triton-grpc-protocol-admin-key": "admin-value"}
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_restricted_protocol=rules, ready_headers=infer)
+        client = fake.client
+        client.get_inference_statistics("double")
+        with unavailable("triton-grpc-protocol-infer-key") as caught:
+            client.is_server_live()
+        assert caught.value.status() == "StatusCode.UNAVAILABLE"
+        assert client.is_server_live(headers=infer)
+        with unavailable("triton-grpc-protocol-infer-key"):
+            client.infer("double", inputs(X), headers=admin)
+        assert client.infer("double", inputs(X), headers=infer).as_numpy("twice").tolist() == (2 * X).tolist()
+        for call in (client.get_model_repository_index, client.get_system_shared_memory_status):
+            with unavailable("triton-grpc-protocol-admin-key"):
+                call(headers=infer)
+            call(headers=admin)
+        with pytest.raises(grpc.RpcError, match="This protocol is restricted"):
+            next(fake.channel.unary_stream("/grpc.health.v1.Health/Watch")(b""))
+
+
+def test_a_stream_of_a_restricted_group_ends_at_once() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_restricted_protocol=("inference:key=value",))
+        found: queue.Queue[Any] = queue.Queue()
+        fake.client.start_stream(lambda result, error: found.put(error))
+        with unavailable("triton-grpc-protocol-key"):
+            raise found.get(timeout=PATIENCE_S)
+        fake.client.stop_stream()
+        headers = {"triton-grpc-protocol-key": "value"}
+        fake.client.start_stream(lambda result, error: found.put(error), headers=headers)
+        fake.client.async_stream_infer("double", inputs(X))
+        assert found.get(timeout=PATIENCE_S) is None

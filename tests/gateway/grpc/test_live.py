@@ -103,6 +103,7 @@ def test_configuration(client: InferenceServerClient) -> None:
     assert config["max_batch_size"] == 16
     assert config["input"] == [{"name": "data", "data_type": "TYPE_FP32", "dims": ["1000"]}]
     assert config["output"] == [{"name": "output", "data_type": "TYPE_FP32", "dims": ["1000"]}]
+    assert config["instance_group"] == [{"name": "quick_0", "count": 1, "kind": "KIND_MODEL"}]
     assert config["version_policy"] == {"latest": {"num_versions": 1}}
     with refused("NOT_FOUND", "not served"):
         client.get_model_config("nothing")
@@ -137,16 +138,36 @@ def test_shared_memory_can_be_cleared_and_looked_at_and_not_used(client: Inferen
         client.get_system_shared_memory_status("region")
 
 
-def test_trace_and_log_settings_can_be_read(client: InferenceServerClient) -> None:
+def test_trace_settings(client: InferenceServerClient) -> None:
     settings = client.get_trace_settings(as_json=True)["settings"]
     assert settings["trace_level"] == {"value": ["OFF"]}
-    assert client.update_trace_settings(settings={"trace_level": ["OFF"]})
-    with refused("UNIMPLEMENTED", "trace_rate"):
-        client.update_trace_settings(settings={"trace_rate": "5"})
-    log = client.get_log_settings(as_json=True)["settings"]
-    assert log["log_error"] == {"bool_param": True}
-    with refused("UNIMPLEMENTED", "log_verbose_level"):
-        client.update_log_settings({"log_verbose_level": 3})
+    changed = client.update_trace_settings("quick", {"trace_rate": "5", "trace_count": "7"}, as_json=True)
+    assert changed["settings"]["trace_rate"] == {"value": ["5"]}
+    assert client.get_trace_settings("quick", as_json=True) == changed
+    assert client.get_trace_settings(as_json=True)["settings"] == settings
+    assert client.update_trace_settings("quick", {"trace_rate": None, "trace_count": None}, as_json=True) == {
+        "settings": settings
+    }
+    with refused("UNIMPLEMENTED", "set trace_address"):
+        client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
+    with refused("INVALID_ARGUMENT", "whole number from 1"):
+        client.update_trace_settings(settings={"trace_rate": "0"})
+    with refused("NOT_FOUND", "not served"):
+        client.get_trace_settings("nothing")
+
+
+def test_log_settings(client: InferenceServerClient) -> None:
+    before = client.get_log_settings(as_json=True)["settings"]
+    assert before["log_error"] == {"bool_param": True}
+    found = client.update_log_settings({"log_info": True, "log_verbose_level": 1}, as_json=True)
+    assert found["settings"]["log_verbose_level"] == {"uint32_param": 1}
+    assert client.get_log_settings(as_json=True) == found
+    quiet = client.update_log_settings({"log_info": False, "log_verbose_level": 0}, as_json=True)
+    assert quiet["settings"]["log_info"] == {"bool_param": False}
+    with refused("UNIMPLEMENTED", "log_file is always"):
+        client.update_log_settings({"log_file": "/tmp/x"})
+    with refused("INVALID_ARGUMENT", "there is no log setting"):
+        client.update_log_settings({"log_nothing": True})
 
 
 def test_an_inference_with_all_that_a_client_may_say(client: InferenceServerClient) -> None:

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
 from mainspring.gateway import server
 from mainspring.gateway.bounds import Budget
@@ -83,6 +85,8 @@ def test_tokens_are_asked_for(fake: Fake, token_file: str) -> None:
         assert (
             peer.ask("POST", "/v2/repository/models/double/unload", b"{}", authorization=search).status == 403
         )
+        assert peer.ask("GET", "/v2/logging", authorization=search).status == 200
+        assert peer.ask("POST", "/v2/logging", b"{}", authorization=search).status == 403
         index = peer.ask("POST", "/v2/repository/index", b"{}", authorization=search).json
         assert [entry["name"] for entry in index] == ["double"]
         stats = peer.ask("GET", "/v2/models/stats", authorization=search).json
@@ -91,6 +95,24 @@ def test_tokens_are_asked_for(fake: Fake, token_file: str) -> None:
             peer.ask("POST", INFER, infer_body(), authorization="Bearer slow").status for _ in range(3)
         ]
         assert statuses == [200, 200, 429]
+
+
+def test_groups_of_calls_that_need_a_header(fake: Fake) -> None:
+    rules = ("model-repository,logging:admin-key=admin-value", "inference:infer-key=infer value")
+    with fake(http_restricted_api=rules) as served, Peer(served.host) as peer:
+        for path, method in (("/v2/repository/index", "POST"), ("/v2/logging", "GET")):
+            assert peer.ask(method, path, admin_key="admin-value").status == 200
+            for key in ("", "admin-valu", "infer value"):
+                reply = peer.ask(method, path, b"", admin_key=key)
+                assert reply.status == 403
+                assert reply.json["error"] == "This API is restricted, expecting header 'admin-key'"
+        assert peer.ask("POST", INFER, infer_body()).status == 403
+        assert peer.ask("POST", INFER, infer_body(), infer_key="infer value").status == 200
+        assert peer.ask("GET", "/v2/models/double/config").status == 200
+        with tritonclient.http.InferenceServerClient(served.host) as client:
+            with pytest.raises(InferenceServerException, match="expecting header 'admin-key'"):
+                client.load_model("double")
+            assert client.get_model_repository_index(headers={"admin-key": "admin-value"})
 
 
 def test_a_priority_is_no_better_than_the_token_s_best(fake: Fake, token_file: str) -> None:

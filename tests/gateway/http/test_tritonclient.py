@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -163,16 +164,35 @@ def test_the_repository_without_one(client: Any) -> None:
         assert caught.value.status() in ("400", "501", "503")
 
 
-def test_settings_are_shown_and_not_changed(client: Any) -> None:
+def test_trace_settings(client: Any) -> None:
     shown = client.get_trace_settings()
     assert shown["trace_level"] == ["OFF"]
     assert client.get_trace_settings("image") == shown
-    assert client.update_trace_settings(settings={"trace_level": None, "trace_rate": "1000"}) == shown
-    with pytest.raises(utils.InferenceServerException, match="can't be changed") as caught:
+    changed = client.update_trace_settings("image", {"trace_rate": "5", "trace_count": 7})
+    assert changed == client.get_trace_settings("image") == {**shown, "trace_rate": "5", "trace_count": "7"}
+    assert client.get_trace_settings() == client.get_trace_settings("text") == shown
+    assert client.update_trace_settings("image", {"trace_rate": None, "trace_count": None}) == shown
+    with pytest.raises(utils.InferenceServerException, match="set trace_address") as caught:
         client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
     assert caught.value.status() == "501"
-    shown = client.get_log_settings()
-    assert client.update_log_settings({"log_file": ""}) == shown
+    with pytest.raises(utils.InferenceServerException, match="not served") as caught:
+        client.get_trace_settings("nothing")
+    assert caught.value.status() == "404"
+
+
+def test_log_settings(client: Any) -> None:
+    logger = logging.getLogger("mainspring")
+    before, shown = logger.level, client.get_log_settings()
+    try:
+        assert client.update_log_settings({"log_file": ""}) == shown
+        changed = client.update_log_settings({"log_info": True, "log_verbose_level": 1})
+        assert changed == {**shown, "log_info": True, "log_verbose_level": 1}
+        assert logger.isEnabledFor(logging.DEBUG), "the gateway is in this process"
+    finally:
+        logger.setLevel(before)
+    with pytest.raises(utils.InferenceServerException, match="log_format is always") as caught:
+        client.update_log_settings({"log_format": "ISO8601"})
+    assert caught.value.status() == "501"
     with pytest.raises(utils.InferenceServerException, match="there is no log setting"):
         client.update_log_settings({"nothing": 1})
 

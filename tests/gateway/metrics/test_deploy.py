@@ -89,16 +89,17 @@ def test_panels_have_places_of_their_own() -> None:
 @needs_prometheus
 def test_a_real_prometheus_scrapes_a_real_cluster(tmp_path: Path) -> None:
     with (
-        real_controller([emulated("a"), emulated("b")]) as controller,
+        real_controller([emulated("a"), emulated("b"), emulated("slow", 400_000_000)]) as controller,
         real_worker("one", controller),
         serving(controller, metrics_address=ANY, http_address=ANY) as addresses,
         Client(addresses.zeromq) as client,
     ):
-        wait_until(lambda: workers_ready(client, 1, 2), 30)
+        wait_until(lambda: workers_ready(client, 1, 3), 30)
         for number in range(20):
             client.infer("ab"[number % 2], {"data": X}, slo_ms=20_000)
+        # Half of what it takes, and more than the way to the controller.
         with pytest.raises(DeadlineUnreachable):
-            client.infer("a", {"data": X}, slo_ms=0.1)
+            client.infer("slow", {"data": X}, slo_ms=200)
         with prometheus(tmp_path, addresses.metrics) as server:
             # Rates need a second scrape after something has happened.
             wait_until(lambda: value(server, "sum_over_time(up[1m])") >= 2, 60)
@@ -135,7 +136,7 @@ def check_rules(server: str) -> None:
         }
         return raised - DISTURBED
 
-    # One scrape that failed is no alarm.
+    # One scrape that failed is not an alarm.
     wait_until(lambda: not alarms(), 60)
 
 

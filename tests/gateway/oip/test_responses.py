@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.oip import elements, json_data
 from mainspring.gateway.oip.classification import MOST_CLASSES, check_classes, classify
-from mainspring.gateway.oip.metadata import model_config, model_metadata
+from mainspring.gateway.oip.metadata import model_metadata
+from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Wanted
 from mainspring.gateway.oip.response import Body, parameters_of, render
 from mainspring.gateway.oip.steps import SLICE_VALUES, whole
@@ -201,7 +202,9 @@ def test_metadata_names_tensors_with_a_free_first_axis() -> None:
     assert found["inputs"] == ({"name": "x", "datatype": "FP32", "shape": (-1, 3, 4)},)
     assert [each["datatype"] for each in found["outputs"]] == ["BYTES", "BF16"]
     config = model_config("name", spec, '{"max_batch_size": 4, "parameters": {"a": {"string_value": "b"}}}')
-    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3, 4]}]
+    assert [(each["name"], each["data_type"], each["dims"]) for each in config["input"]] == [
+        ("x", "TYPE_FP32", [3, 4])
+    ]
     assert [each["data_type"] for each in config["output"]] == ["TYPE_STRING", "TYPE_BF16"]
     assert (config["max_batch_size"], config["name"]) == (4, "name")
     assert model_config("name", spec)["max_batch_size"] == 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -32,6 +34,7 @@ class Worker(RuleBasedStateMachine):
         self.jobs: dict[Executor, Job] = {}
         self.inputs: set[tuple[int, int]] = set()
         self.unsent: list[Slot] = []
+        self.staged: Job | None = None
 
     def submit(self, action: Action) -> None:
         self.waiting[action.action_id] = action
@@ -121,6 +124,7 @@ class Worker(RuleBasedStateMachine):
         assert wake_ns >= self.now_ns
         if wake_ns > self.now_ns:
             self.now_ns = wake_ns - 1
+            self.staged = None if executor is Executor.EXEC else self.staged
             assert self.core.begin(executor, self.now_ns) == (None, []), "begin did something before wake_ns"
             self.now_ns = wake_ns
         assert self.begin(executor), "wake_ns promised a change"
@@ -134,6 +138,8 @@ class Worker(RuleBasedStateMachine):
             key: action for key, action in self.waiting.items() if isinstance(action, Infer | Load | Open)
         }
         job, results = self.core.begin(executor, self.now_ns)
+        if executor is Executor.EXEC and executor not in self.jobs:
+            self.staged = None
         self.settle(results)
         for result in results:
             action = before.get(result.action_id)
@@ -144,6 +150,54 @@ class Worker(RuleBasedStateMachine):
             self.check_begin(job)
             self.jobs[executor] = job
         return job is not None or bool(results)
+
+    @rule()
+    def stage(self) -> None:
+        job = self.core.stage(self.now_ns)
+        if job is None:
+            return
+        self.check_begin(msgspec.structs.replace(job, begin_ns=self.now_ns))
+        assert isinstance(self.jobs[Executor.EXEC].action, Infer), "staged behind nothing that runs"
+        assert self.core.staged is job.action
+        self.staged = job
+
+    @rule()
+    def unstage(self) -> None:
+        self.core.unstage()
+        self.staged = None
+
+    @rule()
+    def refuse_late(self) -> None:
+        """The driver looks for what can't begin any more."""
+        staged = self.core.staged
+        if staged is not None and staged.latest_ns < self.now_ns:
+            self.unstage()
+        self.settle(self.core.expire(self.now_ns))
+
+    @precondition(lambda self: self.staged is not None)
+    @rule(succeeded=st.booleans())
+    def turn(self, succeeded: bool) -> None:
+        """EXEC goes on to the staged Infer, unless that is too late or no longer the first."""
+        job = self.staged
+        assert job is not None
+        assert isinstance(job.action, Infer)
+        if self.core.outranked:
+            self.unstage()
+            return
+        in_time = job.action.earliest_ns <= self.now_ns <= job.action.latest_ns
+        self.finish(Executor.EXEC, succeeded)
+        if not in_time:
+            with pytest.raises(ValueError, match="outside the window"):
+                self.core.begin_staged(self.now_ns)
+            self.begin(Executor.EXEC)
+            return
+        assert not self.core.quiet
+        job = msgspec.structs.replace(job, begin_ns=self.now_ns)
+        self.check_begin(job)
+        self.core.begin_staged(self.now_ns)
+        assert self.core.running(Executor.EXEC) == job
+        self.jobs[Executor.EXEC] = job
+        self.staged = None
 
     def check_begin(self, job: Job) -> None:
         action = self.waiting[job.action.action_id]
@@ -193,6 +247,7 @@ class Worker(RuleBasedStateMachine):
 
     @rule()
     def abandon(self) -> None:
+        self.unstage()
         forgotten = self.core.abandon()
         running = [job.action.action_id for job in self.jobs.values()]
         assert sorted(self.waiting) == sorted(forgotten + [key for key in running if key in self.waiting])
@@ -201,9 +256,11 @@ class Worker(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.core.validate()
+        assert self.core.staged is (None if self.staged is None else self.staged.action)
 
     def teardown(self) -> None:
         """Whatever happened, each action that was not abandoned ends, and nothing is left over."""
+        self.unstage()
         for executor in Executor:
             self.finish(executor, True)
         self.now_ns += 10_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mainspring.worker.core.io_memory import ALIGNMENT_BYTES, IoMemory, slot_layout
 from mainspring.worker.core.jobs import Slot
-from tests.worker.peers import spec
+from tests.worker.peers import spec, spec_of_lengths
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 700))))
@@ -41,3 +41,10 @@ def test_slot_is_freed_once() -> None:
 def test_tensors_are_laid_out_one_after_another_and_aligned() -> None:
     layout = slot_layout(spec(floats=17), 4)
     assert (layout.inputs, layout.outputs, layout.size) == ((0,), (320,), 384)
+
+
+def test_open_tensors_are_laid_out_at_the_sizes() -> None:
+    layout = slot_layout(spec_of_lengths(), 2, (9,))
+    # 2 rows of 9 x 3 floats are 216 bytes, 2 of 10 x 2 are 160.
+    assert (layout.inputs, layout.outputs, layout.size) == ((0,), (256,), 256 + 192)
+    assert slot_layout(spec_of_lengths(), 2).size == slot_layout(spec_of_lengths(), 2, (64,)).size

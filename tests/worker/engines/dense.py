@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -78,6 +79,32 @@ def check(cluster: Cluster, folder: Path, name: str, counts: tuple[int, ...], ba
     result = cluster.result(action.action_id)
     assert result.status is Status.OK, result
     assert 0 < result.device_ns <= result.end_ns - result.begin_ns
+
+
+def check_many(cluster: Cluster, folder: Path, batches: list[tuple[str, int]]) -> None:
+    """Run batches of one request each, by model and rows, all at once, and compare as `check` does."""
+    stock = {
+        name: onnxruntime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        for name, _ in batches
+    }
+    expected, inputs = {}, {}
+    for name, count in batches:
+        action_id = cluster.next_id()
+        x, k = rows(count, action_id)
+        expected[action_id] = stock[name].run(["y", "mean"], {"x": x, "k": k})
+        inputs[action_id] = infer(action_id, (1,), (count,), model=name), x, k
+    for action_id, (action, x, k) in inputs.items():
+        cluster.say(action)
+        cluster.push(action_id, 1, x.data, k.data)
+    for _ in batches:
+        head, frames = cluster.output()
+        for frame, wanted in zip(frames, expected[head.action_id], strict=True):
+            found = np.frombuffer(frame, np.float32).reshape(wanted.shape)
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    results = [cluster.result(action_id) for action_id in inputs]
+    assert [result.status for result in results] == [Status.OK] * len(batches)
+    for before, after in itertools.pairwise(results):
+        assert before.end_ns <= after.begin_ns, "strictly in the order of their windows"
 
 
 def flip(path: Path) -> None:

@@ -14,7 +14,8 @@ from mainspring.messages.actions import Prepare, Release, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB
-from tests.worker.engines.dense import check, flip, model
+from mainspring.worker.engines.cpu import _StagedRun
+from tests.worker.engines.dense import check, check_many, flip, model
 from tests.worker.peers import Cluster, load
 
 Serve = Callable[[Path], Cluster]
@@ -55,6 +56,28 @@ def test_outputs_are_those_of_a_stock_session(serve: Serve, folder: Path) -> Non
     assert cluster.do(load(cluster.next_id(), (4, 5), "a")).status is Status.OK
     check(cluster, folder, "a", (1, 1), 2)
     check(cluster, folder, "b", (1,), 1)
+
+
+def test_batches_staged_behind_each_other_have_outputs_of_their_own(
+    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same model and of another one, at unlike batch sizes, as fast as they come."""
+    spares: list[bool] = []
+    run = _StagedRun.run
+
+    def counted(staged: _StagedRun) -> int:
+        spares.append(staged.spare)
+        return run(staged)
+
+    monkeypatch.setattr(_StagedRun, "run", counted)
+    cluster = serve(folder / "store")
+    cluster.resident(model(folder, "a"), (0, 1))
+    cluster.resident(model(folder, "b"), (2, 3))
+    for _ in range(50):
+        check_many(cluster, folder, [("aabbbaba"[place % 8], 1 << place % 3) for place in range(16)])
+        if {*spares} == {True, False}:
+            return
+    pytest.fail(f"not both bindings were staged in: {spares}")
 
 
 def test_models_take_turns_in_the_same_pages(serve: Serve, folder: Path) -> None:

@@ -10,14 +10,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import tempfile
 from pathlib import Path
 
 from mainspring import extras
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.nvrtc import NvrtcFailed, NvrtcMissing, compile_cuda
-from mainspring.compiler.artifact.plan import CUBIN, PTX, SOURCE, Plans, kernels_path, ptx_arch
+from mainspring.compiler.artifact.plan import (
+    CUBIN,
+    PTX,
+    SOURCE,
+    Plans,
+    arch_number,
+    kernels_path,
+    ptx_arch,
+)
 from mainspring.compiler.artifact.store import Store
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Driver
@@ -25,7 +32,6 @@ from mainspring.worker.engines.cuda.driver import Driver
 LOG = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
 """Of the SHA-256 that a kept file begins with."""
-_ARCH = re.compile(r"(?:sm|compute)_(\d+)([af]?)")
 
 
 def image_for(driver: Driver, store: Store, manifest: Manifest, plans: Plans) -> bytes:
@@ -41,7 +47,7 @@ def image_for(driver: Driver, store: Store, manifest: Manifest, plans: Plans) ->
     if code is not None and runs_code(plans.arch, arch):
         return code.read_bytes()
     ptx = kernels_path(store, manifest, plans, PTX)
-    if ptx is not None and _number(ptx_arch(plans.arch)) <= _number(arch):
+    if ptx is not None and arch_number(ptx_arch(plans.arch)) <= arch_number(arch):
         return ptx.read_bytes()
     source = kernels_path(store, manifest, plans, SOURCE)
     if source is None:
@@ -92,12 +98,7 @@ def _keep(path: Path, content: bytes) -> None:
 
 def runs_code(code: str, device: str) -> bool:
     """Whether machine code of an architecture runs on a device; code such as ``sm_90a`` on that one alone."""
-    made, there = _number(code), _number(device)
+    made, there = arch_number(code), arch_number(device)
     if code.endswith("a"):
         return made == there
     return made // 10 == there // 10 and made <= there
-
-
-def _number(arch: str) -> int:
-    found = _ARCH.fullmatch(arch)
-    return int(found[1]) if found is not None else 0

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring import extras
+from mainspring.compiler.artifact.gpu import ATTRIBUTES, Attributes
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.compiling import compile_with_nvrtc
 from mainspring.worker.engines.cuda.driver import (
@@ -269,13 +270,22 @@ def count_devices() -> int:
     return count
 
 
-def describe_device(device: int) -> tuple[str, str, str, int]:
-    """Return a GPU's name, place on the PCI bus, architecture and multiprocessors; no context is made."""
+def describe_device(device: int) -> tuple[str, str, str, Attributes]:
+    """Return a GPU's name, place on the PCI bus, architecture and attributes; no context is made."""
     runtime, _, _ = _libraries()
     properties = runtime.getDeviceProperties(device)
     name = str(properties["name"].decode())
-    bus_id, processors = normal_bus_id(runtime.deviceGetPCIBusId(device)), properties["multiProcessorCount"]
-    return name, bus_id, _arch(properties), int(processors)
+    told = {what: _attribute(runtime, device, number) for what, number in ATTRIBUTES.items()}
+    return name, normal_bus_id(runtime.deviceGetPCIBusId(device)), _arch(properties), Attributes(**told)
+
+
+def _attribute(runtime: Any, device: int, number: int) -> int:
+    """Return an attribute of a device; 0 if its driver does not say."""
+    try:
+        return int(runtime.deviceGetAttribute(number, device))
+    except RuntimeError as error:
+        LOG.info("attribute %d of GPU %d is not known: %s", number, device, error)
+        return 0
 
 
 def _arch(properties: Mapping[str, Any]) -> str:

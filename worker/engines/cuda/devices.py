@@ -11,6 +11,7 @@ import sys
 
 import msgspec
 
+from mainspring.compiler.artifact.gpu import Attributes, Gpu, found_gpu
 from mainspring.worker.engines.cuda.driver import DriverMissing, choose_bindings
 
 TIMEOUT_S = 60.0
@@ -25,8 +26,12 @@ class FoundDevice(msgspec.Struct, frozen=True):
     bus_id: str
     arch: str = ""
     """The architecture that kernels are compiled for, such as ``sm_90``."""
-    processors: int = 0
-    """Multiprocessors, which a partition of a GPU has fewer of; 0 if not known."""
+    attributes: Attributes = Attributes()
+
+    @property
+    def gpu(self) -> Gpu:
+        """What the compiler has to know of it."""
+        return found_gpu(self.arch, self.attributes)
 
 
 def find_devices() -> list[FoundDevice]:

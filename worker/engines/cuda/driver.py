@@ -16,6 +16,7 @@ import os
 from enum import IntEnum
 from typing import NamedTuple, Protocol, cast
 
+from mainspring.compiler.artifact.gpu import Attributes
 from mainspring.worker.engine import DeviceLost, EngineError
 
 LIBCUDA = "MAINSPRING_LIBCUDA"
@@ -184,8 +185,8 @@ class Bindings(Protocol):
     def count_devices(self) -> int:
         """Return how many GPUs CUDA can use; raise `DriverMissing`, which says why, if none."""
 
-    def describe_device(self, device: int) -> tuple[str, str, str, int]:
-        """Return a GPU's name, place on the PCI bus, architecture and multiprocessors; no context is made."""
+    def describe_device(self, device: int) -> tuple[str, str, str, Attributes]:
+        """Return a GPU's name, place on the PCI bus, architecture and attributes; no context is made."""
 
     def open_device(self, device: int) -> Driver:
         """Return the driver of a GPU; raise `EngineError` if it can't be used."""

@@ -8,10 +8,7 @@ The other files of this folder are its parts, and have everything that knows CUD
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import logging
-import os
 import re
 import threading
 import time
@@ -20,24 +17,22 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, Manifest
+from mainspring.compiler.artifact.manifest import CPU, TVM, Manifest
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
-from mainspring.worker.engine import Bytes, DeviceLost, EngineError
-from mainspring.worker.engines.artifacts import check_artifact
+from mainspring.worker.engine import DeviceLost, EngineError
+from mainspring.worker.engines.artifacts import check_artifact, read_weights
 from mainspring.worker.engines.cuda.copies import IoCopies, Loader
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.host_weights import HostWeights, reserve_for
-from mainspring.worker.engines.cuda.memory import SESSION_BYTES, DeviceMemory, Wanted
+from mainspring.worker.engines.cuda.memory import SESSION_BYTES, DeviceMemory, Wanted, pinned
 from mainspring.worker.engines.cuda.monitor import GpuMonitor, StateReader
-from mainspring.worker.engines.cuda.opening import AUTO, Opener
+from mainspring.worker.engines.cuda.opening import AUTO, Open, Opener, count_sessions, program_key
 from mainspring.worker.engines.cuda.programs import Bound, Program, Times
 
 LOG = logging.getLogger(__name__)
@@ -46,8 +41,6 @@ HEARTBEAT_BYTES = 256
 """Of the workspace, which no batch uses then."""
 IDLE_NS = 500_000_000
 """Time without work after which the device is asked whether it answers."""
-READ_BYTES = 16 << 20
-"""Bytes of a weights file that are read and hashed at a time."""
 
 
 class _Prepared(NamedTuple):
@@ -65,7 +58,7 @@ class _Fetched(NamedTuple):
     manifest: Manifest
     weights: int
     """As `_Prepared.weights`."""
-    open: Callable[[], Program] | None
+    open: Open | None
     """As `Opener.find` returned it; None if the executable was open for another model."""
 
 
@@ -93,13 +86,12 @@ class CudaEngine:
         self.device_kind = config.device_kind if config.device_kind != CPU else kind_of(driver.name())
         self._memory = DeviceMemory(driver, _wanted(config, self._store, stored))
         self.pages = self._memory.pages
-        self._io_address, self.io = _pinned(driver, config.io_bytes)
+        self._io_address, self.io = pinned(driver, config.io_bytes)
         self.transfers = IoCopies(driver, self._io_address, self._memory.io)
         self._loader = Loader(driver, self._memory, config.load_chunk_bytes)
         self._exec = driver.stream(urgent=True)
         self._times = Times(driver.event(timed=True), driver.event(timed=True))
         self._ended = driver.event()
-        self._preparing = driver.stream()
         self._alone = threading.Lock()
         """Held while a thread launches kernels: they share the workspace."""
         self._opener = Opener(
@@ -120,7 +112,7 @@ class CudaEngine:
         """Programs that stay open without a model."""
         self._used_ns = time.monotonic_ns()
         """When the device was last given work."""
-        self._monitor = GpuMonitor(reader, self._probe)
+        self._monitor = GpuMonitor(reader, self._probe, self._refused)
 
     def fetch(self, model: ModelSpec) -> bool:
         """Read the weights; return whether the executable is open (`engine.OpensAlone`).
@@ -132,21 +124,14 @@ class CudaEngine:
         check_artifact(manifest, model)
         if manifest.pages > self.pages:
             raise EngineError(f"{model.name} needs {manifest.pages} pages and the GPU has {self.pages}")
-        key, fetched = _program_key(manifest), self._fetched.get(model.name)
+        key, fetched = program_key(manifest), self._fetched.get(model.name)
         try:
             if fetched is None:
                 find = None if key in self._programs else self._opener.find(manifest)
                 fetched = _Fetched(manifest, self._take_weights(manifest), find)
         except Exception as error:
             raise self._explain(error) from error
-        with self._changing:
-            program = self._programs.get(key)
-            if program is None:
-                self._fetched[model.name] = fetched
-                return False
-            self._fetched.pop(model.name, None)
-            self._prepared[model.name] = _Prepared(manifest, program, fetched.weights)
-        return True
+        return self._enter(fetched)
 
     def prepare(self, model: ModelSpec) -> None:
         """Do all, or what `fetch` has left to do; raise `StoreError` or `EngineError` as `fetch`."""
@@ -166,15 +151,11 @@ class CudaEngine:
         self.unload(name)
         with self._changing:
             fetched, prepared = self._fetched.pop(name, None), self._prepared.pop(name, None)
-            others = [other.program for other in self._prepared.values()]
+            unused = prepared is not None and self._forget_unused(prepared)
         held = fetched or prepared
         if held is not None:
             self._weights.give_back(held.manifest.weights_hash)
-        if prepared is None:
-            return
-        key = _program_key(prepared.manifest)
-        if key not in self._stored and all(other is not prepared.program for other in others):
-            del self._programs[key]
+        if prepared is not None and unused:
             prepared.program.close()
 
     def load(self, action: Load) -> int:
@@ -250,6 +231,10 @@ class CudaEngine:
         """See `mainspring.worker.engine.Monitored`."""
         return self._monitor.health()
 
+    def _refused(self) -> list[str]:
+        """Return why executables have no graph, for each that has none."""
+        return [program.refused for program in [*self._programs.values()] if program.refused]
+
     def _probe(self) -> None:
         """Ask a device that has nothing to do whether it answers; raise `DeviceLost` if it does not.
 
@@ -276,53 +261,55 @@ class CudaEngine:
         opened is left to its model's PREPARE, which says why.
         """
         for manifest in manifests:
-            key = _program_key(manifest)
+            key = program_key(manifest)
             if manifest.engine != TVM or engine not in (AUTO, TVM) or key in self._programs:
                 continue
             try:
-                program = self._opener.open(manifest)
-                try:
-                    program.warm((), self._preparing)
-                except BaseException:
-                    program.close()
-                    raise
+                self._programs[key] = self._opener.find(manifest)(())
             except Exception as error:
                 reason = self._explain(error)
                 if isinstance(reason, DeviceLost):
                     raise reason from error
                 LOG.info("%s is not opened before it is prepared: %s", manifest.name, reason)
-            else:
-                self._programs[key] = program
 
     def _open(self, name: str) -> None:
         """Open and warm the executable of a model whose weights are there."""
         fetched = self._fetched[name]
         manifest = fetched.manifest
+        if self._enter(fetched):
+            return  # For another model, since this one was fetched.
         try:
             self._driver.attach()
-            program = (fetched.open or self._opener.find(manifest))()
-            try:
-                pages = [fetched.weights + page * PAGE_BYTES for page in range(manifest.pages)]
-                program.warm(pages, self._preparing)
-            except BaseException:
-                program.close()
-                raise
+            pages = [fetched.weights + page * PAGE_BYTES for page in range(manifest.pages)]
+            program = (fetched.open or self._opener.find(manifest))(pages)
         except Exception as error:
             raise self._explain(error) from error
+        self._enter(fetched, program)
+
+    def _enter(self, fetched: _Fetched, opened: Program | None = None) -> bool:
+        """Count a model as prepared if its executable is open; return whether it is."""
+        manifest, key = fetched.manifest, program_key(fetched.manifest)
         with self._changing:
-            self._programs[_program_key(manifest)] = program
-            del self._fetched[name]
-            self._prepared[name] = _Prepared(manifest, program, fetched.weights)
+            program = opened or self._programs.get(key)
+            if program is None:
+                self._fetched[manifest.name] = fetched
+                return False
+            self._programs[key] = program
+            self._fetched.pop(manifest.name, None)
+            self._prepared[manifest.name] = _Prepared(manifest, program, fetched.weights)
+        return True
+
+    def _forget_unused(self, prepared: _Prepared) -> bool:
+        """With `_changing` held: forget the program of a model that is gone, unless it stays open."""
+        key = program_key(prepared.manifest)
+        if key in self._stored or any(other.program is prepared.program for other in self._prepared.values()):
+            return False
+        del self._programs[key]
+        return True
 
     def _take_weights(self, manifest: Manifest) -> int:
-        path = self._store.weights_path(manifest)
-
-        def fill(memory: memoryview) -> None:
-            found = _read(path, memory)
-            if found != manifest.weights_hash:
-                remedy = recompile_command(manifest.name, manifest.source, self._store.root)
-                raise EngineError(f"{path} was altered after it was compiled; {remedy}")
-
+        remedy = recompile_command(manifest.name, manifest.source, self._store.root)
+        fill = partial(read_weights, self._store.weights_path(manifest), manifest.weights_hash, remedy)
         return self._weights.take(manifest.weights_hash, manifest.weights_bytes, fill)
 
     def _attach(self) -> None:
@@ -339,14 +326,6 @@ class CudaEngine:
     def _explain(self, error: Exception) -> Exception:
         """Return what an error of the driver means; other errors are returned unchanged."""
         return self._driver.explain(error) if isinstance(error, RuntimeError | KeyError) else error
-
-
-def _pinned(driver: Driver, size: int) -> tuple[int, Bytes]:
-    """Return the address of pinned host memory, and the memory, all zeros."""
-    address = driver.allocate_host(size)
-    memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-    memory[:] = 0
-    return address, memory
 
 
 def kind_of(name: str) -> str:
@@ -366,38 +345,5 @@ def _wanted(config: WorkerConfig, store: Store, stored: Sequence[Manifest]) -> W
     elsewhere = 0
     if config.engine != TVM:
         # ONNX Runtime has an arena for intermediate results, as large as our workspace, and handles.
-        elsewhere = config.workspace_bytes + SESSION_BYTES * _sessions(store, stored)
+        elsewhere = config.workspace_bytes + SESSION_BYTES * count_sessions(store, stored)
     return Wanted(config.workspace_bytes, config.io_bytes, config.reserve_bytes, config.pages, elsewhere)
-
-
-def _sessions(store: Store, stored: Sequence[Manifest]) -> int:
-    """Return how many sessions of ONNX Runtime the stored models need, one for each size of an executable."""
-    sessions = {}
-    for manifest in stored:
-        if manifest.engine == ONNXRUNTIME and _program_key(manifest) not in sessions:
-            try:
-                on_gpu = store.executable_info(manifest).device == CUDA
-            except StoreError:
-                continue
-            sessions[_program_key(manifest)] = len(manifest.batch_sizes) * on_gpu
-    return sum(sessions.values())
-
-
-def _program_key(manifest: Manifest) -> object:
-    """Return what models that share a program have in common."""
-    return manifest.executable, manifest.tensors, manifest.batch_sizes
-
-
-def _read(path: Path, memory: memoryview) -> str:
-    """Read a file into memory; return its SHA-256. Raises `EngineError` if it ends early."""
-    digest, offset = hashlib.sha256(), 0
-    with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        while offset < len(memory):
-            part = memory[offset : offset + READ_BYTES]
-            count = file.readinto(part)
-            if not count:
-                raise EngineError(f"{path} ends early: it was altered; compile the model again")
-            digest.update(part[:count])
-            offset += count
-    return digest.hexdigest()

@@ -72,6 +72,7 @@ class LaunchPlanProgram:
         Without ``times`` nothing but kernels is launched. Raises `EngineError` for a plan that this device
         can't run.
         """
+        self.refused = ""
         self._driver = driver
         self._memory = memory
         self._times = times
@@ -113,6 +114,7 @@ class LaunchPlanProgram:
                 if isinstance(reason, DeviceLost):
                     raise reason from error
                 LOG.warning("kernels are launched one by one, because no graph can be made: %s", reason)
+                self.refused = str(reason)
                 break
         uploaded = self._driver.event(sleeps=True)
         self._driver.record(uploaded, stream)

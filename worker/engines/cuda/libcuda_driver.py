@@ -14,6 +14,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
+from mainspring.compiler.artifact.gpu import ATTRIBUTES, Attributes
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.compiling import compile_with_nvrtc
 from mainspring.worker.engines.cuda.driver import (
@@ -91,7 +92,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 CONSTANTS = {
     "CU_CTX_SCHED_SPIN": 1,
-    "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT": 16,
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 75,
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": 76,
     "CU_EVENT_BLOCKING_SYNC": 1,
@@ -374,13 +374,12 @@ def count_devices() -> int:
     return count
 
 
-def describe_device(device: int) -> tuple[str, str, str, int]:
-    """Return a GPU's name, place on the PCI bus, architecture and multiprocessors; no context is made."""
+def describe_device(device: int) -> tuple[str, str, str, Attributes]:
+    """Return a GPU's name, place on the PCI bus, architecture and attributes; no context is made."""
     cuda = _started()
     handle = _new(c_int, cuda.cuDeviceGet, device)
-    number = CONSTANTS["CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT"]
-    processors = _new(c_int, cuda.cuDeviceGetAttribute, number, handle)
-    return _name(cuda, handle), _bus_id(cuda, handle), _arch(cuda, handle), processors
+    told = {name: _attribute(cuda, handle, number) for name, number in ATTRIBUTES.items()}
+    return _name(cuda, handle), _bus_id(cuda, handle), _arch(cuda, handle), Attributes(**told)
 
 
 def _started() -> Any:
@@ -450,6 +449,15 @@ def _bus_id(cuda: Any, handle: int) -> str:
     text = ctypes.create_string_buffer(32)
     cuda.cuDeviceGetPCIBusId(text, len(text), handle)
     return normal_bus_id(text.value.decode())
+
+
+def _attribute(cuda: Any, handle: int, number: int) -> int:
+    """Return an attribute of a device; 0 if its driver does not say."""
+    try:
+        return _new(c_int, cuda.cuDeviceGetAttribute, number, handle)
+    except CudaCallFailed as error:
+        LOG.info("an attribute of GPU %d is not known: %s", handle, error)
+        return 0
 
 
 def _arch(cuda: Any, handle: int) -> str:

@@ -6,11 +6,14 @@ pages of 16 MiB for weights. Afterwards nothing on the serving path allocates me
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.engine import EngineError
+from mainspring.worker.engine import Bytes, EngineError
 from mainspring.worker.engines.cuda.driver import Driver
 
 MIB = 1 << 20
@@ -18,7 +21,7 @@ MIB = 1 << 20
 SESSION_BYTES = 40 * MIB
 """What a session of ONNX Runtime takes for its handles, assumed: cuBLAS's 32 MiB on Hopper, and cuDNN's.
 
-``gpu-check allocations`` measures it.
+``gpu-check sessions`` measures it.
 """
 
 
@@ -83,3 +86,11 @@ class DeviceMemory:
         address = self._driver.allocate(size)
         self._taken.append(address)
         return address
+
+
+def pinned(driver: Driver, size: int) -> tuple[int, Bytes]:
+    """Return the address of pinned host memory, and the memory, all zeros."""
+    address = driver.allocate_host(size)
+    memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    memory[:] = 0
+    return address, memory

@@ -9,18 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda.nvml import NvmlMissing
-from mainspring.worker.engines.cuda.state import GpuState, Problem, problems, readings
+from mainspring.worker.engines.cuda.state import GpuState, Problem, graph_health, problems, readings
 
 LOG = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 """Time between two looks."""
+OVER_S = 60.0
+"""Time without a problem after which the log says that it is over. Under load, a GPU at its power limit has
+its clocks held down again and again."""
 
 
 class StateReader(Protocol):
@@ -37,15 +40,25 @@ class GpuMonitor:
     """A thread that looks at one GPU from when `health` is first asked for; one thread asks."""
 
     def __init__(
-        self, reader: StateReader | None, probe: Callable[[], None], interval_s: float = INTERVAL_S
+        self,
+        reader: StateReader | None,
+        probe: Callable[[], None],
+        refused: Callable[[], Sequence[str]] = tuple,
+        interval_s: float = INTERVAL_S,
     ) -> None:
-        """``probe`` raises `DeviceLost` if the device does not answer any more; it may do nothing."""
+        """``probe`` raises `DeviceLost` if the device does not answer any more; it may do nothing.
+
+        ``refused`` returns, for each executable without a graph, why it has none.
+        """
         self._reader = reader
         self._probe = probe
+        self._refused = refused
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._since_s: dict[str, float] = {}
         """Since when each problem has been seen, by what it costs: what is found may have other numbers."""
+        self._logged_s: dict[str, float] = {}
+        """When each problem that the log tells of was seen last."""
         self._health = DeviceHealth()
         self._lost: DeviceLost | None = None
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
@@ -68,14 +81,8 @@ class GpuMonitor:
 
     def look(self, now_s: float) -> None:
         """Read the state and ask the device whether it answers; ``now_s`` is of any clock that goes on."""
-        if self._reader is not None:
-            try:
-                state = self._reader.read()
-            except NvmlMissing as error:
-                self._health = DeviceHealth((f"the GPU's state can't be read any more: {error}",))
-            else:
-                notes = self._notes(state, problems(state), now_s)
-                self._health = DeviceHealth(notes, readings(state))
+        state, graphs = self._state(now_s), graph_health(self._refused())
+        self._health = DeviceHealth(graphs.notes + state.notes, graphs.readings + state.readings)
         try:
             self._probe()
         except DeviceLost as error:
@@ -85,16 +92,27 @@ class GpuMonitor:
         except EngineError as error:
             LOG.warning("the GPU could not be asked whether it answers: %s", error)
 
+    def _state(self, now_s: float) -> DeviceHealth:
+        if self._reader is None:
+            return DeviceHealth()
+        try:
+            state = self._reader.read()
+        except NvmlMissing as error:
+            return DeviceHealth((f"the GPU's state can't be read any more: {error}",))
+        return DeviceHealth(self._notes(state, problems(state), now_s), readings(state))
+
     def _notes(self, state: GpuState, found: list[Problem], now_s: float) -> tuple[str, ...]:
         before, self._since_s = self._since_s, {}
         notes = []
         for each in found:
             since_s = self._since_s[each.costs] = before.get(each.costs, now_s)
-            if each.costs not in before:
+            if each.costs not in self._logged_s:
                 LOG.warning("GPU at %s: %s; %s", state.bus_id, each.found, each.costs)
+            self._logged_s[each.costs] = now_s
             lasted = f" (for {now_s - since_s:.0f} s)" if now_s - since_s >= 1 else ""
             notes.append(f"GPU at {state.bus_id}: {each.found}{lasted}; {each.costs}")
-        for costs in before.keys() - self._since_s.keys():
+        for costs in [costs for costs, seen_s in self._logged_s.items() if now_s - seen_s >= OVER_S]:
+            del self._logged_s[costs]
             LOG.info("GPU at %s: no longer so that %s", state.bus_id, costs)
         return tuple(notes)
 

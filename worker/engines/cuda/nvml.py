@@ -5,8 +5,8 @@ It needs the driver and the extra ``cuda``, but no context on a GPU, so any proc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -62,30 +62,24 @@ class Reader:
     """Reads the state of one GPU again and again, and collects its Xid errors."""
 
     def __init__(self, nvml: Any, bus_id: str) -> None:
-        """Find the GPU at this place on the bus; raise `NvmlMissing` if NVML has none there."""
+        """Find the GPU at this place on the bus; raise `NvmlMissing` if NVML can't be asked about it."""
         self._nvml = nvml
         self._xids: list[int] = []
-        try:
+        with _answering(nvml), ExitStack() as opened:
             nvml.nvmlInit()
+            opened.callback(self.close)
             self._driver = _text(nvml.nvmlSystemGetDriverVersion())
-            states = [_state(nvml, index, self._driver) for index in range(nvml.nvmlDeviceGetCount())]
-        except nvml.NVMLError as error:
-            raise NvmlMissing(f"NVIDIA's driver does not answer: {error}") from error
-        found = [state.index for state in states if state.bus_id == bus_id]
-        if not found:
-            nvml.nvmlShutdown()
-            raise NvmlMissing(f"NVML has no GPU at {bus_id}")
-        self._index = found[0]
-        self._events = self._register()
+            # No other GPU is asked: one that is lost would fail the search.
+            self._index = int(nvml.nvmlDeviceGetIndex(nvml.nvmlDeviceGetHandleByPciBusId(bus_id)))
+            self._events = self._register()
+            opened.pop_all()
 
     def read(self) -> GpuState:
         """Return the present state, without processes: the worker is one; raise `NvmlMissing`."""
         self._collect()
-        try:
+        with _answering(self._nvml):
             state = _state(self._nvml, self._index, self._driver)
-        except self._nvml.NVMLError as error:
-            raise NvmlMissing(f"NVIDIA's driver does not answer: {error}") from error
-        return msgspec.structs.replace(state, processes=(), xids=tuple(self._xids))
+        return msgspec.structs.replace(state, xids=tuple(self._xids))
 
     def close(self) -> None:
         """Give NVML back."""
@@ -124,20 +118,26 @@ def try_reader(bus_id: str) -> Reader | None:
 
 def states_of(nvml: Any) -> list[GpuState]:
     """Return the states that this NVML reports; raise `NvmlMissing` if it does not answer."""
-    try:
+    with _answering(nvml):
         nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        raise NvmlMissing(f"NVIDIA's driver does not answer: {error}") from error
+        try:
+            driver = _text(nvml.nvmlSystemGetDriverVersion())
+            indices = range(nvml.nvmlDeviceGetCount())
+            return [_state(nvml, index, driver, with_processes=True) for index in indices]
+        finally:
+            nvml.nvmlShutdown()
+
+
+@contextmanager
+def _answering(nvml: Any) -> Iterator[None]:
+    """Raise what NVML raises inside as `NvmlMissing`."""
     try:
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
-        return [_state(nvml, index, driver) for index in range(nvml.nvmlDeviceGetCount())]
+        yield
     except nvml.NVMLError as error:
         raise NvmlMissing(f"NVIDIA's driver does not answer: {error}") from error
-    finally:
-        nvml.nvmlShutdown()
 
 
-def _state(nvml: Any, index: int, driver: str) -> GpuState:
+def _state(nvml: Any, index: int, driver: str, *, with_processes: bool = False) -> GpuState:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def ask(call: str, *args: Any) -> Any:
@@ -179,7 +179,7 @@ def _state(nvml: Any, index: int, driver: str) -> GpuState:
         prohibited=ask("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED,
         pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
-        processes=_processes(ask),
+        processes=_processes(ask) if with_processes else (),
     )
 
 

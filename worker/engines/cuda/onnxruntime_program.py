@@ -93,6 +93,7 @@ class OnnxRuntimeProgram:
         device: Device,
     ) -> None:
         """Open the graph; raise `ExecutableError` if ONNX Runtime refuses it, or has no CUDA provider."""
+        self.refused = ""
         self._info = info
         self._layouts = layouts
         self._device = device

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.errors import ExecutableError, StoreError
 from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Manifest
 from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store, recompile_command
@@ -19,6 +20,9 @@ from mainspring.worker.engines.cuda.memory import DeviceMemory
 from mainspring.worker.engines.cuda.programs import Program, Times
 
 AUTO = "auto"
+
+Open = Callable[[Sequence[int]], Program]
+"""Opens and warms a program; `Program.warm` says what it is given. If it raises, nothing is left open."""
 
 
 class Opener:
@@ -45,13 +49,10 @@ class Opener:
         self._stream = stream
         self._times = times
         self._alone = alone
+        self._preparing = driver.stream()
         self._integrity = Integrity()
 
-    def open(self, manifest: Manifest) -> Program:
-        """Return a new program; raise as `find`, or as what that returns."""
-        return self.find(manifest)()
-
-    def find(self, manifest: Manifest) -> Callable[[], Program]:
+    def find(self, manifest: Manifest) -> Open:
         """Do what the device has no part in, such as compiling; return what opens the program then.
 
         Raises `EngineError`, `ExecutableError` or `StoreError` if the executable can't be opened here.
@@ -72,10 +73,19 @@ class Opener:
         with path.open("rb") as file:
             self._integrity.check(file.fileno(), manifest.executable, path, remedy)
         if info.engine == TVM:
-            return self._find_plans(manifest)
+            return partial(self._open, self._find_plans(manifest))
         if info.engine == ONNXRUNTIME:
-            return self._find_graph(manifest)
+            return partial(self._open, self._find_graph(manifest))
         raise ExecutableError(f"{manifest.name} is for the engine {info.engine}, which no GPU worker has")
+
+    def _open(self, make: Callable[[], Program], pages: Sequence[int]) -> Program:
+        program = make()
+        try:
+            program.warm(pages, self._preparing)
+        except BaseException:
+            program.close()
+            raise
+        return program
 
     def _find_plans(self, manifest: Manifest) -> Callable[[], Program]:
         plans = read_plans(self._store, manifest)
@@ -103,6 +113,24 @@ class Opener:
                 self._alone,
             ),
         )
+
+
+def program_key(manifest: Manifest) -> object:
+    """Return what models that share a program have in common."""
+    return manifest.executable, manifest.tensors, manifest.batch_sizes
+
+
+def count_sessions(store: Store, stored: Sequence[Manifest]) -> int:
+    """Return how many sessions of ONNX Runtime these models need, one for each size of an executable."""
+    sessions = {}
+    for manifest in stored:
+        if manifest.engine == ONNXRUNTIME and program_key(manifest) not in sessions:
+            try:
+                on_gpu = store.executable_info(manifest).device == CUDA
+            except StoreError:
+                continue
+            sessions[program_key(manifest)] = len(manifest.batch_sizes) * on_gpu
+    return sum(sessions.values())
 
 
 def _layouts(manifest: Manifest) -> dict[int, SlotLayout]:

@@ -31,6 +31,9 @@ class Bound(Protocol):
 class Program(Protocol):
     """One executable on one device, for all models that share it."""
 
+    refused: str
+    """Why its kernels are launched one by one, without a graph; empty where they are not."""
+
     def bind(self, pages: Sequence[int]) -> Bound:
         """Return the program with weights whose file's pages are, or will be, at these addresses.
 

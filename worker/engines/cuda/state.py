@@ -6,36 +6,37 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from mainspring.messages.metrics import Reading
+from mainspring.messages.metrics import DeviceHealth, Reading
 
 GIB = 1 << 30
 
-THROTTLING = {
-    0x04: "its power limit",
-    0x08: "a hardware slowdown",
-    0x10: "other GPUs that it keeps step with",
-    0x20: "its temperature",
-    0x40: "its temperature (hardware)",
-    0x80: "a power brake of its machine",
-}
-"""NVML's reasons for clocks below the requested one; idling and a clock set by the operator are left out."""
 
-THROTTLE_LABELS = {
-    0x04: "power",
-    0x08: "hardware",
-    0x10: "other_gpus",
-    0x20: "temperature",
-    0x40: "temperature_hardware",
-    0x80: "power_brake",
+class Throttling(NamedTuple):
+    """A reason for which a GPU's clocks are below the requested one."""
+
+    label: str
+    """What metrics call it."""
+    text: str
+
+
+THROTTLING = {
+    0x04: Throttling("power", "its power limit"),
+    0x08: Throttling("hardware", "a hardware slowdown"),
+    0x10: Throttling("other_gpus", "other GPUs that it keeps step with"),
+    0x20: Throttling("temperature", "its temperature"),
+    0x40: Throttling("temperature_hardware", "its temperature (hardware)"),
+    0x80: Throttling("power_brake", "a power brake of its machine"),
 }
-"""The same for metrics."""
+"""NVML's bits for these; idling and a clock set by the operator are left out."""
 
 CLOCK_SHARE = 0.98
-"""Share of the highest clock below which an idle GPU with locked clocks does not fall."""
+"""Share of the highest clock below which an idle GPU whose clocks are locked there does not fall."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ def describe(state: GpuState) -> str:
 
 
 def problems(state: GpuState) -> list[Problem]:
-    """Return what makes the GPU's timing unpredictable."""
+    """Return what makes the GPU's timing unpredictable, be it idle or busy."""
     found = [*_clocks(state), *_memory_and_bus(state)]
     if state.prohibited:
         remedy = f"nvidia-smi -i {state.index} -c DEFAULT"
@@ -135,25 +136,35 @@ def problems(state: GpuState) -> list[Problem]:
     return found
 
 
+def idle_clock(state: GpuState) -> list[Problem]:
+    """Return what the clock of a GPU that has nothing to do says; a busy one's changes with its work."""
+    clock, most = state.sm_clock_mhz, state.sm_clock_max_mhz
+    if clock is None or not most or throttled(state) or clock >= CLOCK_SHARE * most:
+        return []
+    return [
+        Problem(
+            f"its SM clock is {clock} MHz of {most}: it follows the load, unless it is locked there",
+            "what runs after a pause takes longer than what runs at full load",
+            f"nvidia-smi -i {state.index} -pm 1 && nvidia-smi -i {state.index} -lgc {most},{most}; "
+            "or a lower clock that it keeps under full load",
+        )
+    ]
+
+
+def throttled(state: GpuState) -> list[Throttling]:
+    """Return what holds the GPU's clocks down."""
+    return [each for bit, each in THROTTLING.items() if state.throttle_mask & bit]
+
+
 def _clocks(state: GpuState) -> list[Problem]:
     found = []
-    reasons = [text for bit, text in THROTTLING.items() if state.throttle_mask & bit]
+    reasons = throttled(state)
     if reasons:
         found.append(
             Problem(
-                f"its clocks are held down by {' and '.join(reasons)}",
+                f"its clocks are held down by {' and '.join(each.text for each in reasons)}",
                 "the same kernels take longer than when the models were measured",
                 "cool it, raise its power limit (nvidia-smi -pl), or lock a clock that it can keep",
-            )
-        )
-    clock, most = state.sm_clock_mhz, state.sm_clock_max_mhz
-    if clock is not None and most and not reasons and clock < CLOCK_SHARE * most:
-        found.append(
-            Problem(
-                f"its SM clock is {clock} MHz of {most}: it follows the load",
-                "what runs after a pause takes longer than what runs at full load",
-                f"nvidia-smi -i {state.index} -pm 1 && nvidia-smi -i {state.index} -lgc {most},{most}; "
-                "or a lower clock that it keeps under full load",
             )
         )
     if state.persistence is False:
@@ -225,6 +236,16 @@ def _memory_and_bus(state: GpuState) -> list[Problem]:
     return found
 
 
+def graph_health(refused: Sequence[str]) -> DeviceHealth:
+    """Return what is to be told of executables without a graph; ``refused`` says why, for each of them."""
+    notes = tuple(
+        f"kernels of {count} {'executables' if count > 1 else 'executable'} are launched one by one, because "
+        f"no CUDA graph can be made: {reason}; each EXEC takes longer by its launches"
+        for reason, count in Counter(refused).items()
+    )
+    return DeviceHealth(notes, (Reading("mainspring_gpu_executables_without_graph", float(len(refused))),))
+
+
 def readings(state: GpuState) -> tuple[Reading, ...]:
     """Return a GPU's state as numbers for metrics; what its driver does not report is left out."""
     clock = None if state.sm_clock_mhz is None else state.sm_clock_mhz * 1e6
@@ -237,8 +258,8 @@ def readings(state: GpuState) -> tuple[Reading, ...]:
         "mainspring_gpu_remapped_rows": state.remapped_rows,
         "mainspring_gpu_xid_errors": len(state.xids),
     }
-    throttled = [
-        Reading("mainspring_gpu_throttled", float(bool(state.throttle_mask & bit)), label)
-        for bit, label in THROTTLE_LABELS.items()
+    reasons = [
+        Reading("mainspring_gpu_throttled", float(bool(state.throttle_mask & bit)), each.label)
+        for bit, each in THROTTLING.items()
     ]
-    return (*(Reading(name, float(value)) for name, value in found.items() if value is not None), *throttled)
+    return (*(Reading(name, float(value)) for name, value in found.items() if value is not None), *reasons)

@@ -3,7 +3,7 @@
  * Work is done when it is submitted; each stream has a clock that copies and kernels advance, and events keep
  * its time. Calls that CUDA refuses are refused with its error: no context in the thread, a handle of another
  * kind, memory that nobody allocated, calls that a capture forbids. Kernels are functions that a test
- * registers (`fake_kernel`). Every call is noted with the arguments that are no address (`fake_calls`).
+ * registers (`fake_kernel`). Every call is noted with the arguments that are not addresses (`fake_calls`).
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -203,8 +203,12 @@ Status cuDeviceGetName(char *name, int size, int device) {
 }
 Status cuDeviceGetAttribute(int *value, int attribute, int device) {
     BEGIN(" %d %d", attribute, device);
-    WITH(attribute == 16 || attribute == 75 || attribute == 76, INVALID_VALUE);
-    if (!status) *value = attribute == 16 ? 16 : attribute == 75 ? 9 : 0;
+    static const int attributes[][2] = {{13, 1980000}, {16, 16}, {36, 2619000}, {37, 5120},
+                                        {75, 9}, {76, 0}, {82, 65536}, {97, 232448}};
+    size_t known = 0;
+    while (known < 8 && attributes[known][0] != attribute) known++;
+    WITH(known < 8, INVALID_VALUE);
+    if (!status) *value = attributes[known][1];
     END;
 }
 Status cuDeviceGetPCIBusId(char *text, int size, int device) {

@@ -96,7 +96,7 @@ class FakeLibcuda:
         self._library.fake_total(size)
 
     def calls(self) -> list[str]:
-        """Return the calls since the last asking, each with those of its arguments that are no address."""
+        """Return the calls since the last asking, each with those of its arguments that are not addresses."""
         found = self._library.fake_calls().decode().splitlines()
         self._library.fake_forget_calls()
         return list(found)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.compiler.artifact.gpu import Attributes
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda import cupy_driver
 from mainspring.worker.engines.cuda import driver as drivers
@@ -24,7 +25,8 @@ RUNTIME = {
     "deviceGetPCIBusId": "device", "deviceSynchronize": "", "eventCreateWithFlags": "flags",
     "eventDestroy": "event", "eventElapsedTime": "start end", "eventRecord": "event stream",
     "eventSynchronize": "event", "free": "ptr", "freeHost": "ptr", "getDeviceCount": "",
-    "getDeviceProperties": "device", "graphDestroy": "graph", "graphExecDestroy": "graphExec",
+    "deviceGetAttribute": "attrib device", "getDeviceProperties": "device", "graphDestroy": "graph",
+    "graphExecDestroy": "graphExec",
     "graphInstantiate": "graph", "graphLaunch": "graphExec stream", "graphUpload": "graphExec stream",
     "hostAlloc": "size flags", "hostRegister": "ptr size flags", "hostUnregister": "ptr", "malloc": "size",
     "memGetInfo": "", "memcpyAsync": "dst src size kind stream", "memsetAsync": "ptr value size stream",
@@ -91,12 +93,13 @@ class Libraries:
     """CuPy and cuda-bindings on a machine with two GPUs."""
 
     def __init__(self) -> None:
-        properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132}
+        properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0}
         self.runtime = Library(
             RUNTIME,
             {
                 "getDeviceCount": 2, "getDeviceProperties": properties, "malloc": 4096, "hostAlloc": 8192,
-                "deviceGetPCIBusId": "0000:3B:00.0", "memGetInfo": (5, 7), "eventElapsedTime": 1.5,
+                "deviceGetAttribute": 132, "deviceGetPCIBusId": "0000:3B:00.0", "memGetInfo": (5, 7),
+                "eventElapsedTime": 1.5,
                 "eventCreateWithFlags": 11, "streamCreateWithPriority": 12, "streamEndCapture": 13,
                 "graphInstantiate": 14,
             },
@@ -241,8 +244,12 @@ def test_a_gpu_that_is_not_there_is_named(libraries: Libraries) -> None:
 
 
 def test_describing_a_gpu_makes_no_context(libraries: Libraries) -> None:
-    assert describe_device(1) == ("NVIDIA H200", "0000:3b:00.0", "sm_90", 132)
-    assert {name for name, *_ in libraries.runtime.calls} == {"getDeviceProperties", "deviceGetPCIBusId"}
+    assert describe_device(1) == ("NVIDIA H200", "0000:3b:00.0", "sm_90", Attributes(*[132] * 6))
+    assert {name for name, *_ in libraries.runtime.calls} == {
+        "getDeviceProperties", "deviceGetPCIBusId", "deviceGetAttribute"
+    }  # fmt: skip
+    libraries.runtime.fails["deviceGetAttribute"] = CudaError(1)
+    assert describe_device(1)[3] == Attributes(), "as usual, then"
 
 
 def test_the_signatures_are_those_of_what_is_installed() -> None:

@@ -13,16 +13,16 @@ from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import ExecutableInfo
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
+from mainspring.messages.metrics import Reading
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Reservation, Slot
-from mainspring.worker.engine import DeviceLost, Engine, EngineError, OpensAlone, OwnMemory
+from mainspring.worker.engine import DeviceLost, Engine, EngineError, OwnMemory
 from mainspring.worker.engines.cuda.copies import IN_FLIGHT
 from mainspring.worker.engines.cuda.driver import Copy
 from mainspring.worker.engines.cuda.engine import CudaEngine, kind_of
-from mainspring.worker.engines.cuda.memory import SESSION_BYTES
 from tests.worker.engines.cuda import tiny_plans as tiny
-from tests.worker.engines.cuda.tiny_store import put_graph, put_model, tiny_store
+from tests.worker.engines.cuda.tiny_store import tiny_store
 from tests.worker.peers import infer, load
 
 TOTAL = 200 * MIB
@@ -187,6 +187,21 @@ def test_execs_duration_is_the_same_without_graphs(bench: Bench) -> None:
     assert duration_ns == sum(tiny.KERNELS[name].duration_ns for name in ("multiply_2", "add_2"))
 
 
+def test_a_graph_that_was_refused_is_told_as_long_as_its_executable_is_open(bench: Bench) -> None:
+    bench.driver.graphs_break = True
+    bench.resident("a", (0, 1))
+    bench.engine._monitor.look(0)
+    health = bench.engine.health()
+    (note,) = health.notes
+    assert "kernels of 1 executable are launched one by one" in note
+    assert "GPU 0: operation not supported" in note
+    assert health.readings == (Reading("mainspring_gpu_executables_without_graph", 1.0),)
+    bench.engine.release("a")
+    bench.engine._monitor.look(1)
+    health = bench.engine.health()
+    assert (health.notes, health.readings[0].value) == ((), 0.0)
+
+
 def test_a_load_is_its_chunks_and_nothing_else(bench: Bench) -> None:
     for name in "ab":
         bench.engine.prepare(bench.store.manifest(name).spec())
@@ -205,65 +220,6 @@ def test_a_load_is_its_chunks_and_nothing_else(bench: Bench) -> None:
         assert bench.driver.calls == expected
         bench.check(name, rows(2, turn))
         bench.engine.unload(name)
-
-
-def test_graphs_are_made_at_the_first_prepare_of_their_executable_alone(bench: Bench) -> None:
-    first = bench.store.manifest("a")
-    for name in "cdef":
-        put_model(bench.store, bench.store.executable_info(first), name)
-    made = {"load_module", "begin_capture", "end_capture", "instantiate", "upload"}
-    bench.engine.prepare(first.spec())
-    assert bench.driver.calls.count("instantiate") == bench.driver.calls.count("upload") == len(tiny.SIZES)
-    bench.driver.calls.clear()
-    for place, name in enumerate("bcdef"):
-        bench.engine.prepare(bench.store.manifest(name).spec())
-        bench.engine.load(load(place, (place, 9 - place), name))
-    for name in "bcdef":
-        for count in tiny.SIZES:
-            bench.check(name, rows(count))
-    assert not made & {*bench.driver.calls}
-    assert bench.driver.leaks["executables"] == len(tiny.SIZES)
-
-
-def test_what_the_store_holds_is_opened_before_anything_is_served(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, stored=True)
-    assert bench.driver.calls.count("load_module") == 1, "both models have one executable"
-    assert bench.driver.calls.count("instantiate") == len(tiny.SIZES)
-    bench.driver.calls.clear()
-    for _ in range(2):
-        for name in "ab":
-            bench.resident(name, (0, 1))
-            bench.check(name, rows(2))
-            bench.engine.release(name)
-    assert not {"load_module", "unload_module", "instantiate", "begin_capture"} & {*bench.driver.calls}
-    bench.engine.close()
-    assert not bench.driver.leaks
-
-
-def test_what_can_not_be_opened_at_the_start_is_said_at_prepare(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = tiny_store(tmp_path / "store")
-    path = store.executable_path(store.manifest("a")).with_name("kernels.cubin")
-    code = path.read_bytes()
-    path.write_bytes(b"other code")
-    with caplog.at_level("INFO"):
-        bench = Bench(tmp_path, stored=False)
-    path.write_bytes(b"other code")
-    assert "a is not opened before it is prepared" in caplog.text
-    with pytest.raises(StoreError, match=r"kernels.cubin was altered"):
-        bench.engine.prepare(bench.store.manifest("a").spec())
-    path.write_bytes(code)
-    bench.resident("a", (0, 1))
-    bench.check("a", rows(1))
-    bench.engine.close()
-    assert not bench.driver.leaks
-
-
-def test_a_worker_of_the_other_engine_opens_no_plans(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, stored=True, engine="onnxruntime")
-    assert "load_module" not in bench.driver.calls
-    bench.engine.close()
 
 
 def test_a_model_that_moved_is_run_where_it_is(bench: Bench) -> None:
@@ -414,62 +370,16 @@ def test_a_heartbeat_is_done_when_it_returns_and_changes_no_answer(tmp_path: Pat
     assert len(bench.driver.allocations) == before
 
 
-def test_a_device_that_works_is_not_asked(tmp_path: Path) -> None:
+def test_a_device_that_works_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
     bench.resident("a", (0, 1))
     bench.check("a", rows(1))
     before = len(bench.driver.calls)
+    monkeypatch.setattr("mainspring.worker.engines.cuda.engine.IDLE_NS", 3600 * 10**9)
     bench.engine._probe()
+    monkeypatch.setattr("mainspring.worker.engines.cuda.engine.IDLE_NS", 0)
+    with bench.engine._alone:
+        bench.engine._probe()
     assert len(bench.driver.calls) == before
-
-
-def test_handles_of_stored_graphs_are_left_out_of_the_pages(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    free = TOTAL - 2 * MIB - 16 * MIB
-    assert Bench(tmp_path / "1", engine="auto").engine.pages == (free - MIB) // PAGE_BYTES
-    for name, device in (("g", "cuda"), ("h", "cuda"), ("i", "cpu")):
-        put_graph(store, name, device)
-    handles = len(tiny.SIZES) * SESSION_BYTES
-    assert Bench(tmp_path, engine="auto").engine.pages == (free - MIB - handles) // PAGE_BYTES
-    assert Bench(tmp_path, engine="tvm").engine.pages == free // PAGE_BYTES
-
-
-def test_what_exec_opens_needs_no_file_and_no_weights_then(bench: Bench) -> None:
-    model = bench.store.manifest("a").spec()
-    assert isinstance(bench.engine, OpensAlone)
-    assert not bench.engine.fetch(model)
-    assert bench.driver.calls.count("load_module") == 0
-    for path in sorted(bench.store.root.rglob("*")):
-        if path.is_file():
-            path.rename(path.with_suffix(".away"))
-    bench.engine.prepare(model)
-    assert bench.driver.calls.count("load_module") == 1
-    assert bench.engine.load(load(1, (0, 1), "a")) > 0
-    bench.check("a", rows(2))
-
-
-def test_a_model_of_an_open_executable_needs_no_opening(bench: Bench) -> None:
-    bench.engine.prepare(bench.store.manifest("a").spec())
-    assert bench.engine.fetch(bench.store.manifest("b").spec())
-    assert bench.engine.load(load(1, (0, 1), "b")) > 0
-    bench.check("b", rows(1))
-
-
-def test_a_model_that_was_fetched_is_there_once_another_one_has_opened_its_executable(bench: Bench) -> None:
-    first, second = (bench.store.manifest(name).spec() for name in "ab")
-    assert not bench.engine.fetch(first)
-    assert not bench.engine.fetch(second)
-    bench.engine.prepare(first)
-    assert bench.engine.fetch(second)
-    bench.engine.release("a")
-    assert bench.engine.load(load(1, (0, 1), "b")) > 0
-    bench.check("b", rows(2))
-
-
-def test_a_model_that_was_fetched_can_be_released(bench: Bench) -> None:
-    model = bench.store.manifest("a").spec()
-    assert not bench.engine.fetch(model)
-    bench.engine.release("a")
-    assert not bench.engine.fetch(model)
-    bench.resident("a", (0, 1))
-    bench.check("a", rows(1))
+    bench.engine._probe()
+    assert bench.driver.calls[before:] == ["memory"]

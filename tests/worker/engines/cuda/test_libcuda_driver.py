@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mainspring.compiler.artifact.gpu import ATTRIBUTES, Attributes
 from mainspring.compiler.artifact.nvrtc import NvrtcMissing, header_folders
 from mainspring.compiler.artifact.store import Store
 from mainspring.worker.config import MIB, WorkerConfig
@@ -89,6 +90,15 @@ TABLE = {
 """Parameters as ``cuda.h`` has them: ``*`` after what a pointer leads to, ``handle`` for CUDA's own."""
 SAME_AS_NEWER = {"cuEventElapsedTime": "cuEventElapsedTime_v2"}
 """Functions whose newest version drivers of CUDA 12.0 lack, and that every driver exports as before."""
+
+TOLD = Attributes(16, 1_980_000, 2_619_000, 5_120, 232_448, 65_536)
+"""What the library that stands in for CUDA's says of its GPUs."""
+OF_DEVICES = {
+    "processors": "MULTIPROCESSOR_COUNT", "clock_khz": "CLOCK_RATE", "memory_clock_khz": "MEMORY_CLOCK_RATE",
+    "memory_bus_bits": "GLOBAL_MEMORY_BUS_WIDTH", "shared_bytes": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+    "registers": "MAX_REGISTERS_PER_MULTIPROCESSOR",
+}  # fmt: skip
+"""Attributes as ``cuda.h`` calls them."""
 
 NUMBERS = {
     "int": ctypes.c_int, "unsigned": ctypes.c_uint, "byte": ctypes.c_ubyte, "size": ctypes.c_size_t,
@@ -175,6 +185,8 @@ def test_the_table_is_that_of_the_header() -> None:
 def test_constants_and_errors_are_those_of_the_header(tmp_path: Path) -> None:
     path = header()
     checks = [f"_Static_assert({name} == {value}, #name);" for name, value in CONSTANTS.items()]
+    asked = [(f"CU_DEVICE_ATTRIBUTE_{OF_DEVICES[name]}", number) for name, number in ATTRIBUTES.items()]
+    checks += [f"_Static_assert({name} == {number}, #name);" for name, number in asked]
     names = ["CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_LAUNCH_FAILED"]
     text = preprocessed(path)
     for name in names:
@@ -322,7 +334,7 @@ def test_a_context_that_can_not_be_had_is_an_error_of_the_engine(cuda: FakeLibcu
 
 def test_gpus_are_listed_without_a_context(cuda: FakeLibcuda) -> None:
     assert count_devices() == 2
-    assert libcuda_driver.describe_device(1) == ("NVIDIA Fake 1", "0000:3c:00.0", "sm_90", 16)
+    assert libcuda_driver.describe_device(1) == ("NVIDIA Fake 1", "0000:3c:00.0", "sm_90", TOLD)
     assert not cuda.alive()
     with pytest.raises(DriverMissing, match="no GPU 2: CUDA counts 2"):
         LibcudaDriver(2)
@@ -331,7 +343,7 @@ def test_gpus_are_listed_without_a_context(cuda: FakeLibcuda) -> None:
 def test_the_launcher_finds_gpus_without_any_package(cuda: FakeLibcuda) -> None:
     assert cuda is not None
     assert find_devices() == [
-        FoundDevice(number, f"NVIDIA Fake {number}", f"0000:{0x3B + number:02x}:00.0", "sm_90", 16)
+        FoundDevice(number, f"NVIDIA Fake {number}", f"0000:{0x3B + number:02x}:00.0", "sm_90", TOLD)
         for number in range(2)
     ]
 

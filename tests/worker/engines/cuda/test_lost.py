@@ -58,6 +58,20 @@ def test_a_device_that_has_nothing_to_do_is_asked_whether_it_answers(
         bench.engine._probe()
 
 
+def test_an_idle_device_that_a_thread_may_use_is_asked_itself(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make a device the thread's may ask nothing of it."""
+    monkeypatch.setattr("mainspring.worker.engines.cuda.engine.IDLE_NS", 0)
+    del bench.driver.fails["attach"]
+    bench.engine._probe()
+    bench.driver.fails["memory"] = RuntimeError(ILLEGAL)
+    with pytest.raises(DeviceLost, match=ILLEGAL):
+        bench.engine._probe()
+    monkeypatch.setattr(bench.driver, "explain", lambda error: EngineError(str(error)))
+    bench.engine._probe()
+
+
 def test_closing_raises_nothing_and_leaves_the_other_workers(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ import pytest
 
 from mainspring.messages.metrics import READINGS
 from mainspring.worker.engine import DeviceLost
-from mainspring.worker.engines.cuda.monitor import GpuMonitor
+from mainspring.worker.engines.cuda.monitor import OVER_S, GpuMonitor
 from mainspring.worker.engines.cuda.nvml import NvmlMissing, Reader, notes_about
 from mainspring.worker.engines.cuda.state import GpuState, Process, readings
 from tests.patience import PATIENCE_S
@@ -53,6 +55,33 @@ def test_a_problem_is_told_with_how_long_it_has_lasted_until_it_is_gone() -> Non
     assert monitor.health().notes == ()
 
 
+def test_a_gpu_that_is_now_idle_and_now_busy_is_no_problem(caplog: pytest.LogCaptureFixture) -> None:
+    """Its clocks are not locked."""
+    states = [msgspec.structs.replace(GOOD, sm_clock_mhz=mhz, throttle_mask=0x01) for mhz in (345, 1980) * 3]
+    monitor = GpuMonitor(States(*states), nothing)
+    with caplog.at_level(logging.INFO):
+        for second in range(len(states)):
+            monitor.look(second)
+            assert monitor.health().notes == ()
+    assert not caplog.records
+    monitor.stop()
+
+
+def test_the_log_tells_once_of_what_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+    held = msgspec.structs.replace(GOOD, throttle_mask=0x04)
+    reader = States(held, GOOD, held, GOOD)
+    monitor = GpuMonitor(reader, nothing)
+    with caplog.at_level(logging.INFO):
+        for second in (0, 1, 2, 3, OVER_S, OVER_S + 2, OVER_S + 3):
+            monitor.look(second)
+        reader.states = [held]
+        monitor.look(OVER_S + 4)
+    told = [(each.levelname, "power limit" in each.getMessage()) for each in caplog.records]
+    assert told == [("WARNING", True), ("INFO", False), ("WARNING", True)]
+    assert "no longer so that the same kernels take longer" in caplog.records[1].getMessage()
+    monitor.stop()
+
+
 def test_a_state_that_can_not_be_read_is_a_note_and_the_next_one_is_read() -> None:
     monitor = GpuMonitor(States(NvmlMissing("it does not answer"), GOOD), nothing)
     monitor.look(1.0)
@@ -67,7 +96,8 @@ def test_a_device_that_does_not_answer_is_lost_for_whoever_asks() -> None:
 
     reader = States(GOOD)
     monitor = GpuMonitor(reader, lost, interval_s=0.001)
-    monitor.health()
+    with suppress(DeviceLost):
+        monitor.health()
     deadline_s = time.monotonic() + PATIENCE_S
     while not reader.closed and time.monotonic() < deadline_s:
         time.sleep(0.001)
@@ -141,9 +171,31 @@ def test_a_driver_without_events_is_read_without_them() -> None:
 
 def test_a_gpu_that_nvml_does_not_have_is_not_watched() -> None:
     nvml = Watched()
-    with pytest.raises(NvmlMissing, match=r"no GPU at 0000:99:00\.0"):
+    with pytest.raises(NvmlMissing, match="does not answer: Not Found"):
         Reader(nvml, "0000:99:00.0")
     assert nvml.open == 0
+
+
+def test_what_fails_at_the_start_leaves_nvml_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    for call in ("nvmlSystemGetDriverVersion", "nvmlDeviceGetIndex"):
+        for error in (NvmlError("GPU is lost"), KeyboardInterrupt()):
+            nvml = Watched()
+            monkeypatch.setattr(nvml, call, fail)
+            with pytest.raises(NvmlMissing if isinstance(error, NvmlError) else KeyboardInterrupt):
+                Reader(nvml, "0000:3b:00.0")
+            assert nvml.open == 0
+
+
+def test_only_the_workers_own_gpu_is_asked_and_never_for_its_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = Watched()
+    for call in ("nvmlDeviceGetCount", "nvmlDeviceGetComputeRunningProcesses"):
+        monkeypatch.setattr(nvml, call, lambda *_: pytest.fail("it was asked"), raising=False)
+    assert Reader(nvml, "0000:3b:00.0").read().processes == ()
 
 
 def test_only_who_used_it_before_is_told_at_the_start_of_a_gpu_that_is_watched() -> None:

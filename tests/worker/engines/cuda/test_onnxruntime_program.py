@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from mainspring.compiler.artifact.errors import ExecutableError
-from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor, WeightTensor
+from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, IoTensor, WeightTensor
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
@@ -40,8 +40,8 @@ INFO = ExecutableInfo(
     onnxruntime="",
     cpu_flags=(),
     weights=(),
-    inputs=(GraphTensor("i0", "float32", (3,)), GraphTensor("i1", "int64", ())),
-    outputs=(GraphTensor("o0", "float32", (2,)),),
+    inputs=(IoTensor("i0", "float32", (3,)), IoTensor("i1", "int64", ())),
+    outputs=(IoTensor("o0", "float32", (2,)),),
     device="cuda",
 )
 LAYOUTS = {1: SlotLayout((0, 64), (128,), 192), 4: SlotLayout((0, 64), (128,), 256)}

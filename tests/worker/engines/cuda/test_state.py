@@ -13,7 +13,15 @@ import pytest
 from mainspring.worker.engines.cuda import nvml
 from mainspring.worker.engines.cuda.numa import cores_near, node_of, normal_bus_id, parse_cores
 from mainspring.worker.engines.cuda.nvml import NvmlMissing, notes_about, states_of, try_states
-from mainspring.worker.engines.cuda.state import GIB, THROTTLING, GpuState, Process, describe, problems
+from mainspring.worker.engines.cuda.state import (
+    GIB,
+    THROTTLING,
+    GpuState,
+    Process,
+    describe,
+    idle_clock,
+    problems,
+)
 
 GOOD = GpuState(
     index=0, name="NVIDIA H200", bus_id="0000:3b:00.0", driver="580.159", total_bytes=141 * GIB,
@@ -34,7 +42,6 @@ def test_a_gpu_that_is_left_alone_has_no_problem() -> None:
 @pytest.mark.parametrize(
     ("fields", "found", "remedy"),
     [
-        ({"sm_clock_mhz": 345}, "345 MHz of 1980: it follows the load", "-lgc 1980,1980"),
         ({"throttle_mask": 0x04 | 0x20 | 0x01}, "held down by its power limit and its temperature", "-pl"),
         ({"power_limit_w": 500.0}, "500 W, below the usual 700 W", "-pl 700"),
         ({"ecc": False}, "ECC is off", "-e 1"),
@@ -58,9 +65,19 @@ def test_each_thing_that_disturbs_is_named_with_its_remedy(
     assert problem.costs
 
 
+def test_a_clock_below_the_highest_is_told_of_an_idle_gpu_alone() -> None:
+    slow = msgspec.structs.replace(GOOD, sm_clock_mhz=345)
+    (problem,) = idle_clock(slow)
+    assert "345 MHz of 1980: it follows the load, unless it is locked there" in problem.found
+    assert "-lgc 1980,1980" in problem.remedy
+    assert problems(slow) == [], "while it serves, it is now idle and now busy"
+    assert idle_clock(GOOD) == []
+    assert idle_clock(msgspec.structs.replace(slow, throttle_mask=0x04)) == [], "it does not follow the load"
+
+
 def test_what_the_driver_does_not_say_is_no_problem() -> None:
     state = GpuState(index=0, name="Tegra", bus_id="")
-    assert problems(state) == []
+    assert problems(state) == idle_clock(state) == []
     assert describe(state) == "Tegra, 0 GiB (0.0 used), bus "
 
 
@@ -120,6 +137,14 @@ class Nvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
         return 100 + index
 
+    def nvmlDeviceGetHandleByPciBusId(self, bus_id: str) -> int:  # noqa: N802
+        if bus_id != "0000:3b:00.0":
+            raise NvmlError("Not Found")
+        return 100
+
+    def nvmlDeviceGetIndex(self, handle: int) -> int:  # noqa: N802
+        return handle - 100
+
     def __getattr__(self, name: str) -> Any:
         if name not in self.answers:
             raise AttributeError(name)
@@ -166,9 +191,9 @@ def test_without_a_gpu_it_is_said_why() -> None:
 
 def test_notes_are_about_the_workers_own_gpu() -> None:
     other = msgspec.structs.replace(GOOD, bus_id="0000:86:00.0", ecc=False)
-    slow = msgspec.structs.replace(GOOD, sm_clock_mhz=345)
+    slow = msgspec.structs.replace(GOOD, throttle_mask=0x04)
     (note,) = notes_about("0000:3b:00.0", [other, slow])
-    assert note.startswith("GPU at 0000:3b:00.0: its SM clock is 345 MHz of 1980")
+    assert note.startswith("GPU at 0000:3b:00.0: its clocks are held down by its power limit")
     assert notes_about("0000:3b:00.0", [GOOD]) == ()
     assert notes_about("0000:01:00.0", [GOOD]) == ()
     assert notes_about("0000:3b:00.0", "no driver") == (

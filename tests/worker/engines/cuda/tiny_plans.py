@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.artifact.manifest import GraphTensor, WeightTensor
+from mainspring.compiler.artifact.manifest import GraphTensor, IoTensor, WeightTensor
 from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import PAGE_BYTES
@@ -28,8 +28,8 @@ TENSORS = (
     WeightTensor("w1", "float32", (WIDTH,), 1, PAGE_BYTES + 64),
 )
 WEIGHTS = tuple(GraphTensor(tensor.name, tensor.dtype, tensor.shape) for tensor in TENSORS)
-INPUTS = (GraphTensor("i0", "float32", (WIDTH,)),)
-OUTPUTS = (GraphTensor("o0", "float32", (WIDTH,)),)
+INPUTS = (IoTensor("i0", "float32", (WIDTH,)),)
+OUTPUTS = (IoTensor("o0", "float32", (WIDTH,)),)
 
 Floats = npt.NDArray[np.float32]
 

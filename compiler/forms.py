@@ -1,0 +1,211 @@
+"""How an output's dimensions follow from the sizes of a model's symbols, found by trying sizes.
+
+A dimension is ``scale`` times a product of terms ``(times * size + plus) // over`` (`OpenDim` in
+``messages/model.py``): what convolutions with strides, pooling, flattening, scaling up, padding and
+concatenation give, also one after the other. A form is taken if it holds at every size that was tried, and at
+further ones for which it was not fitted. ``plus`` is found by bisection: by sizes at which two candidates
+differ.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from mainspring.messages.model import OpenDim, Term
+
+Sizes = tuple[int, ...]
+Tried = Callable[[Sizes], Sequence[tuple[int, ...]] | None]
+"""Returns the outputs' shapes at a size of each symbol; None if the model does not run there."""
+
+_SEED = 20201104
+_MOST_OVER = 4096
+"""Largest divisor of a term: the product of the strides on a way through the model."""
+_MOST_TIMES = 16
+"""Largest factor beside a divisor, and largest divisor beside a factor: scaling by 3/2 and the like."""
+_FURTHER = 3
+"""Further sizes at which a form has to hold."""
+
+
+class Range(NamedTuple):
+    """The sizes of one symbol at which the model runs."""
+
+    least: int
+    base: int
+    """A small one, at which the other symbols are varied."""
+    limit: int
+    step: int = 1
+    """Sizes are ``base`` plus a multiple of this."""
+
+    def at(self, index: int) -> int:
+        """Return the size ``index`` steps beyond ``base``, or the nearest one in the range."""
+        fewest, most = self.indices
+        return self.base + min(max(index, fewest), most) * self.step
+
+    def from_share(self, share: float) -> Range:
+        """Return the range without the sizes below this part of the base."""
+        least = self.base - math.floor(self.base * (1 - share)) // self.step * self.step
+        return self._replace(least=max(self.least, least))
+
+    @property
+    def indices(self) -> tuple[int, int]:
+        """The indices of the least size and of the limit."""
+        return -((self.base - self.least) // self.step), (self.limit - self.base) // self.step
+
+
+def fit(tried: Tried, ranges: Sequence[Range]) -> list[tuple[OpenDim, ...] | int]:
+    """Return the open dimensions of each output; for one that fits no form, the axis that does not.
+
+    The model runs at the base, at the least and at the limits of all symbols.
+    """
+    found: list[tuple[OpenDim, ...] | int] = []
+    base = tuple(each.base for each in ranges)
+    shapes = tried(base)
+    assert shapes is not None, "the base was tried before"
+    for output, shape in enumerate(shapes):
+        dims: list[OpenDim] = []
+        for axis in range(len(shape)):
+            dim = _Axis(tried, ranges, output, axis).dim()
+            if dim is None:
+                found.append(axis)
+                break
+            dims += [dim] if dim.terms else []
+        else:
+            found.append(tuple(dims))
+    return found
+
+
+class _Axis:
+    """One dimension of one output."""
+
+    def __init__(self, tried: Tried, ranges: Sequence[Range], output: int, axis: int) -> None:
+        self._tried = tried
+        self._ranges = ranges
+        self._output = output
+        self._axis = axis
+        self._base = tuple(each.base for each in ranges)
+        self._random = random.Random(_SEED)
+
+    def dim(self) -> OpenDim | None:
+        """Return its form, one without terms if it is always the same; None if it has none."""
+        at_base = self._value(self._base)
+        if at_base is None:
+            return None
+        terms: list[Term] = []
+        for symbol in range(len(self._ranges)):
+            samples = self._samples(symbol)
+            if len({*samples.values()}) == 1:
+                continue
+            term = self._term(symbol, samples)
+            if term is None:
+                return None
+            terms.append(term)
+        product = math.prod(term.of(self._base) for term in terms)
+        if not product or at_base % product:
+            return None
+        dim = OpenDim(self._axis, tuple(terms), at_base // product)
+        return dim if self._holds(dim) else None
+
+    def _value(self, sizes: Sizes) -> int | None:
+        shapes = self._tried(sizes)
+        shape = () if shapes is None else shapes[self._output]
+        return shape[self._axis] if self._axis < len(shape) else None
+
+    def _alone(self, symbol: int, size: int) -> int | None:
+        return self._value((*self._base[:symbol], size, *self._base[symbol + 1 :]))
+
+    def _samples(self, symbol: int) -> dict[int, int]:
+        """Return its values at some sizes of one symbol."""
+        each = self._ranges[symbol]
+        first, last = each.indices
+        indices = (first, -3, -1, 0, 1, 2, 3, 5, 8, last // 2, last)
+        values = {size: self._alone(symbol, size) for size in map(each.at, indices)}
+        return {size: value for size, value in values.items() if value is not None}
+
+    def _term(self, symbol: int, samples: dict[int, int]) -> Term | None:
+        """Return a term of which the values are a multiple: the simplest with the largest factor."""
+        whole = math.gcd(*samples.values())
+        for factor in [each for each in range(whole, 0, -1) if whole % each == 0]:
+            for times, over in _slopes({size: value // factor for size, value in samples.items()}):
+                term = self._bisected(symbol, factor, times, over, samples)
+                if term is not None:
+                    return term
+        return None
+
+    def _bisected(
+        self, symbol: int, factor: int, times: int, over: int, samples: dict[int, int]
+    ) -> Term | None:
+        """Return the term of this slope, if there is one; sizes that were tried on the way are added."""
+        low, high = _pluses(times, over, factor, samples)
+        while low < high:
+            middle = (low + high + 1) // 2
+            size = self._telling(symbol, Term(symbol, times, middle, over), 0, samples)
+            value = None if size is None else self._alone(symbol, size)
+            if size is None or value is None:
+                break
+            samples[size] = value
+            low, high = _pluses(times, over, factor, samples)
+        if low > high:
+            return None
+        term = Term(symbol, times, low, over)
+        each = self._ranges[symbol]
+        # Where the value changes far from the base, a slope that is almost right shows.
+        for anchor in (each.indices[1] // 3, each.indices[1] // 2):
+            size = self._telling(symbol, term, anchor, samples)
+            for other in () if size is None else (size, max(size - each.step, each.least)):
+                value = self._alone(symbol, other)
+                if value is not None:
+                    samples[other] = value
+        held = all(factor * term.of((*self._base[:symbol], size)) == value for size, value in samples.items())
+        return term if held else None
+
+    def _telling(self, symbol: int, term: Term, anchor: int, samples: dict[int, int]) -> int | None:
+        """Return a size, near an index, at which one less in ``plus`` changes the value, or None."""
+        each = self._ranges[symbol]
+        for index in range(term.over):
+            for way in (anchor + index, anchor - index):
+                size = each.at(way)
+                if (term.times * size + term.plus) % term.over == 0 and size not in samples:
+                    return size
+        return None
+
+    def _holds(self, dim: OpenDim) -> bool:
+        """Whether the form holds at the least sizes, at the limits, and at some others between."""
+        corners = [tuple(each.least for each in self._ranges), tuple(each.limit for each in self._ranges)]
+        others = [
+            tuple(
+                each.at(self._random.randint(each.indices[0], each.indices[1] // 4)) for each in self._ranges
+            )
+            for _ in range(_FURTHER if len(self._ranges) > 1 else 0)
+        ]
+        found = [(sizes, self._value(sizes)) for sizes in (*corners, *others)]
+        return all(value is None or dim.of(sizes) == value for sizes, value in found)
+
+
+def _pluses(times: int, over: int, factor: int, samples: dict[int, int]) -> tuple[int, int]:
+    """Return the least and the largest ``plus`` that give these values."""
+    first = [over * (value // factor) - times * size for size, value in samples.items()]
+    return max(first), min(first) + over - 1
+
+
+def _slopes(samples: dict[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield each ``times`` and ``over`` that may give these values, the simplest first."""
+    first, last = min(samples), max(samples)
+    slope, error = (samples[last] - samples[first]) / (last - first), 1 / (last - first)
+
+    def near(times: int, over: int) -> bool:
+        low, high = _pluses(times, over, 1, samples)
+        return abs(times / over - slope) <= error and low <= high
+
+    for times in range(max(1, math.floor(slope)), math.ceil(slope) + 1):
+        if near(times, 1):
+            yield times, 1
+    for over in range(2, _MOST_OVER + 1):
+        if near(1, over):
+            yield 1, over
+    for over in range(2, _MOST_TIMES + 1):
+        for times in range(2, _MOST_TIMES * over + 1):
+            if math.gcd(times, over) == 1 and near(times, over):
+                yield times, over

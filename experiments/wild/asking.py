@@ -1,0 +1,141 @@
+"""Triton's clients of a cluster, over HTTP and gRPC: what it says of a model, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from mainspring.experiments.wild.drawing import ServedTensor
+from mainspring.experiments.wild.reference import Arrays
+
+HTTP, JSON, GRPC = "HTTP", "HTTP with JSON", "gRPC"
+WAYS = (HTTP, JSON, GRPC)
+"""Ways to ask; binary tensors but for the second."""
+LONGEST_S = 120.0
+"""For one answer."""
+JSON_ELEMENTS = 20_000
+"""Of the inputs together, up to which they are sent as JSON, too."""
+_REFUSALS = (
+    "400",
+    "404",
+    "413",
+    "StatusCode.INVALID_ARGUMENT",
+    "StatusCode.NOT_FOUND",
+    "StatusCode.OUT_OF_RANGE",
+)
+
+
+class NoAnswer(Exception):
+    """The server has no answer; the text says why."""
+
+    def __init__(self, text: str, *, refused: bool) -> None:
+        super().__init__(text)
+        self.refused = refused
+        """Whether it refuses the request as such, rather than fails on it."""
+
+
+class Described(NamedTuple):
+    """What the server says of a model."""
+
+    inputs: tuple[ServedTensor, ...]
+    most_rows: int
+    """0 if the model has no axis for rows."""
+    half: frozenset[str]
+    """Outputs of bfloat16, which clients get in 32 bits."""
+    parameters: dict[str, str]
+    """Of its configuration."""
+
+
+class Client:
+    """Both of Triton's clients of one gateway. It belongs to the thread that made it."""
+
+    def __init__(self, http: str, grpc: str) -> None:
+        """``http`` and ``grpc`` are HOST:PORT."""
+        self._http = tritonclient.http.InferenceServerClient(http, network_timeout=LONGEST_S)
+        self._grpc = tritonclient.grpc.InferenceServerClient(grpc)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+        self._grpc.close()
+
+    def load(self, model: str) -> None:
+        """Have the model served; raise `NoAnswer` with the server's sentence."""
+        try:
+            # Over gRPC, whose client waits as long as it takes.
+            self._grpc.load_model(model)
+        except InferenceServerException as error:
+            raise NoAnswer(error.message() or str(error), refused=True) from None
+
+    def unload(self, model: str) -> None:
+        """Have the model served no more; a model that is not there is well, too."""
+        try:
+            self._grpc.unload_model(model)
+        except InferenceServerException:
+            return
+
+    def describe(self, model: str) -> Described:
+        """Return what metadata and configuration say; raise `NoAnswer`."""
+        try:
+            metadata, config = self._http.get_model_metadata(model), self._http.get_model_config(model)
+        except InferenceServerException as error:
+            raise NoAnswer(str(error), refused=False) from None
+        inputs = [
+            ServedTensor(each["name"], each["datatype"], tuple(map(int, each["shape"])))
+            for each in metadata["inputs"]
+        ]
+        parameters = {
+            name: each.get("string_value", "") for name, each in config.get("parameters", {}).items()
+        }
+        half = frozenset(each["name"] for each in metadata["outputs"] if each["datatype"] == "BF16")
+        return Described(tuple(inputs), int(config["max_batch_size"]), half, parameters)
+
+    def infer(self, model: str, inputs: Arrays, kinds: Sequence[ServedTensor], way: str) -> Arrays:
+        """Return all outputs; raise `NoAnswer`."""
+        library = tritonclient.grpc if way == GRPC else tritonclient.http
+        given = []
+        for kind in kinds:
+            array = inputs[kind.name]
+            tensor = library.InferInput(kind.name, list(array.shape), kind.datatype)
+            binary = {} if way == GRPC else {"binary_data": way == HTTP}
+            tensor.set_data_from_numpy(array, **binary)
+            given.append(tensor)
+        try:
+            if way == GRPC:
+                return _outputs(self._grpc.infer(model, given, client_timeout=LONGEST_S))
+            outputs = None
+            if way == JSON:
+                names = [each["name"] for each in self._http.get_model_metadata(model)["outputs"]]
+                outputs = [library.InferRequestedOutput(name, binary_data=False) for name in names]
+            return _outputs(self._http.infer(model, given, outputs=outputs))
+        except InferenceServerException as error:
+            raise NoAnswer(error.message() or str(error), refused=error.status() in _REFUSALS) from None
+        except OSError as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}", refused=False) from None
+
+
+def ways_of(inputs: Arrays) -> tuple[str, ...]:
+    """Return the ways to send these inputs: JSON has no infinities and no 16-bit floats, and is for few."""
+    plain = all(
+        array.dtype != np.float16 and (array.dtype.kind != "f" or np.isfinite(array).all())
+        for array in inputs.values()
+    )
+    small = sum(array.size for array in inputs.values()) <= JSON_ELEMENTS
+    return WAYS if plain and small else (HTTP, GRPC)
+
+
+def _outputs(result: Any) -> Arrays:
+    response = result.get_response()
+    outputs = response["outputs"] if isinstance(response, dict) else response.outputs
+    names = [each["name"] if isinstance(each, dict) else each.name for each in outputs]
+    return {name: result.as_numpy(name) for name in names}

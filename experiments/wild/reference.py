@@ -1,0 +1,130 @@
+"""ONNX Runtime on a file as it lies: what every served answer is compared with.
+
+It knows nothing of the compiler. Tensors of bfloat16, which numpy lacks, are 32-bit floats outside the model,
+as they are for Triton's clients; a sequence of maps, ZipMap's output, is a tensor with a row for each map.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+
+Arrays = dict[str, Any]
+"""Tensors by name, as numpy arrays."""
+
+_FATAL_ONLY = 4
+_FLOATS = ("float", "double", "float16")
+
+
+class Declared:
+    """An input or output as the file declares it."""
+
+    def __init__(self, name: str, kind: str, shape: list[Any]) -> None:
+        self.name = name
+        self.kind = kind
+        """The element type, such as ``float`` or ``int64``."""
+        self.dims: list[int | str | None] = [
+            each if not isinstance(each, int) or each >= 0 else None for each in shape
+        ]
+        """A length, the name of an open dimension, or None for an open one without a name."""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its values are floating point numbers."""
+        return self.kind in _FLOATS
+
+
+class Reference:
+    """A session on a file; raises whatever ONNX Runtime raises."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        """``folder`` is for a copy of the file, which is made if it has tensors of bfloat16."""
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL_ONLY
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(
+            str(_widened(path, folder)), options, providers=["CPUExecutionProvider"]
+        )
+        self.inputs = [_declared(each) for each in self._session.get_inputs()]
+        self.outputs = [_declared(each) for each in self._session.get_outputs()]
+
+    @property
+    def fixed_rows(self) -> int:
+        """The length of the first axis of the first input that has one; 0 if it is open."""
+        found = next((each.dims[0] for each in self.inputs if each.dims), None)
+        return found if isinstance(found, int) else 0
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """Return all outputs of one run."""
+        outputs = self._session.run(None, inputs)
+        named = zip(self.outputs, outputs, strict=True)
+        return {each.name: _tensor(output) for each, output in named}
+
+    def run_rows(self, inputs: Arrays, rows: int) -> Arrays:
+        """Return the outputs of ``rows`` rows, the first axis of every input.
+
+        Where the file fixes the batch, to another number of them than ``rows``, each row is run in a batch of
+        copies of itself: rows are served together only if none depends on another.
+        """
+        first = self.fixed_rows
+        if first in (0, rows):
+            return self.run(inputs)
+        single = []
+        for row in range(rows):
+            copies = {name: np.repeat(array[row : row + 1], first, axis=0) for name, array in inputs.items()}
+            single.append({name: array[:1] for name, array in self.run(copies).items()})
+        return {name: np.concatenate([each[name] for each in single]) for name in single[0]}
+
+
+def _declared(value: Any) -> Declared:
+    kind = str(value.type).removeprefix("tensor(").removesuffix(")")
+    return Declared(value.name, kind, list(value.shape))
+
+
+def _tensor(output: Any) -> Any:
+    if isinstance(output, list) and output and isinstance(output[0], dict):
+        # A ZipMap's scores are 32-bit floats, which ONNX Runtime gives as Python's.
+        return np.array([list(each.values()) for each in output], np.float32)
+    if isinstance(output, list):
+        raise TypeError("an output is a sequence of tensors, which no protocol has")
+    return np.asarray(output)
+
+
+def _widened(path: Path, folder: Path) -> Path:
+    """Return a copy of the model with 32-bit floats for those of bfloat16; the file if it has none."""
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    narrow = {
+        value.name: value
+        for value in (*graph.input, *graph.output)
+        if value.type.tensor_type.elem_type == TensorProto.BFLOAT16
+    }
+    if not narrow:
+        return path
+    inside = {name: f"{name}.narrow" for name in narrow}
+    for node in graph.node:
+        node.input[:] = [inside.get(name, name) for name in node.input]
+        node.output[:] = [inside.get(name, name) for name in node.output]
+    before = [
+        helper.make_node("Cast", [value.name], [inside[value.name]], to=TensorProto.BFLOAT16)
+        for value in graph.input
+        if value.name in narrow
+    ]
+    after = [
+        helper.make_node("Cast", [inside[value.name]], [value.name], to=TensorProto.FLOAT)
+        for value in graph.output
+        if value.name in narrow
+    ]
+    nodes = [*before, *graph.node, *after]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for value in narrow.values():
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    target = folder / "widened.onnx"
+    target.write_bytes(model.SerializeToString())
+    return target

@@ -1,0 +1,99 @@
+"""A model's configuration in the words of Triton's ``ModelConfig``, each field that has a value. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mainspring.gateway.oip.datatypes import BYTES, datatype_of
+from mainspring.gateway.oip.metadata import PLATFORM, shown
+from mainspring.messages.model import ModelSpec, TensorSpec
+
+UNSHARED = "mainspring_unshared"
+"""Parameter of a model's configuration: why each row of it runs alone."""
+SIZES = "mainspring_sizes."
+"""Parameters of a model's configuration: which sizes an open dimension may have, by its name."""
+_MODEL: Mapping[str, Any] = {
+    "platform": PLATFORM,
+    "backend": PLATFORM,
+    "runtime": "",
+    "version_policy": {"latest": {"num_versions": 1}},
+    "optimization": {"priority": "PRIORITY_DEFAULT"},
+    "default_model_filename": "",
+    "cc_model_filenames": {},
+    "metric_tags": {},
+    "parameters": {},
+    "response_cache": {"enable": False},
+    "model_transaction_policy": {"decoupled": False},
+}
+"""What is so of a model whose configuration does not say otherwise."""
+_TENSOR = {"is_shape_tensor": False, "is_non_linear_format_io": False}
+_INPUT: Mapping[str, Any] = {
+    "format": "FORMAT_NONE", "allow_ragged_batch": False, "optional": False, **_TENSOR
+}  # fmt: skip
+_OUTPUT: Mapping[str, Any] = {"label_filename": "", **_TENSOR}
+_BATCHING: Mapping[str, Any] = {
+    "max_queue_delay_microseconds": 0,
+    "preserve_ordering": False,
+    "priority_levels": 0,
+    "default_priority_level": 0,
+}
+_GROUP: Mapping[str, Any] = {
+    "count": 1, "kind": "KIND_MODEL", "gpus": [], "passive": False, "host_policy": ""
+}  # fmt: skip
+"""One execution at a time, on devices that the scheduler chooses."""
+
+
+def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]:
+    """Return a model's configuration.
+
+    ``config`` is what its repository says, as JSON; what it leaves open is filled in from the model itself.
+    If requests may not share executions of it, the parameter `UNSHARED` says which node is the reason; those
+    that begin with `SIZES` say which sizes its open dimensions may have.
+    """
+    said = msgspec.json.decode(config, type=dict[str, Any]) if config else {}
+    inputs, outputs = said.pop("input", []), said.pop("output", [])
+    # Where a configuration says 0, rows are one of the dimensions.
+    rows = [-1] if said.get("max_batch_size") == 0 and not spec.whole else []
+    found: dict[str, Any] = {
+        **_MODEL,
+        "max_batch_size": 0 if spec.whole else spec.max_rows,
+        "instance_group": [{}],
+        **said,
+        "name": name,
+        "input": [_tensor_config(tensor, rows, inputs, _INPUT) for tensor in spec.inputs],
+        "output": [_tensor_config(tensor, rows, outputs, _OUTPUT) for tensor in spec.outputs],
+    }
+    groups = enumerate(found["instance_group"] or [{}])
+    found["instance_group"] = [{"name": f"{name}_{number}", **_GROUP, **group} for number, group in groups]
+    if "dynamic_batching" in said or not spec.whole:
+        sizes = {} if spec.whole else {"preferred_batch_size": list(spec.batch_sizes)}
+        found["dynamic_batching"] = {**_BATCHING, **sizes, **said.get("dynamic_batching", {})}
+    if spec.symbols:
+        taken = {
+            f"{SIZES}{symbol.name}": {"string_value": f"{symbol.least} to {symbol.limit}"}
+            for symbol in spec.symbols
+        }
+        found["parameters"] = {**found["parameters"], **taken}
+    if spec.unshared:
+        found["max_batch_size"] = spec.max_rows
+        found.get("dynamic_batching", {}).pop("preferred_batch_size", None)
+        found["parameters"] = {**found["parameters"], UNSHARED: {"string_value": spec.unshared}}
+    return found
+
+
+def _tensor_config(
+    tensor: TensorSpec, rows: list[int], said: list[dict[str, Any]], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a tensor's configuration, with what its repository ``said`` and ``rows`` before its shape."""
+    datatype = datatype_of(tensor.dtype)
+    kind = "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
+    beside = next((each for each in said if each.get("name") == tensor.name), {})
+    dims = [*rows, *shown(tensor).shape]
+    found = {**defaults, **beside, "name": tensor.name, "data_type": kind, "dims": dims}
+    if found["dims"]:
+        return found
+    # Triton has no tensors without axes here: one value for each row is an axis of one, taken away again.
+    return {**found, "dims": [1], "reshape": {"shape": []}}

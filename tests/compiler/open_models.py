@@ -1,0 +1,102 @@
+"""Made models with open dimensions besides the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+Input = tuple[str, int, Sequence[int | str | None]]
+
+
+def _weights(*shape: int) -> Any:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto], inputs: Sequence[Input], element: int = FLOAT, **constants: Any
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [helper.make_tensor_value_info(*each) for each in inputs],
+        [helper.make_tensor_value_info("y", element, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def lengths() -> onnx.ModelProto:
+    """A product at each place of a sequence."""
+    return _model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], [("x", FLOAT, ["n", "seq", 8])], w=_weights(8, 4)
+    )
+
+
+def images(flat: bool = False) -> onnx.ModelProto:
+    """A convolution with strides, flattened or not."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], strides=[2, 3], pads=[1, 1, 1, 1])]
+    nodes += [helper.make_node("Flatten", ["c"], ["y"]) if flat else helper.make_node("Relu", ["c"], ["y"])]
+    return _model(nodes, [("x", FLOAT, ["n", 3, "h", "w"])], w=_weights(4, 3, 3, 3))
+
+
+def with_class_token() -> onnx.ModelProto:
+    """One place more than the sequence has."""
+    nodes = [
+        helper.make_node("Gather", ["x", "first"], ["token"], axis=1),
+        helper.make_node("Concat", ["token", "x"], ["y"], axis=1),
+    ]
+    return _model(nodes, [("x", FLOAT, ["n", "seq", 8])], first=np.array([0]))
+
+
+def positions() -> onnx.ModelProto:
+    """Embeddings of ids and of 40 positions."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["embedded"]),
+        helper.make_node("Shape", ["ids"], ["length"], start=1, end=2),
+        helper.make_node("Slice", ["places", "zero", "length", "zero"], ["here"]),
+        helper.make_node("Add", ["embedded", "here"], ["y"]),
+    ]
+    arrays = {"table": _weights(50, 8), "places": _weights(40, 8), "zero": np.array([0])}
+    return _model(nodes, [("ids", INT64, ["n", "seq"])], **arrays)
+
+
+def two_inputs() -> onnx.ModelProto:
+    """Two inputs whose open dimensions have no names and have to be equal."""
+    return _model(
+        [helper.make_node("Mul", ["a", "b"], ["y"])],
+        [("a", FLOAT, ["n", None, 8]), ("b", FLOAT, ["n", None, 8])],
+    )
+
+
+def whole() -> onnx.ModelProto:
+    """The mean over a sequence, without an axis for rows."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("ReduceMean", ["m"], ["mean"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["m", "mean"], ["y"]),
+    ]
+    return _model(nodes, [("x", FLOAT, ["seq", 8])], w=_weights(8, 4))
+
+
+def squares() -> onnx.ModelProto:
+    """As many places as the square of the length, which is no form."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], start=1, end=2),
+        helper.make_node("Mul", ["s", "s"], ["q"]),
+        helper.make_node("ConstantOfShape", ["q"], ["k"]),
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[1], keepdims=1),
+        helper.make_node("Add", ["k", "m"], ["y"]),
+    ]
+    return _model(nodes, [("x", FLOAT, ["n", "len"])])
+
+
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    """Write the model to a file; return its path."""
+    onnx.save(model, path)
+    return path

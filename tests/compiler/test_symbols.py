@@ -1,0 +1,166 @@
+"""Models with open dimensions besides the batch: their symbols, limits, forms, and outputs at any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from typer.testing import CliRunner
+
+from mainspring.cli.main import build_app
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import CUDA, TVM, Manifest
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.compiled import Target
+from mainspring.compiler.forms import Range
+from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.symbols import ladder
+from mainspring.messages.model import MOST_BUCKETS, OpenDim, Term
+from tests.compiler import open_models
+from tests.compiler.conftest import RunStored
+
+Make = Callable[..., Manifest]
+SEQ = OpenDim(0, (Term(0),))
+
+
+@pytest.fixture
+def compiled(store: Store, tmp_path: Path) -> Make:
+    """A function that compiles a model with symbols, with limits by name."""
+
+    def make(model: onnx.ModelProto, most: dict[str, int] | None = None, **options: object) -> Manifest:
+        path = open_models.save(model, tmp_path / "model.onnx")
+        return compile_file(path, "m", store, (1, 2, 4), most=most, **options).manifest  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("model", "most", "opened"),
+    [
+        (open_models.lengths(), {"seq": 100}, (SEQ,)),
+        (
+            open_models.images(),
+            {"h": 40, "w": 64},
+            (OpenDim(1, (Term(0, plus=1, over=2),)), OpenDim(2, (Term(1, plus=2, over=3),))),
+        ),
+        (
+            open_models.images(flat=True),
+            {"h": 40, "w": 64},
+            (OpenDim(0, (Term(0, plus=1, over=2), Term(1, plus=2, over=3)), scale=4),),
+        ),
+        (open_models.with_class_token(), {"seq": 64}, (OpenDim(0, (Term(0, plus=1),)),)),
+        (open_models.positions(), None, (SEQ,)),
+        (open_models.two_inputs(), {"a.1": 50}, (SEQ,)),
+        (open_models.whole(), {"seq": 70}, (SEQ,)),
+    ],
+    ids=["lengths", "images", "flattened", "class token", "positions", "two inputs", "whole"],
+)
+def test_outputs_are_those_of_the_file_at_any_size(
+    model: onnx.ModelProto,
+    most: dict[str, int] | None,
+    opened: tuple[OpenDim, ...],
+    compiled: Make,
+    store: Store,
+    run_stored: RunStored,
+    tmp_path: Path,
+) -> None:
+    manifest = compiled(model, most)
+    assert manifest.outputs[0].open == opened
+    assert store.manifest("m") == manifest
+    stock = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    random = np.random.default_rng(0)
+    for _ in range(6):
+        sizes = tuple(int(random.integers(each.least, each.limit + 1)) for each in manifest.symbols)
+        rows = () if manifest.whole else (int(random.integers(1, 5)),)
+        arrays = {
+            spec.name: random.integers(0, 40, (*rows, *spec.at(sizes).shape)).astype(spec.dtype)
+            for spec in manifest.inputs
+        }
+        (expected,) = stock.run(None, arrays)
+        batch = [array[None] if manifest.whole else array for array in arrays.values()]
+        (found,) = run_stored(store, manifest, batch, sizes)
+        np.testing.assert_allclose(found[0] if manifest.whole else found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_symbols_have_names_limits_and_buckets(compiled: Make) -> None:
+    (symbol,) = compiled(open_models.positions()).symbols
+    assert (symbol.name, symbol.least, symbol.limit) == ("seq", 1, 40), "there are 40 positions"
+    assert symbol.ceilings == (16, 20, 24, 28, 32, 40)
+
+
+def test_every_bucket_has_durations(compiled: Make) -> None:
+    manifest = compiled(open_models.images(), {"h": 40, "w": 64})
+    spec = manifest.spec()
+    profile = spec.profiles["cpu"]
+    assert len(spec.buckets) == len(profile.shaped) <= MOST_BUCKETS
+    for bucket in spec.buckets:
+        assert set(spec.at(bucket).profiles["cpu"].infer_ns) == {1, 2, 4}
+    assert profile.shaped["40x64"] == profile.infer_ns
+
+
+def test_limits_that_can_not_be_are_refused(compiled: Make) -> None:
+    with pytest.raises(CompileError, match=r"does not run with seq = 41: .*; give `--max` a smaller number"):
+        compiled(open_models.positions(), {"seq": 41})
+    with pytest.raises(CompileError, match=r"no open dimension 'length' \(it has seq\)"):
+        compiled(open_models.positions(), {"length": 20})
+
+
+def test_a_dimension_of_no_form_is_refused(compiled: Make) -> None:
+    with pytest.raises(CompileError, match=r"dimension 0 of output 'y'.* follows from len in no form"):
+        compiled(open_models.squares())
+
+
+@pytest.mark.parametrize("target", [Target(device=CUDA), Target(engine=TVM)], ids=["cuda", "tvm"])
+def test_other_engines_are_for_fixed_shapes(compiled: Make, target: Target) -> None:
+    with pytest.raises(CompileError, match=r"'seq' is open, and the .*--shape.*--engine onnxruntime"):
+        compiled(open_models.positions(), target=target)
+
+
+def test_the_command_line_takes_limits(tmp_path: Path) -> None:
+    path = open_models.save(open_models.lengths(), tmp_path / "model.onnx")
+    arguments = ["compile", str(path), "--name", "m", "--store", str(tmp_path / "store")]
+    result = CliRunner().invoke(build_app(), [*arguments, "--max", "seq=40"])
+    assert result.exit_code == 0, result.output
+    assert "seq from 1 to 40" in result.output
+    (symbol,) = Store(tmp_path / "store").manifest("m").symbols
+    assert (symbol.name, symbol.limit) == ("seq", 40)
+    for limit, said in (("seq", "isn't a dimension's name"), ("seq=0", "such as seq=512"), ("s=9", "seq")):
+        refused = CliRunner().invoke(build_app(), [*arguments, "--max", limit])
+        assert refused.exit_code != 0
+        assert said in " ".join((refused.output + str(refused.exception)).split())
+
+
+def test_models_of_other_limits_share_no_executable(compiled: Make) -> None:
+    assert (
+        compiled(open_models.lengths(), {"seq": 40}).executable
+        != compiled(open_models.lengths(), {"seq": 50}).executable
+    )
+
+
+def test_contradictions_in_a_manifest_are_found(compiled: Make) -> None:
+    manifest = compiled(open_models.lengths(), {"seq": 40})
+    assert manifest.problems() == []
+    (symbol,), (output,) = manifest.symbols, manifest.outputs
+    for wrong in (
+        {"symbols": (msgspec.structs.replace(symbol, ceilings=(32, 16)),)},
+        {"symbols": (msgspec.structs.replace(symbol, least=41),)},
+        {"symbols": (msgspec.structs.replace(symbol, ceilings=tuple(range(1, 80))),)},
+        {"symbols": ()},
+        {"outputs": (msgspec.structs.replace(output, open=(OpenDim(7, (Term(0),)),)),)},
+        {"outputs": (msgspec.structs.replace(output, open=(OpenDim(0, (Term(0, over=0),)),)),)},
+        {"outputs": (msgspec.structs.replace(output, shape=(41, 4)),)},
+    ):
+        assert msgspec.structs.replace(manifest, **wrong).problems()
+
+
+def test_ladders_are_as_fine_as_the_buckets_allow() -> None:
+    assert ladder(Range(1, 32, 100), 64) == (16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 100)
+    assert ladder(Range(1, 32, 100), 8) == (16, 24, 32, 48, 64, 96, 100)
+    assert ladder(Range(32, 64, 256, 32), 64) == (32, 64, 96, 128, 160, 192, 224, 256)
+    assert ladder(Range(1, 4, 9), 64) == (9,)
+    assert len(ladder(Range(1, 32, 1 << 20), 8)) == 8

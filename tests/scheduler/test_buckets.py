@@ -1,0 +1,152 @@
+"""Models with symbols: a queue and estimates for each bucket of shapes, and one residency for all."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Command
+from mainspring.messages.events import ModelAdded, ModelRemoved, RequestArrived, Wakeup
+from mainspring.messages.model import ModelSpec, Symbol
+from mainspring.scheduler.policies.registry import policy_names
+from tests.scheduler.hand import MS, Hand, reasons, spec
+
+POLICIES = policy_names()
+
+
+def shaped(name: str = "m", version: str = "1") -> ModelSpec:
+    """Return a model whose INFERs take 1 ms a row up to 16 and 8 ms up to 128."""
+    model = spec(name, version=version)
+    load_ns = model.profiles["gpu"].load_ns
+    durations = {"16": {1: MS, 2: 2 * MS, 4: 3 * MS}, "128": {1: 8 * MS, 2: 12 * MS, 4: 20 * MS}}
+    profile = msgspec.structs.replace(model.profiles["gpu"], infer_ns=durations["128"], shaped=durations)
+    symbols = (Symbol("seq", (16, 128)),)
+    assert profile.load_ns == load_ns
+    return msgspec.structs.replace(model, symbols=symbols, profiles={"gpu": profile})
+
+
+def ask(
+    hand: Hand, now_ms: float, id_: int, length: int, slo_ms: float | None = 100, rows: int = 1
+) -> list[Command]:
+    deadline_ns = None if slo_ms is None else int((now_ms + slo_ms) * MS)
+    return hand.feed(now_ms, RequestArrived(id_, "m", rows, deadline_ns, sizes=(length,)))
+
+
+def sent(commands: list[Command], kind: type) -> list[Command]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def infers(commands: list[Command]) -> list[Infer]:
+    return [command for command in commands if isinstance(command, Infer)]
+
+
+def loaded() -> Hand:
+    """Return a cluster that has the model resident and idle, from 20 ms on."""
+    hand = Hand(shaped())
+    (load,) = sent(ask(hand, 0, 1_000, 10, 200), Load)
+    (infer,) = infers(hand.ok(9, load))
+    hand.ok(11, infer)
+    return hand
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_load_serves_all_buckets(policy: str) -> None:
+    hand = Hand(shaped(), policy=policy)  # type: ignore[arg-type]
+    first = ask(hand, 0, 1, 10, 200) + ask(hand, 0, 2, 100, 200)
+    (load,) = sent(first, Load)
+    assert isinstance(load, Load)
+    assert load.model == "m"
+    pending = infers(hand.ok(9, load))
+    found: list[Infer] = []
+    for now_ms in range(10, 260):
+        found += pending
+        for infer in [*pending]:
+            if infer.predicted_begin_ns + infer.predicted_duration_ns <= now_ms * MS:
+                pending.remove(infer)
+                pending += infers(hand.ok(now_ms, infer))
+        pending += infers(hand.feed(now_ms, Wakeup()))
+    assert {each.sizes for each in found} == {(10,), (100,)}
+    assert {each.model for each in found} == {"m"}
+
+
+def test_each_bucket_has_its_own_estimates() -> None:
+    hand = loaded()
+    (short,) = infers(ask(hand, 20, 1, 16))
+    (long,) = infers(ask(hand, 20.1, 2, 17)) or infers(hand.ok(21.5, short))
+    assert (short.predicted_duration_ns, long.predicted_duration_ns) == (MS, 8 * MS)
+    assert (short.sizes, long.sizes) == ((16,), (17,))
+
+
+def test_an_execution_has_one_shape() -> None:
+    hand = loaded()
+    (running,) = infers(ask(hand, 20, 1, 100))
+    waiting = [ask(hand, 20.1, 2 + index, length) for index, length in enumerate((5, 6, 5, 6))]
+    assert not any(infers(commands) for commands in waiting)
+    batches = infers(hand.ok(28, running))
+    while len(batches) < 2:
+        batches += infers(hand.ok(30, batches[-1]))
+    assert [(each.sizes, each.request_ids) for each in batches[:2]] == [((5,), (2, 4)), ((6,), (3, 5))]
+    assert batches[0].batch_size == 2
+
+
+def test_a_deadline_is_judged_by_the_bucket() -> None:
+    hand = loaded()
+    assert reasons(ask(hand, 20, 1, 100, slo_ms=8)) == [Reason.DEADLINE_UNREACHABLE]
+    assert infers(ask(hand, 20, 2, 10, slo_ms=8))
+
+
+@pytest.mark.parametrize("sizes", [(0,), (129,), (), (4, 4)])
+def test_sizes_that_the_model_does_not_take_are_refused(sizes: tuple[int, ...]) -> None:
+    hand = loaded()
+    commands = hand.feed(20, RequestArrived(1, "m", 1, 200 * MS, sizes=sizes))
+    assert reasons(commands) == [Reason.BAD_INPUT]
+
+
+def test_sizes_for_a_model_without_symbols_are_refused() -> None:
+    hand = Hand(spec("m"))
+    assert reasons(hand.feed(1, RequestArrived(1, "m", 1, 200 * MS, sizes=(4,)))) == [Reason.BAD_INPUT]
+
+
+def test_a_model_in_use_in_any_bucket_is_not_evicted() -> None:
+    hand = Hand(shaped(), spec("other"), pages=1)
+    (load,) = sent(ask(hand, 0, 1, 100, 200), Load)
+    (infer,) = infers(hand.ok(9, load))
+    assert not sent(hand.request(10, 2, "other", 190), Unload)
+    assert sent(hand.ok(17.5, infer), Unload)
+
+
+def test_removing_a_model_rejects_what_waits_in_every_bucket() -> None:
+    hand = Hand(shaped())
+    ask(hand, 0, 1, 10, 200)
+    ask(hand, 0, 2, 100, 200)
+    ask(hand, 0, 3, 100, None)
+    commands = hand.feed(1, ModelRemoved("m"))
+    assert reasons(commands) == [Reason.MODEL_REMOVED] * 3
+
+
+def test_a_replacement_counts_on_and_prepares_again() -> None:
+    hand = loaded()
+    counts = hand.scheduler.cluster.models["m"].counts
+    assert counts.finished == 1
+    commands = hand.feed(30, ModelAdded(shaped(version="2")))
+    model = hand.scheduler.cluster.models["m"]
+    assert [bucket.counts is counts for bucket in (model, *model.buckets.values())] == [True] * 3
+    assert [bucket.name for bucket in model.buckets.values()] == ["m@16", "m@128"]
+    for now_ms in (31, 32, 33):
+        for each in sent(commands, Unload) + sent(commands, Release) + sent(commands, Prepare):
+            commands = hand.ok(now_ms, each)
+    (load,) = sent(ask(hand, 40, 9, 100, 200), Load)
+    assert infers(hand.ok(49, load))
+
+
+def test_best_effort_requests_wait_by_bucket() -> None:
+    hand = loaded()
+    (first,) = infers(ask(hand, 20, 1, 100, None))
+    ask(hand, 20.1, 2, 100, None)
+    ask(hand, 20.2, 3, 10, None)
+    (second,) = infers(hand.ok(29, first))
+    assert second.request_ids == (2,)
+    (third,) = infers(hand.ok(38, second))
+    assert (third.request_ids, third.sizes) == ((3,), (10,))

@@ -1,0 +1,201 @@
+"""The next INFER, prepared while one runs, so that EXEC begins it without the core's lock.
+
+Whoever holds the lock has the core `stage` the head of EXEC's queue and the engine prepare it, and lays it
+out. When a run has ended, EXEC takes what is laid out, if its window is open, and begins it at once: between
+the two are a few microseconds. What that means for the core is a *turn*, which whoever holds the lock next
+settles before anything else. So the core always sees a turn as one step, and results stay in order.
+
+To lay out and to take are each one atomic operation on a deque, so it is never in doubt whether EXEC has
+begun an INFER or somebody has taken it back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mainspring.messages.actions import Infer
+from mainspring.messages.codes import Status
+from mainspring.worker.core.jobs import Executor, Job
+from mainspring.worker.core.state_machine import WorkerCore
+from mainspring.worker.engine import Engine, Staged, Stages
+
+LOG = logging.getLogger(__name__)
+
+LOOKED_FOR_NS = 2_000_000
+"""Longest run whose end the network thread looks for by the clock. To wake it costs EXEC's core up to 20 us
+on a virtual machine, which counts in a run of less than a millisecond."""
+LATE_NS = 20_000
+"""How long after the usual end of a run the network thread looks for it."""
+AGAIN_NS = 50_000
+"""Shortest time between two looks."""
+REMEMBERED = 4096
+"""Most models and batch sizes whose durations are remembered."""
+
+
+class Ended(NamedTuple):
+    """How a job ended, before the core is notified."""
+
+    job: Job
+    begin_ns: int
+    end_ns: int
+    device_ns: int
+    status: Status = Status.OK
+    detail: str = ""
+
+
+class Next(NamedTuple):
+    """An INFER that EXEC may begin when the one before has ended."""
+
+    job: Job
+    latest_ns: int
+    staged: Staged
+
+
+class _Turn(NamedTuple):
+    """EXEC has gone on from one INFER to the next; or has found the next one too late, if nothing ended."""
+
+    ended: Ended | None
+    begun: Next
+    begin_ns: int
+
+
+class Staging:
+    """What is laid out for EXEC, and the turns that it took; the lock is held unless a method says else."""
+
+    def __init__(self, core: WorkerCore, engine: Engine, finish: Callable[[Executor, Ended], None]) -> None:
+        """``finish`` lets a job's end take effect."""
+        self._core = core
+        self._engine = engine if isinstance(engine, Stages) else None
+        self._finish = finish
+        self._next: deque[Next] = deque()
+        """One at most."""
+        self._turns: deque[_Turn] = deque()
+        self._ahead: Staged | None = None
+        """What EXEC runs, if it was staged."""
+        self._declined_id = 0
+        """The action behind which the engine could stage nothing."""
+        self._usual_ns: dict[tuple[str, int, tuple[int, ...]], int] = {}
+        """How long the last run of a model, batch size and sizes of symbols took."""
+        self.lacking: list[str] = []
+        """Models for which the engine has to `make_spare`; the caller takes them."""
+
+    def take(self, ended: Ended) -> tuple[Next, int] | None:
+        """EXEC, without the lock: take what is laid out; return it and the instant at which it begins."""
+        try:
+            following = self._next.pop()
+        except IndexError:
+            return None
+        begin_ns = time.monotonic_ns()
+        if begin_ns > following.latest_ns:
+            self._turns.append(_Turn(None, following, 0))
+            return None
+        self._turns.append(_Turn(ended, following, begin_ns))
+        return following, begin_ns
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether there is something to settle; the lock is not needed."""
+        return bool(self._turns)
+
+    def settle(self) -> None:
+        """Let EXEC's turns take effect."""
+        while self._turns:
+            ended, begun, begin_ns = self._turns.popleft()
+            if ended is None:
+                self._core.unstage()
+                continue
+            self._finish(Executor.EXEC, ended)
+            self._core.begin_staged(begin_ns)
+            self._ahead = begun.staged
+
+    def clear(self) -> None:
+        """Lay nothing out any more: EXEC has ended a job, and begins what the core says."""
+        self._next.clear()
+        self._core.unstage()
+        self._ahead = None
+
+    def withdraw(self) -> None:
+        """Give the staged INFER back to the core, unless EXEC has begun it: then that is settled."""
+        if self._core.staged is None:
+            return
+        if self._next_is_back():
+            self._core.unstage()
+            return
+        # EXEC has taken it, and notes its turn next.
+        while not self._turns:
+            time.sleep(0)
+        self.settle()
+
+    def withdraw_late(self, now_ns: int) -> None:
+        """Withdraw an INFER that can no longer begin in its window."""
+        staged = self._core.staged
+        if staged is not None and staged.latest_ns < now_ns:
+            self.withdraw()
+
+    def fill(self) -> None:
+        """Lay the next INFER out, if there is one that is ready."""
+        if self._engine is None or self._turns:
+            return
+        if self._next and self._core.outranked:
+            self.withdraw()
+        if self._next or self._turns:
+            return
+        running = self._core.running(Executor.EXEC)
+        if running is None or running.action.action_id == self._declined_id:
+            return
+        job = self._core.stage(time.monotonic_ns())
+        if job is None:
+            return
+        staged = self._stage(self._engine, job, running)
+        if staged is None:
+            self._declined_id = running.action.action_id
+            self.lacking.append(job.model.name)
+            self._core.unstage()
+            return
+        assert isinstance(job.action, Infer), f"{job} is staged"
+        self._next.append(Next(job, job.action.latest_ns, staged))
+
+    def learn(self, ended: Ended) -> None:
+        """Remember how long an INFER took."""
+        action = ended.job.action
+        if isinstance(action, Infer) and self._engine is not None:
+            if len(self._usual_ns) >= REMEMBERED:
+                self._usual_ns.clear()
+            self._usual_ns[_kind(action)] = ended.end_ns - ended.begin_ns
+
+    def look_ns(self, now_ns: int) -> int | None:
+        """When the network thread should look whether EXEC has gone on to what is laid out; None if never."""
+        running = self._core.running(Executor.EXEC)
+        if not self._next or running is None or not isinstance(running.action, Infer):
+            return None
+        usual_ns = self._usual_ns.get(_kind(running.action), LOOKED_FOR_NS)
+        if usual_ns >= LOOKED_FOR_NS:
+            return None
+        return max(running.begin_ns + usual_ns + LATE_NS, now_ns + AGAIN_NS)
+
+    def _next_is_back(self) -> bool:
+        try:
+            self._next.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _stage(self, engine: Stages, job: Job, running: Job) -> Staged | None:
+        assert isinstance(job.action, Infer), f"{job} is staged"
+        assert isinstance(running.action, Infer), f"{job} is staged behind {running}"
+        assert job.io is not None, f"{job} has no IO memory"
+        try:
+            return engine.stage(job.action, job.io, running.action, self._ahead)
+        except Exception as error:
+            # `Engine.execute` meets it again, and it becomes the action's result.
+            LOG.info("action %d is not prepared ahead: %s", job.action.action_id, error)
+            return None
+
+
+def _kind(action: Infer) -> tuple[str, int, tuple[int, ...]]:
+    """Return what INFERs of about the same duration have in common."""
+    return action.model, action.batch_size, action.sizes
