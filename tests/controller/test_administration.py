@@ -40,9 +40,9 @@ class Operator:
 
     def __init__(self, stage: Stage) -> None:
         self.stream = LiveStream(stage.address, "console", operates=True)
-        self.answers: list[msgspec.Struct] = []
+        self.answers: list[Operated] = []
         self.told: list[object] = []
-        self.stream.on_answer = self.answers.append
+        self.stream.on_answer = self._answered
         self._stage = stage
         self._tokens = count(1)
         stage.until(self.live)
@@ -51,6 +51,11 @@ class Operator:
         while (batch := self.stream.poll()) is not None:
             self.told += [entry for _, entry in batch.records]
         return self.stream.state == "live"
+
+    def _answered(self, message: msgspec.Struct) -> None:
+        # What workers' GPUs say of themselves comes every few seconds, between answers.
+        if isinstance(message, Operated):
+            self.answers.append(message)
 
     def ask(self, command: OperatorCommand, who: str = "ann") -> Operated:
         token = next(self._tokens)
@@ -62,7 +67,6 @@ class Operator:
 
         self._stage.until(answered)
         answer = self.answers[-1]
-        assert isinstance(answer, Operated)
         assert answer.token == token
         return answer
 
