@@ -69,7 +69,7 @@ class Found(NamedTuple):
 
 
 def check_limits(model: onnx.ModelProto, most: Mapping[str, int]) -> None:
-    """Raise `NoRows` if a limit is given for the first axis of an input, which is no number of rows then."""
+    """Raise `NoRows` if a limit is given for an input's first axis, which is not a number of rows then."""
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
         if len(dims) and dims[0].dim_param in most:
@@ -82,7 +82,7 @@ def check_limits(model: onnx.ModelProto, most: Mapping[str, int]) -> None:
 def name_open_dims(model: onnx.ModelProto, *, whole: bool) -> None:
     """Give each input's open dimensions a name; raise `CompileError` if the batch's name is one of another.
 
-    If ``whole``, the first axis is no batch.
+    If ``whole``, the first axis is not a batch.
     """
     batches = set[str]()
     for value in model.graph.input:

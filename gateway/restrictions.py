@@ -10,18 +10,25 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 
-HEALTH, METADATA, INFERENCE = "health", "metadata", "inference"
-SHARED_MEMORY, MODEL_CONFIG, MODEL_REPOSITORY = "shared-memory", "model-config", "model-repository"
-STATISTICS, TRACE, LOGGING = "statistics", "trace", "logging"
-GROUPS = (
-    *(HEALTH, METADATA, INFERENCE, SHARED_MEMORY, MODEL_CONFIG, MODEL_REPOSITORY),
-    *(STATISTICS, TRACE, LOGGING),
-)
-"""Triton's groups of calls."""
 GRPC_PREFIX = "triton-grpc-protocol-"
 """Over gRPC the metadata's name is this and the key."""
 _RULE = re.compile(r"([a-z,\- ]+):([A-Za-z0-9!#$%&'*+.^_`|~-]+)=([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)")
+
+
+class Group(StrEnum):
+    """Triton's groups of calls."""
+
+    HEALTH = "health"
+    METADATA = "metadata"
+    INFERENCE = "inference"
+    SHARED_MEMORY = "shared-memory"
+    MODEL_CONFIG = "model-config"
+    REPOSITORY = "model-repository"
+    STATISTICS = "statistics"
+    TRACE = "trace"
+    LOGGING = "logging"
 
 
 class Restrictions:
@@ -41,8 +48,8 @@ class Restrictions:
                 self._add(key, group, prefix + found[2].lower(), found[3])
 
     def _add(self, key: str, group: str, name: str, value: str) -> None:
-        if group not in GROUPS:
-            raise ValueError(f"the gateway's {key} has the group {group!r}; groups are {', '.join(GROUPS)}")
+        if group not in list(Group):
+            raise ValueError(f"the gateway's {key} has the group {group!r}; groups are {', '.join(Group)}")
         if group in self._needed:
             raise ValueError(f"the gateway's {key} has the group {group!r} twice; one header opens it")
         self._needed[group] = name, value

@@ -35,9 +35,9 @@ def read_json(text: str, model: str) -> ModelConfig:
     try:
         given = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ConfigFault(f"it is no JSON: {error}") from None
+        raise ConfigFault(f"it is not JSON: {error}") from None
     if not isinstance(given, dict):
-        raise ConfigFault('it is no object of JSON; it is such as {"max_batch_size": 8}')
+        raise ConfigFault('it is not an object of JSON, such as {"max_batch_size": 8}')
     for name in ("platform", "backend"):
         if given.get(name) in _OURS:
             del given[name]

@@ -23,6 +23,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Link
 from mainspring.simulator.spec import Faults
+from mainspring.traces.arrival import Arrival
 
 _CONFIG: Final = GatewayConfig()
 GRACE_NS: Final = milliseconds(_CONFIG.grace_ms)
@@ -103,25 +104,19 @@ class SimulatedGateway:
         """Check the invariants."""
 
     def submit(
-        self,
-        now_ns: int,
-        request_id: int,
-        model: str,
-        rows: int,
-        slo_ns: int | None,
-        key: int,
-        client: int,
-        sizes: tuple[int, ...] = (),
+        self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1, sizes: tuple[int, ...] = ()
     ) -> Flight:
-        """Take a request in that comes from its client now."""
+        """Take a request in that comes from its client now; ``sizes`` of the model's symbols."""
+        slo_ns = arrival.slo_ns
         now_ns = max(now_ns, self._free_ns)
         if slo_ns is None:
-            request = RequestArrived(request_id, model, rows, None, sizes=sizes)
+            request = RequestArrived(request_id, arrival.model, arrival.rows, None, sizes=sizes)
             expires_ns = now_ns + BEST_EFFORT_NS
         else:
-            request = RequestArrived(request_id, model, rows, now_ns + slo_ns, sizes=sizes)
-            expires_ns = now_ns + slo_ns + GRACE_NS
-        flight = Flight(request, now_ns, expires_ns, key, client)
+            deadline_ns = now_ns + slo_ns
+            request = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns, sizes=sizes)
+            expires_ns = deadline_ns + GRACE_NS
+        flight = Flight(request, now_ns, expires_ns, key, arrival.client)
         self.flights[request_id] = flight
         if self.sweep_ns == NEVER_NS:
             self.sweep_ns = now_ns

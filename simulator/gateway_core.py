@@ -22,6 +22,7 @@ from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Link
 from mainspring.simulator.gateway import Flight, Replies, SimulatedGateway
 from mainspring.simulator.spec import Faults
+from mainspring.traces.arrival import Arrival
 
 _NO_LIMIT: Final = 1 << 60
 _NUMBER: Final = 0
@@ -65,28 +66,21 @@ class CoreGateway(SimulatedGateway):
         self._served.pop(name, None)
 
     def submit(
-        self,
-        now_ns: int,
-        request_id: int,
-        model: str,
-        rows: int,
-        slo_ns: int | None,
-        key: int,
-        client: int,
-        sizes: tuple[int, ...] = (),
+        self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1, sizes: tuple[int, ...] = ()
     ) -> Flight:
-        """Take in a request that comes from its client now."""
+        """Take in a request that comes from its client now; ``sizes`` of the model's symbols."""
+        model, rows = arrival.model, arrival.rows
         now_ns = max(now_ns, self._free_ns)
         self._free_ns = now_ns + self._arrival_ns
         signature = self._signatures.get(model, _NO_SIGNATURE)
         every_input = tuple(range(len(signature.inputs)))
         every_output = signature.every_output
-        accepted = Accepted(model, rows, slo_ns, every_input, every_output, signature, sizes=sizes)
+        accepted = Accepted(model, rows, arrival.slo_ns, every_input, every_output, signature, sizes=sizes)
         self.core.submit(now_ns, _CLIENT, request_id, accepted, _frames(signature.input_row_bytes, rows))
         (arrive,) = self.core.drain()
         assert isinstance(arrive, Arrive), f"request {request_id} led to {arrive}"
         request = RequestArrived(request_id, model, rows, arrive.deadline_ns, sizes=arrive.sizes)
-        flight = Flight(request, now_ns, NEVER_NS, key, client)
+        flight = Flight(request, now_ns, NEVER_NS, key, arrival.client)
         self.flights[request_id] = flight
         self._core_ids[request_id] = arrive.request_id
         self._outside[arrive.request_id] = request_id

@@ -27,6 +27,7 @@ from mainspring.simulator.gateway import SimulatedGateway
 from mainspring.simulator.gateway_core import CoreGateway
 from mainspring.simulator.outcomes import Ledger, Outcome
 from mainspring.simulator.spec import Faults
+from mainspring.traces.arrival import Arrival
 from mainspring.traces.records import Records
 from mainspring.traces.source import Source
 
@@ -211,23 +212,15 @@ class Simulation:
         ledger = self.ledger
         key = ledger.key(arrival.time_ns, arrival.model, arrival.rows, arrival.slo_ns)
         self._next_id += 1
-        flight = self.gateway.submit(
-            self._agenda.now_ns,
-            self._next_id,
-            arrival.model,
-            arrival.rows,
-            arrival.slo_ns,
-            key,
-            arrival.client,
-        )
+        flight = self.gateway.submit(self._agenda.now_ns, self._next_id, arrival, key)
         ledger.submitted(flight)
 
     def _submit(
         self, request_id: int, model: str, rows: int, slo_ns: int | None, sizes: tuple[int, ...]
     ) -> None:
-        self.ledger.submitted(
-            self.gateway.submit(self._agenda.now_ns, request_id, model, rows, slo_ns, -1, -1, sizes)
-        )
+        now_ns = self._agenda.now_ns
+        arrival = Arrival(now_ns, model, rows, slo_ns)
+        self.ledger.submitted(self.gateway.submit(now_ns, request_id, arrival, sizes=sizes))
 
     def _cancel(self, request_id: int) -> None:
         self.gateway.cancel(self._agenda.now_ns, request_id)

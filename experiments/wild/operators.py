@@ -34,6 +34,14 @@ def _classifier(output: str, labels: str, kind: str) -> str:
     }}"""
 
 
+def _loop(shape: str, further_input: str = "") -> str:
+    """Return the graph of a Loop of ``steps`` products with ``w``, each through Tanh."""
+    return f"""g (float[{shape}] x{further_input}) => (float[{shape}] y) {{
+        y = Loop(steps, go, x) <body = b (int64 i, bool c, float[{shape}] h) => (bool o, float[{shape}] r) {{
+            o = Identity(c) m = MatMul(h, w) r = Tanh(m) }}>
+    }}"""
+
+
 VALUED = (
     Made(
         "if-of-values",
@@ -63,27 +71,18 @@ VALUED = (
     ),
     Made(
         "loop-of-a-value",
-        """g (float[8,8] x, int64 steps) => (float[8,8] y) {
-            y = Loop(steps, go, x) <body = b (int64 i, bool c, float[8,8] h) => (bool o, float[8,8] r) {
-                o = Identity(c) m = MatMul(h, w) r = Tanh(m) }>
-        }""",
+        _loop("8,8", ", int64 steps"),
         {"w": (8, 8), "go": np.array(True)},
         values={"steps": (1, 2, 5, 50)},
     ),
     Made(
         "loop-fixed",
-        """g (float[N,8] x) => (float[N,8] y) {
-            y = Loop(steps, go, x) <body = b (int64 i, bool c, float[N,8] h) => (bool o, float[N,8] r) {
-                o = Identity(c) m = MatMul(h, w) r = Tanh(m) }>
-        }""",
+        _loop("N,8"),
         {"w": (8, 8), "go": np.array(True), "steps": np.array(3, INT64)},
     ),
     Made(
         "loop-erratic",
-        """g (float[64,64] x, int64 steps) => (float[64,64] y) {
-            y = Loop(steps, go, x) <body = b (int64 i, bool c, float[64,64] h) => (bool o, float[64,64] r) {
-                o = Identity(c) m = MatMul(h, w) r = Tanh(m) }>
-        }""",
+        _loop("64,64", ", int64 steps"),
         {"w": (64, 64), "go": np.array(True)},
         values={"steps": (1, 1, 1, 400)},
     ),

@@ -8,19 +8,7 @@ from time import monotonic_ns
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.status import Context, Ended
-from mainspring.gateway.restrictions import (
-    GRPC_PREFIX,
-    HEALTH,
-    INFERENCE,
-    LOGGING,
-    METADATA,
-    MODEL_CONFIG,
-    MODEL_REPOSITORY,
-    SHARED_MEMORY,
-    STATISTICS,
-    TRACE,
-    Restrictions,
-)
+from mainspring.gateway.restrictions import GRPC_PREFIX, Group, Restrictions
 from mainspring.transport.tokens import Gate, from_header
 
 TOKEN = "authorization"
@@ -28,14 +16,14 @@ TOKEN = "authorization"
 
 
 _GROUPS: Mapping[str, str] = {
-    **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady", "Check", "Watch"), HEALTH),
-    **dict.fromkeys(("ServerMetadata", "ModelMetadata"), METADATA),
-    **dict.fromkeys(("ModelInfer", "ModelStreamInfer"), INFERENCE),
-    **dict.fromkeys(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"), MODEL_REPOSITORY),
-    "ModelConfig": MODEL_CONFIG,
-    "ModelStatistics": STATISTICS,
-    "TraceSetting": TRACE,
-    "LogSettings": LOGGING,
+    **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady", "Check", "Watch"), Group.HEALTH),
+    **dict.fromkeys(("ServerMetadata", "ModelMetadata"), Group.METADATA),
+    **dict.fromkeys(("ModelInfer", "ModelStreamInfer"), Group.INFERENCE),
+    **dict.fromkeys(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"), Group.REPOSITORY),
+    "ModelConfig": Group.MODEL_CONFIG,
+    "ModelStatistics": Group.STATISTICS,
+    "TraceSetting": Group.TRACE,
+    "LogSettings": Group.LOGGING,
 }
 """Of the configuration's restrictions, by the call's name; calls about shared memory have their own."""
 
@@ -67,7 +55,7 @@ class Lock:
 
     def check(self, call: str, caller: Caller) -> None:
         """Raise `Ended` if a call of this name lacks what it needs, with Triton's code and words."""
-        group = SHARED_MEMORY if "SharedMemory" in call else _GROUPS.get(call, "")
+        group = Group.SHARED_MEMORY if "SharedMemory" in call else _GROUPS.get(call, "")
         missing = self._restrictions.missing(group, caller.said)
         if missing is not None:
             raise Ended("UNAVAILABLE", f"This protocol is restricted, expecting header '{missing}'")

@@ -30,7 +30,7 @@ class Route(NamedTuple):
     guarded: bool = False
     """Whether other sites' pages are kept off, though it changes nothing that is served."""
     group: str = ""
-    """Of calls that the configuration may restrict, one of `restrictions.GROUPS`; empty for none."""
+    """Of calls that the configuration may restrict, one of `restrictions.Group`; empty for none."""
 
 
 class Match(NamedTuple):

@@ -25,7 +25,7 @@ from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
-from mainspring.gateway.restrictions import INFERENCE, Restrictions
+from mainspring.gateway.restrictions import Group, Restrictions
 from mainspring.transport.origins import KnownNames
 
 SCHEME = "http"
@@ -193,7 +193,7 @@ class HttpServer:
             )
             if refusal is not None:
                 exchange.handler = functools.partial(_turn_away, refusal)
-                if model is not None and route.group == INFERENCE:
+                if model is not None and route.group == Group.INFERENCE:
                     self._calls.turned_away(model, refusal[0])
                 return False
             self._strangers.pop(cast(HttpConnection, exchange.sender), None)

@@ -7,17 +7,7 @@ from mainspring.gateway.http.exchange import Exchange, Fault, Handler
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.openapi import describe
 from mainspring.gateway.http.routes import Route, Routes
-from mainspring.gateway.restrictions import (
-    HEALTH,
-    INFERENCE,
-    LOGGING,
-    METADATA,
-    MODEL_CONFIG,
-    MODEL_REPOSITORY,
-    SHARED_MEMORY,
-    STATISTICS,
-    TRACE,
-)
+from mainspring.gateway.restrictions import Group
 
 GET, POST = b"GET", b"POST"
 MODEL = "/v2/models/{model}"
@@ -30,15 +20,15 @@ def routes(control: Control, inference: Inference) -> Routes:
     load, unload = control.in_task(control.load), control.in_task(control.unload)
     return Routes(
         (
-            Route("/v2", {GET: control.server}, open=True, group=METADATA),
-            Route("/v2/health/live", {GET: control.live}, open=True, group=HEALTH),
-            Route("/v2/health/ready", {GET: control.ready}, open=True, group=HEALTH),
+            Route("/v2", {GET: control.server}, open=True, group=Group.METADATA),
+            Route("/v2/health/live", {GET: control.live}, open=True, group=Group.HEALTH),
+            Route("/v2/health/ready", {GET: control.ready}, open=True, group=Group.HEALTH),
             Route("/openapi.json", {GET: describe}, open=True),
-            Route("/v2/models/stats", {GET: control.in_task(control.all_statistics)}, group=STATISTICS),
+            Route("/v2/models/stats", {GET: control.in_task(control.all_statistics)}, group=Group.STATISTICS),
             *_of_models(control, inference),
-            Route(f"{REPOSITORY}/index", {POST: control.in_task(control.index)}, group=MODEL_REPOSITORY),
-            _changing(f"{REPOSITORY}/models/{{model}}/load", {POST: load}, MODEL_REPOSITORY),
-            _changing(f"{REPOSITORY}/models/{{model}}/unload", {POST: unload}, MODEL_REPOSITORY),
+            Route(f"{REPOSITORY}/index", {POST: control.in_task(control.index)}, group=Group.REPOSITORY),
+            _changing(f"{REPOSITORY}/models/{{model}}/load", {POST: load}, Group.REPOSITORY),
+            _changing(f"{REPOSITORY}/models/{{model}}/unload", {POST: unload}, Group.REPOSITORY),
             *_settings(control),
             *_shared_memory("systemsharedmemory"),
             *_shared_memory("cudasharedmemory"),
@@ -54,13 +44,13 @@ def _of_models(control: Control, inference: Inference) -> list[Route]:
     found = []
     for base in (MODEL, VERSION):
         found += [
-            Route(base, {GET: control.model}, group=METADATA),
-            Route(f"{base}/infer", {POST: inference.handle}, group=INFERENCE),
-            Route(f"{base}/generate", {POST: inference.generate}, group=INFERENCE),
-            Route(f"{base}/generate_stream", {POST: inference.generate_stream}, group=INFERENCE),
-            Route(f"{base}/ready", {GET: control.model_ready}, group=HEALTH),
-            Route(f"{base}/config", {GET: control.model_config}, group=MODEL_CONFIG),
-            Route(f"{base}/stats", {GET: control.model_statistics}, group=STATISTICS),
+            Route(base, {GET: control.model}, group=Group.METADATA),
+            Route(f"{base}/infer", {POST: inference.handle}, group=Group.INFERENCE),
+            Route(f"{base}/generate", {POST: inference.generate}, group=Group.INFERENCE),
+            Route(f"{base}/generate_stream", {POST: inference.generate_stream}, group=Group.INFERENCE),
+            Route(f"{base}/ready", {GET: control.model_ready}, group=Group.HEALTH),
+            Route(f"{base}/config", {GET: control.model_config}, group=Group.MODEL_CONFIG),
+            Route(f"{base}/stats", {GET: control.model_statistics}, group=Group.STATISTICS),
         ]
     return found
 
@@ -68,20 +58,20 @@ def _of_models(control: Control, inference: Inference) -> list[Route]:
 def _settings(control: Control) -> list[Route]:
     traces: dict[bytes, Handler] = {GET: control.traces, POST: control.set_traces}
     return [
-        _changing("/v2/trace/setting", traces, TRACE),
-        _changing(f"{MODEL}/trace/setting", traces, TRACE),
-        _changing("/v2/logging", {GET: control.log, POST: control.set_log}, LOGGING),
+        _changing("/v2/trace/setting", traces, Group.TRACE),
+        _changing(f"{MODEL}/trace/setting", traces, Group.TRACE),
+        _changing("/v2/logging", {GET: control.log, POST: control.set_log}, Group.LOGGING),
     ]
 
 
 def _shared_memory(kind: str) -> list[Route]:
     region = f"/v2/{kind}/region/{{region}}"
     return [
-        Route(f"/v2/{kind}/status", {GET: regions}, group=SHARED_MEMORY),
-        Route(f"{region}/status", {GET: regions}, group=SHARED_MEMORY),
-        Route(f"{region}/register", {POST: register}, guarded=True, group=SHARED_MEMORY),
-        Route(f"{region}/unregister", {POST: unregister}, guarded=True, group=SHARED_MEMORY),
-        Route(f"/v2/{kind}/unregister", {POST: unregister}, guarded=True, group=SHARED_MEMORY),
+        Route(f"/v2/{kind}/status", {GET: regions}, group=Group.SHARED_MEMORY),
+        Route(f"{region}/status", {GET: regions}, group=Group.SHARED_MEMORY),
+        Route(f"{region}/register", {POST: register}, guarded=True, group=Group.SHARED_MEMORY),
+        Route(f"{region}/unregister", {POST: unregister}, guarded=True, group=Group.SHARED_MEMORY),
+        Route(f"/v2/{kind}/unregister", {POST: unregister}, guarded=True, group=Group.SHARED_MEMORY),
     ]
 
 

@@ -85,7 +85,7 @@ def whole() -> onnx.ModelProto:
 
 
 def squares() -> onnx.ModelProto:
-    """As many places as the square of the length, which is no form."""
+    """As many places as the square of the length: more than the known forms say."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"], start=1, end=2),
         helper.make_node("Mul", ["s", "s"], ["q"]),

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.restrictions import GROUPS, Restrictions
+from mainspring.gateway.restrictions import Group, Restrictions
 
 RULES = ("model-repository, logging:Admin-Key=a secret=1", "health:probe=yes")
 
@@ -21,7 +21,7 @@ def test_a_group_needs_its_header_with_its_value_and_others_need_none() -> None:
     assert restrictions.missing("logging", lambda _: "ä secret=1") == "prefix-admin-key"
     assert not [
         each
-        for each in {*GROUPS} - {"health", "logging", "model-repository"}
+        for each in {*Group} - {"health", "logging", "model-repository"}
         if restrictions.missing(each, lambda _: None)
     ]
 

@@ -77,9 +77,9 @@ def test_what_a_server_said_can_be_changed_and_sent_back() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "it is no JSON"),
-        ("[]", "no object"),
-        ("[" * 10_000, "it is no JSON"),
+        ("{", "it is not JSON"),
+        ("[]", "not an object"),
+        ("[" * 10_000, "it is not JSON"),
         ('{"input": [[1]]}', "lists within lists"),
         ('{"max_batch_size": "many"}', "max_batch_size must be a whole number"),
         ('{"max_batch_size": -1}', "must be from 0"),

@@ -15,15 +15,7 @@ from mainspring.experiments.blocking import Client, Server
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
-from mainspring.messages.model import (
-    PAGE_BYTES,
-    ModelSpec,
-    OpenDim,
-    Profile,
-    Symbol,
-    TensorSpec,
-    Term,
-)
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, OpenDim, Profile, Symbol, TensorSpec, Term
 from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.server import run

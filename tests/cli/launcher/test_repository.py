@@ -320,7 +320,7 @@ def test_clients_load_and_unload_in_mode_explicit(site: Site, monkeypatch: pytes
             (control.load("nothing"), Reason.UNKNOWN_MODEL, "has no model 'nothing'"),
             (control.unload("nothing"), Reason.UNKNOWN_MODEL, "not loaded"),
             (control.load("net", {"config": 1}), Reason.BAD_INPUT, "config is a text"),
-            (control.load("net", {"config": "{"}), Reason.BAD_INPUT, "config: it is no JSON"),
+            (control.load("net", {"config": "{"}), Reason.BAD_INPUT, "config: it is not JSON"),
             (control.load("net", {"what": "x"}), Reason.BAD_INPUT, "no parameter 'what'"),
             (
                 control.load("net", {"file:1/model.onnx": "x"}),
