@@ -51,6 +51,7 @@ TIER_OF = {
     "experiments/figures/test_live_figure": "lab",
     "experiments/test_baseline_agreement": "codegen",
     "experiments/test_bench_instructions": "codegen",
+    "experiments/test_bench_lengths": "unit",
     "experiments/test_policies": "codegen",
     "experiments/test_policy_agreement": "codegen",
     "experiments/test_policy_constants": "codegen",

@@ -16,11 +16,11 @@ X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
 def test_a_request_is_what_triton_s_client_would_send() -> None:
-    message = service_pb2.ModelInferRequest.FromString(load.encode("m", "data", X, 25_000))
+    message = service_pb2.ModelInferRequest.FromString(load.encode("m", {"data": X}, 25_000))
     assert message.model_name == "m"
     assert message.parameters["timeout"].int64_param == 25_000
     assert list(message.raw_input_contents) == [X.tobytes()]
-    assert "timeout" not in service_pb2.ModelInferRequest.FromString(load.encode("m", "data", X)).parameters
+    assert "timeout" not in service_pb2.ModelInferRequest.FromString(load.encode("m", {"data": X})).parameters
 
 
 def test_both_loops_count_answers_and_refusals() -> None:
@@ -30,7 +30,7 @@ def test_both_loops_count_answers_and_refusals() -> None:
     ):
         wait_until(lambda: cluster.hellos)
         address = served.grpc.removeprefix("grpc://")
-        requests = [load.encode("double", "data", X), load.encode("reject", "data", X)]
+        requests = [load.encode("double", {"data": X}), load.encode("reject", {"data": X})]
 
         def answered() -> bool:
             found = load.open_loop(address, requests, np.linspace(0, 0.04, 20))

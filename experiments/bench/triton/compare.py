@@ -1,10 +1,11 @@
 """The worth of a deadline: Mainspring and Triton at the same rates, with the same deadline.
 
-SqueezeNet through ONNX Runtime on one core, Poisson arrivals, the deadline as the parameter ``timeout`` of
-each request. Triton's saturation, in a closed loop, sets the rates. At each, the two take turns, short ones
-and in changing order, so that whatever else the machine does is borne by both; and meters say what the host
-took from the machine meanwhile, for a request that meets a long pause is late whatever a server does. Beside
-both stands what one core could have answered in time (`possible`).
+SqueezeNet, or MiniLM with sentences of all lengths (`subjects`), through ONNX Runtime on one core, Poisson
+arrivals, the deadline as the parameter ``timeout`` of each request. Triton's saturation, in a closed loop,
+sets the rates. At each, the two take turns, short ones and in changing order, so that whatever else the
+machine does is borne by both; and meters say what the host took from the machine meanwhile, for a request
+that meets a long pause is late whatever a server does. Beside both stands what one core could have answered
+in time (`possible`).
 ``python -m mainspring.experiments.bench.triton.compare``, which ``make bench-triton`` runs.
 """
 
@@ -26,20 +27,13 @@ from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.catalogue import build
-from mainspring.compiler.zoo.copies import compile_zoo
-from mainspring.experiments.bench.foreign import CACHE, Unavailable
+from mainspring.experiments.bench.foreign import Unavailable
 from mainspring.experiments.bench.pauses import watched
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.triton import load, possible, server
+from mainspring.experiments.bench.triton.subjects import MOST_COPIES, STORE, SUBJECTS, Subject, subject_of
 from mainspring.messages.model import ModelSpec
 
-ARCHITECTURE = "squeezenet"
-STORE = CACHE / "triton-store"
-WANTED = {0.5: 99.5, 0.8: 99.0, 1.0: 97.0, 1.5: 75.0}
-"""For each part of Triton's saturation, the percentage that Mainspring is to answer in time."""
-_MOST_COPIES = 8
 _CLIENTS = 8
 _WARM_UP_S = 1.0
 _SATURATION_S = 1.0
@@ -75,18 +69,20 @@ class Turn(msgspec.Struct):
 class Contest:
     """Both servers, running."""
 
-    def __init__(self, addresses: dict[str, str], models: Sequence[ModelSpec], deadline_ms: float) -> None:
+    def __init__(
+        self, addresses: dict[str, str], subject: Subject, models: Sequence[ModelSpec], deadline_ms: float
+    ) -> None:
         self.addresses = addresses
         self.deadline_ms = deadline_ms
         self.copies = len(models)
-        (taken,) = models[0].inputs
-        tensor = np.random.default_rng(1).random((1, *taken.shape)).astype(np.float32)
+        inputs = subject.inputs()
         timeout_us = round(deadline_ms * 1e3)
-        self._timed = [load.encode(each.name, taken.name, tensor, timeout_us) for each in models]
-        self._untimed = [load.encode(each.name, taken.name, tensor) for each in models]
+        names = [each.name for each in models]
+        self._timed = [load.encode(name, each, timeout_us) for each in inputs for name in names]
+        self._untimed = [load.encode(name, each) for each in inputs for name in names]
         self.alone_ms = dict.fromkeys(addresses, 0.0)
         """What a request takes while there is no other, in the best of several turns."""
-        self._bare = possible.runner(build(ARCHITECTURE, 0))
+        self._bare = possible.runner(subject.models(models[:1])[names[0]], inputs)
         self._bare_ms = np.zeros(0)
         self.all_bare_ms: list[float] = []
         """Durations of all runs of the bare model."""
@@ -139,19 +135,17 @@ class Contest:
 
 
 @contextmanager
-def servers(copies: int, batch: int) -> Iterator[tuple[dict[str, str], list[ModelSpec]]]:
+def servers(subject: Subject, copies: int, batch: int) -> Iterator[tuple[dict[str, str], list[ModelSpec]]]:
     """Run both; yield where they serve gRPC, and the models. Raises `Unavailable` without Triton."""
-    compiled = list(compile_zoo([ARCHITECTURE], Store(STORE), _MOST_COPIES))
-    specs = [each.manifest.spec() for each in compiled][:copies]
-    models = {spec.name: build(ARCHITECTURE, seed) for seed, spec in enumerate(specs)}
+    specs = subject.specs(STORE, copies)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server.write_repository(folder / "models", models, specs[0], batch)
+        server.write_repository(folder / "models", subject.models(specs), specs[0], batch)
         addresses = {"triton": stack.enter_context(server.triton(folder / "models", folder / "triton.log"))}
         gateway, controller, port = free_ports(3)
         config: dict[str, dict[str, Any]] = {
             "cluster": {"store": str(STORE), "run_dir": str(folder / "run")},
-            "worker": {"pages": 2 * _MOST_COPIES},
+            "worker": {"pages": MOST_COPIES * max(2, specs[0].pages)},
             "gateway": {"address": f"tcp://127.0.0.1:{gateway}", "grpc_address": f"grpc://127.0.0.1:{port}"},
             "controller": {"address": f"tcp://127.0.0.1:{controller}"},
         }
@@ -161,6 +155,7 @@ def servers(copies: int, batch: int) -> Iterator[tuple[dict[str, str], list[Mode
 
 
 def contest(
+    subject: Subject,
     copies: int,
     factors: Sequence[float],
     repeats: int,
@@ -171,8 +166,8 @@ def contest(
 ) -> tuple[list[Turn], dict[str, float]]:
     """Return all turns with so many copies of the model, and each server's saturation."""
     turns = []
-    with servers(copies, batch) as (addresses, models):
-        both = Contest(addresses, models, deadline_ms)
+    with servers(subject, copies, batch) as (addresses, models):
+        both = Contest(addresses, subject, models, deadline_ms)
         saturations = both.saturations_hz()
         typer.echo(
             f"{copies} copies: " + ", ".join(f"{name} {hz:.0f} r/s" for name, hz in saturations.items())
@@ -204,16 +199,14 @@ def _bare_line(durations_ms: Sequence[float]) -> str:
     return f"the bare model, {len(durations_ms):,} runs: {said}, longest {max(durations_ms):.1f} ms"
 
 
-def figures(turns: Sequence[Turn]) -> list[Figure]:
+def figures(turns: Sequence[Turn], subject: Subject) -> list[Figure]:
     """Return the median of the turns at each rate."""
     made = []
     for copies, factor, name in Counter((turn.copies, turn.factor, turn.server) for turn in turns):
-        chosen = [
-            turn.in_time_percent
-            for turn in turns
-            if (turn.copies, turn.factor, turn.server) == (copies, factor, name)
-        ]
-        target = WANTED.get(factor) if name == "mainspring" else None
+        chosen = _in_time_percents(turns, copies, factor, name)
+        target = subject.wanted.get(factor) if name == "mainspring" else None
+        if subject.above_triton and name == "mainspring":
+            target = statistics.median(_in_time_percents(turns, copies, factor, "triton"))
         spread = f"{min(chosen):.1f} to {max(chosen):.1f} of {len(chosen)} turns"
         label = f"{copies} x, {factor:g} of Triton's saturation: {name} in time"
         made.append(Figure(label, statistics.median(chosen), "%", target, at_least=True, note=spread))
@@ -231,12 +224,20 @@ def figures(turns: Sequence[Turn]) -> list[Figure]:
     return made
 
 
+def _in_time_percents(turns: Sequence[Turn], copies: int, factor: float, server: str) -> list[float]:
+    chosen = (copies, factor, server)
+    return [turn.in_time_percent for turn in turns if (turn.copies, turn.factor, turn.server) == chosen]
+
+
 def main(
+    model: Annotated[str, typer.Option(help=f"What is served: {', '.join(SUBJECTS)}.")] = "squeezenet",
     copies: Annotated[str, typer.Option(help="Copies of the model, separated by commas.")] = "1,8",
     factors: Annotated[str, typer.Option(help="Parts of Triton's saturation.")] = "0.5,0.8,1.0,1.5",
     repeats: Annotated[int, typer.Option(help="Turns of each server at each rate.")] = 5,
     turn_s: Annotated[float, typer.Option(help="Length of a turn.")] = 2.0,
-    deadline_ms: Annotated[float, typer.Option(help="Of every request.")] = 25.0,
+    deadline_ms: Annotated[
+        float, typer.Option(help="Of every request; 0: 25 for squeezenet, 100 for minilm.")
+    ] = 0.0,
     batch: Annotated[int, typer.Option(help="Largest batch of Triton's dynamic batcher.")] = 8,
     rate_hz: Annotated[
         float, typer.Option(help="Take this for Triton's saturation; 0: measure it, with the first copies.")
@@ -247,8 +248,11 @@ def main(
     turns: list[Turn] = []
     saturations = {}
     try:
+        subject = subject_of(model)
+        deadline_ms = deadline_ms or subject.deadline_ms
         for number in map(int, copies.split(",")):
             found, saturations[str(number)] = contest(
+                subject,
                 number,
                 [float(each) for each in factors.split(",")],
                 repeats,
@@ -263,8 +267,8 @@ def main(
     except Unavailable as why:
         typer.echo(f"skipped: {why}")
         return
-    title = f"Answers within {deadline_ms:g} ms"
-    publish("triton", title, figures(turns), output, turns=turns, saturations_hz=saturations)
+    title = f"Answers of {model} within {deadline_ms:g} ms"
+    publish("triton", title, figures(turns, subject), output, turns=turns, saturations_hz=saturations)
 
 
 if __name__ == "__main__":

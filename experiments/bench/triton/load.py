@@ -14,7 +14,7 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,6 +36,7 @@ _LEAD_S = 0.05
 _SPIN_S = 0.3e-3
 """Before an instant: shorter than a timer's resolution, and hardly any time is taken from the servers."""
 _REASON_CHARACTERS = 40
+_DATATYPES = {"float32": "FP32", "int64": "INT64"}
 
 
 class Outcome(msgspec.Struct):
@@ -56,11 +57,12 @@ class Outcome(msgspec.Struct):
         return sum(latency <= deadline_ms for latency in self.latency_ms)
 
 
-def encode(model: str, name: str, tensor: npt.NDArray[np.float32], timeout_us: int | None = None) -> bytes:
-    """Return a request for one model."""
+def encode(model: str, tensors: Mapping[str, npt.NDArray[Any]], timeout_us: int | None = None) -> bytes:
+    """Return a request for one model, with tensors of one of `_DATATYPES`."""
     message = ModelInferRequest(model_name=model)
-    message.inputs.add(name=name, datatype="FP32", shape=tensor.shape)
-    message.raw_input_contents.append(tensor.tobytes())
+    for name, tensor in tensors.items():
+        message.inputs.add(name=name, datatype=_DATATYPES[tensor.dtype.name], shape=tensor.shape)
+        message.raw_input_contents.append(tensor.tobytes())
     if timeout_us is not None:
         message.parameters["timeout"].int64_param = timeout_us
     return bytes(message.SerializeToString())

@@ -25,17 +25,21 @@ class TritonPythonModel:
         self._session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
-        self._input = self._session.get_inputs()[0].name
+        self._inputs = [each.name for each in self._session.get_inputs()]
         self._output = self._session.get_outputs()[0].name
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Run all requests as one batch, and give each its rows."""
-        tensors = [triton.get_input_tensor_by_name(each, self._input).as_numpy() for each in requests]
-        batch = tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
-        (found,) = self._session.run([self._output], {self._input: batch})
+        """Run all requests as one batch, and give each its rows; Triton batches those of equal shapes."""
+        tensors = {name: [_tensor(each, name) for each in requests] for name in self._inputs}
+        batch = {name: np.concatenate(each) for name, each in tensors.items()}
+        (found,) = self._session.run([self._output], batch)
         responses, start = [], 0
-        for tensor in tensors:
+        for tensor in tensors[self._inputs[0]]:
             rows = found[start : start + len(tensor)]
             start += len(tensor)
             responses.append(triton.InferenceResponse([triton.Tensor(self._output, rows)]))
         return responses
+
+
+def _tensor(request: Any, name: str) -> Any:
+    return triton.get_input_tensor_by_name(request, name).as_numpy()

@@ -8,8 +8,10 @@ those did, and which knows before each how long it will take.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,23 +22,23 @@ from mainspring.cli.profiling.lone_device import as_exec_thread
 from mainspring.worker.realtime import Rights
 
 Floats = npt.NDArray[np.float64]
+Inputs = Mapping[str, npt.NDArray[Any]]
+"""The tensors of a request, by name."""
 
 REST_S = 0.004
 """Before each run: what else a core did meanwhile, or that it slept, is part of what a request meets."""
 
 
-def runner(model: onnx.ModelProto) -> Callable[[float], Floats]:
-    """Return what runs one row of a model of one input for so many seconds, and returns durations in ms."""
+def runner(model: onnx.ModelProto, requests: Sequence[Inputs]) -> Callable[[float], Floats]:
+    """Return what runs the requests in turn for so many seconds, one by one, and returns durations in ms."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    (taken,) = session.get_inputs()
-    shape = [1, *taken.shape[1:]]
-    inputs = {taken.name: np.random.default_rng(1).random(shape).astype(np.float32)}
+    turns = itertools.cycle(requests)
     rights = Rights(realtime=True)
 
     def run(seconds: float) -> Floats:
-        return as_exec_thread(rights, lambda: _durations_ms(lambda: session.run(None, inputs), seconds))
+        return as_exec_thread(rights, lambda: _durations_ms(lambda: session.run(None, next(turns)), seconds))
 
     run(0.0)
     return run

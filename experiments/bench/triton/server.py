@@ -20,7 +20,7 @@ import onnx
 
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.experiments.bench.foreign import Unavailable, environment
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import ModelSpec, TensorSpec
 
 PYTRITON = ("nvidia-pytriton==0.7.0",)
 BACKEND = ("numpy<2", "onnxruntime")
@@ -32,8 +32,8 @@ CONFIG = """\
 name: "{name}"
 backend: "python"
 max_batch_size: {batch}
-input [ {{ name: "{input}" data_type: TYPE_FP32 dims: [ {dims} ] }} ]
-output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ {output_dims} ] }} ]
+input [ {inputs} ]
+output [ {outputs} ]
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 dynamic_batching {{
   default_queue_policy {{ allow_timeout_override: true timeout_action: REJECT }}
@@ -41,26 +41,29 @@ dynamic_batching {{
 """
 
 
+_DATATYPES = {"float32": "TYPE_FP32", "int64": "TYPE_INT64"}
+
+
 def write_repository(folder: Path, models: dict[str, onnx.ModelProto], spec: ModelSpec, batch: int) -> None:
     """Write a model repository: one instance of each model, requests dropped that time out in the queue.
 
     ``spec`` tells the shapes of all of them.
     """
-    (taken,), (given,) = spec.inputs, spec.outputs
     for name, model in models.items():
         version = folder / name / "1"
         version.mkdir(parents=True)
         onnx.save(model, str(version / "model.onnx"))
         shutil.copy(Path(__file__).with_name("onnx_model.py"), version / "model.py")
-        config = CONFIG.format(
-            name=name,
-            batch=batch,
-            input=taken.name,
-            output=given.name,
-            dims=", ".join(map(str, taken.shape)),
-            output_dims=", ".join(map(str, given.shape)),
-        )
+        inputs, outputs = ", ".join(map(_tensor, spec.inputs)), ", ".join(map(_tensor, spec.outputs))
+        config = CONFIG.format(name=name, batch=batch, inputs=inputs, outputs=outputs)
         (folder / name / "config.pbtxt").write_text(config)
+
+
+def _tensor(tensor: TensorSpec) -> str:
+    """Return a tensor as a configuration has it; open dimensions are -1."""
+    opened = {dim.axis for dim in tensor.open}
+    dims = ", ".join("-1" if axis in opened else str(size) for axis, size in enumerate(tensor.shape))
+    return f'{{ name: "{tensor.name}" data_type: {_DATATYPES[tensor.dtype]} dims: [ {dims} ] }}'
 
 
 @contextmanager
