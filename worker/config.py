@@ -12,6 +12,8 @@ DEVICE = re.compile(r"cpu|cuda:[0-9]{1,3}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,63}")
 """The form of `WorkerConfig.name`."""
 DEFAULT_PAGES = 64
+HEARTBEAT_MS = (10.0, 60_000.0)
+"""Least and most of `WorkerConfig.heartbeat_ms`, other than 0: an EXEC seldom meets a heartbeat."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,7 +74,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     what it does."""
     heartbeat_ms: float = 0.0
     """Time without work after which EXEC gives a GPU something tiny to do, again and again, so that it keeps
-    its clocks; 0: never. ``make gpu-check`` measures whether it helps."""
+    its clocks; 0: never, else from 10 to 60,000. ``make gpu-check`` measures whether it helps."""
     early_inputs: int = 4096
     """Most inputs that are held until their action comes; beyond that, the oldest is dropped."""
     early_input_bytes: int = 256 * MIB
@@ -109,7 +111,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "pages": 0, "io_bytes": MIB,
             "workspace_bytes": MIB, "reserve_bytes": 0, "load_chunk_bytes": 65536, "host_weights_bytes": 0,
             "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
-            "emulated_open_ms": 0, "heartbeat_ms": 0,
+            "emulated_open_ms": 0,
             "early_inputs": 1, "early_input_bytes": MIB, "early_input_age_ms": 1, "max_message_bytes": MIB,
             "output_backlog_bytes": MIB, "controller_silence_ms": 100, "hello_retry_ms": 10,
             "drain_timeout_ms": 0,
@@ -118,3 +120,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             value = getattr(self, field)
             if value < minimum:
                 raise ValueError(f"{field} must be at least {minimum}, not {value}")
+        if self.heartbeat_ms and not HEARTBEAT_MS[0] <= self.heartbeat_ms <= HEARTBEAT_MS[1]:
+            raise ValueError(
+                "heartbeat_ms must be 0, for no heartbeats, or from {:g} to {:g}, not {:g}: no EXEC begins "
+                "during one, which takes some tens of microseconds".format(*HEARTBEAT_MS, self.heartbeat_ms)
+            )

@@ -287,10 +287,10 @@ class Executors:
     def _beat(self, now_ns: int) -> bool:
         """With the lock held, on the EXEC thread: beat if that is due and nothing is; whether it did."""
         assert isinstance(self._engine, Awakened)
+        if now_ns - self._worked_ns < self._heartbeat_ns or self._core.awaits(Executor.EXEC):
+            return False
         wake_ns = self._core.wake_ns(Executor.EXEC, now_ns)
-        if now_ns - self._worked_ns < self._heartbeat_ns or (
-            wake_ns is not None and wake_ns - now_ns < CLEAR_NS
-        ):
+        if wake_ns is not None and wake_ns - now_ns < CLEAR_NS:
             return False
         self._lock.release()
         try:

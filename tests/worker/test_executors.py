@@ -24,6 +24,8 @@ class Idle:
 
     def __init__(self) -> None:
         self.away_ns: int | None = None
+        self.unready = False
+        """Whether an INFER waits for its inputs."""
         self.asked = 0
         """How often EXEC has asked for a job."""
 
@@ -31,6 +33,10 @@ class Idle:
         """In `WorkerCore.begin`'s place."""
         self.asked += executor is Executor.EXEC
         return None, []
+
+    def awaits(self, executor: Executor) -> bool:
+        """In `WorkerCore.awaits`'s place."""
+        return self.unready and executor is Executor.EXEC
 
     def wake_ns(self, executor: Executor, now_ns: int) -> int | None:
         """In `WorkerCore.wake_ns`'s place."""
@@ -106,6 +112,18 @@ def test_a_device_gets_no_heartbeat_shortly_before_exec_may_have_to_begin(
     wait_for(lambda: bench.core.asked >= 20)
     assert not bench.heart.beats_ns
     bench.core.away_ns = MS
+    wait_for(lambda: len(bench.heart.beats_ns) >= 3)
+
+
+def test_a_device_gets_no_heartbeat_while_inputs_may_come_at_any_moment(
+    make: Callable[[int], Bench],
+) -> None:
+    bench = make(MS // 10)
+    bench.core.unready = True
+    bench.executors.start()
+    wait_for(lambda: bench.core.asked >= 20)
+    assert not bench.heart.beats_ns
+    bench.core.unready = False
     wait_for(lambda: len(bench.heart.beats_ns) >= 3)
 
 

@@ -476,12 +476,12 @@ def test_a_device_without_heartbeats_or_whose_heartbeat_fails_goes_on(start: Sta
     start().resident(spec())
     assert not beating.at_ns
     beating.fails = EngineError("no")
-    cluster = start(heartbeat_ms=1)
+    cluster = start(heartbeat_ms=10)
     beating.until(1)
     cluster.resident(spec())
     assert len(beating.at_ns) == 1
     beating.fails = None
-    cluster = start(heartbeat_ms=1)
+    cluster = start(heartbeat_ms=10)
     cluster.resident(spec())
     beating.fails = DeviceLost("it fell off the bus")
     assert "it fell off the bus" in cluster.expect(Goodbye).detail

@@ -147,6 +147,11 @@ class WorkerCore:
             wake_ns = head[0] if wake_ns is None else min(head[0], wake_ns)
         return None if wake_ns is None else max(wake_ns, now_ns)
 
+    def awaits(self, executor: Executor) -> bool:
+        """Whether the first action waits for what may come from outside at any moment, such as inputs."""
+        head = self._queues[executor].head()
+        return head is not None and not self._ready(self._pending[head[1]])
+
     def finish(
         self,
         executor: Executor,

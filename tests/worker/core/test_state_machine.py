@@ -78,10 +78,13 @@ def test_infer_waits_for_inputs_then_begins_at_once() -> None:
     core.submit(0, infer(1, (7, 8), window=(10, 90)))
     assert core.input_arrived(1, 7)
     assert core.wake_ns(EXEC, 0) == 91, "without all inputs only the end of the window can change anything"
+    assert core.awaits(EXEC)
     assert core.begin(EXEC, 50) == (None, [])
     assert core.input_arrived(1, 8)
     assert core.wake_ns(EXEC, 50) == 50
+    assert not core.awaits(EXEC)
     assert begun(core, EXEC, 90).model.name == "m"
+    assert not core.awaits(EXEC), "nothing is left"
 
 
 @pytest.mark.parametrize(

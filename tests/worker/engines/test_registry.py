@@ -80,6 +80,7 @@ def test_a_worker_on_the_cpu_is_told_how_many_pages_it_has() -> None:
         {"io_bytes": 5},
         {"threads": 0},
         {"spin_us": -1},
+        *({"heartbeat_ms": wrong} for wrong in (-1.0, 0.001, 9.99, 60_001.0, float("nan"), float("inf"))),
     ],
 )
 def test_configuration_names_the_field_that_is_wrong(wrong: dict[str, Any]) -> None:
