@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from mainspring.messages.metrics import DeviceHealth
@@ -22,8 +23,21 @@ LOG = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 """Time between two looks."""
 OVER_S = 60.0
-"""Time without a problem after which the log says that it is over. Under load, a GPU at its power limit has
-its clocks held down again and again."""
+"""Time without a problem after which the log says that it is over; it doubles each time the problem has come
+back. Under load, a GPU at its power limit has its clocks held down again and again."""
+LONGEST_OVER_S = 86_400.0
+"""What this time grows to."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """A problem that the log has told of."""
+
+    seen_s: float
+    """When it was seen last."""
+    over_s: float = OVER_S
+    """Time without it after which it is over."""
+    over: bool = False
 
 
 class StateReader(Protocol):
@@ -57,8 +71,8 @@ class GpuMonitor:
         self._stop = threading.Event()
         self._since_s: dict[str, float] = {}
         """Since when each problem has been seen, by what it costs: what is found may have other numbers."""
-        self._logged_s: dict[str, float] = {}
-        """When each problem that the log tells of was seen last."""
+        self._told: dict[str, _Told] = {}
+        """By what a problem costs."""
         self._health = DeviceHealth()
         self._lost: DeviceLost | None = None
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
@@ -106,15 +120,26 @@ class GpuMonitor:
         notes = []
         for each in found:
             since_s = self._since_s[each.costs] = before.get(each.costs, now_s)
-            if each.costs not in self._logged_s:
+            if self._is_news(each.costs, now_s):
                 LOG.warning("GPU at %s: %s; %s", state.bus_id, each.found, each.costs)
-            self._logged_s[each.costs] = now_s
             lasted = f" (for {now_s - since_s:.0f} s)" if now_s - since_s >= 1 else ""
             notes.append(f"GPU at {state.bus_id}: {each.found}{lasted}; {each.costs}")
-        for costs in [costs for costs, seen_s in self._logged_s.items() if now_s - seen_s >= OVER_S]:
-            del self._logged_s[costs]
-            LOG.info("GPU at %s: no longer so that %s", state.bus_id, costs)
+        for costs, told in self._told.items():
+            if not told.over and now_s - told.seen_s >= told.over_s:
+                told.over = True
+                LOG.info("GPU at %s: no longer so that %s", state.bus_id, costs)
         return tuple(notes)
+
+    def _is_news(self, costs: str, now_s: float) -> bool:
+        """Note that a problem is seen; return whether the log has to tell of it."""
+        told = self._told.get(costs)
+        if told is None:
+            self._told[costs] = _Told(now_s)
+            return True
+        returned, told.over, told.seen_s = told.over, False, now_s
+        if returned:
+            told.over_s = min(2 * told.over_s, LONGEST_OVER_S)
+        return returned
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):

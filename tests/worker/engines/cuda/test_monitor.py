@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -41,9 +43,26 @@ def nothing() -> None:
     """The device answers."""
 
 
-def test_a_problem_is_told_with_how_long_it_has_lasted_until_it_is_gone() -> None:
+@pytest.fixture
+def watch() -> Iterator[Callable[[States], GpuMonitor]]:
+    """Make monitors that look only when a test has them look, and that are stopped at the end."""
+    made: list[GpuMonitor] = []
+
+    def monitor(reader: States) -> GpuMonitor:
+        made.append(GpuMonitor(reader, nothing, interval_s=1e6))
+        return made[-1]
+
+    yield monitor
+    for each in made:
+        each.stop()
+
+
+Watch = Callable[[States], GpuMonitor]
+
+
+def test_a_problem_is_told_with_how_long_it_has_lasted_until_it_is_gone(watch: Watch) -> None:
     held = [msgspec.structs.replace(GOOD, throttle_mask=0x04, sm_clock_mhz=mhz) for mhz in (1500, 1400)]
-    monitor = GpuMonitor(States(GOOD, *held, GOOD), nothing)
+    monitor = watch(States(GOOD, *held, GOOD))
     monitor.look(10.0)
     assert monitor.health().notes == ()
     monitor.look(11.0)
@@ -55,22 +74,23 @@ def test_a_problem_is_told_with_how_long_it_has_lasted_until_it_is_gone() -> Non
     assert monitor.health().notes == ()
 
 
-def test_a_gpu_that_is_now_idle_and_now_busy_is_no_problem(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_that_is_now_idle_and_now_busy_is_no_problem(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its clocks are not locked."""
     states = [msgspec.structs.replace(GOOD, sm_clock_mhz=mhz, throttle_mask=0x01) for mhz in (345, 1980) * 3]
-    monitor = GpuMonitor(States(*states), nothing)
+    monitor = watch(States(*states))
     with caplog.at_level(logging.INFO):
         for second in range(len(states)):
             monitor.look(second)
             assert monitor.health().notes == ()
     assert not caplog.records
-    monitor.stop()
 
 
-def test_the_log_tells_once_of_what_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_tells_once_of_what_comes_and_goes(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
     held = msgspec.structs.replace(GOOD, throttle_mask=0x04)
     reader = States(held, GOOD, held, GOOD)
-    monitor = GpuMonitor(reader, nothing)
+    monitor = watch(reader)
     with caplog.at_level(logging.INFO):
         for second in (0, 1, 2, 3, OVER_S, OVER_S + 2, OVER_S + 3):
             monitor.look(second)
@@ -79,11 +99,29 @@ def test_the_log_tells_once_of_what_comes_and_goes(caplog: pytest.LogCaptureFixt
     told = [(each.levelname, "power limit" in each.getMessage()) for each in caplog.records]
     assert told == [("WARNING", True), ("INFO", False), ("WARNING", True)]
     assert "no longer so that the same kernels take longer" in caplog.records[1].getMessage()
-    monitor.stop()
 
 
-def test_a_state_that_can_not_be_read_is_a_note_and_the_next_one_is_read() -> None:
-    monitor = GpuMonitor(States(NvmlMissing("it does not answer"), GOOD), nothing)
+@pytest.mark.parametrize("period_s", [2, 100, 600, 7200])
+def test_what_comes_and_goes_with_the_load_is_told_of_seldom(
+    watch: Watch, caplog: pytest.LogCaptureFixture, period_s: int
+) -> None:
+    """Fifty times a GPU is idle and at its power limit in turn."""
+    idle = msgspec.structs.replace(GOOD, sm_clock_mhz=345, throttle_mask=0x01)
+    busy = msgspec.structs.replace(GOOD, sm_clock_mhz=1500, throttle_mask=0x04)
+    reader = States(idle)
+    monitor = watch(reader)
+    with caplog.at_level(logging.INFO):
+        for second in range(0, 100 * period_s, max(1, period_s // 20)):
+            reader.states = [busy if second // period_s % 2 else idle]
+            monitor.look(float(second))
+    levels = [each.levelname for each in caplog.records]
+    assert levels == (["WARNING", "INFO"] * len(levels))[: len(levels)]
+    most = 1 + 2 * math.ceil(math.log2(max(1, period_s / OVER_S)))
+    assert 1 <= len(levels) <= most
+
+
+def test_a_state_that_can_not_be_read_is_a_note_and_the_next_one_is_read(watch: Watch) -> None:
+    monitor = watch(States(NvmlMissing("it does not answer"), GOOD))
     monitor.look(1.0)
     assert "can't be read any more: it does not answer" in monitor.health().notes[0]
     monitor.look(2.0)
