@@ -92,7 +92,8 @@ def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:
     for index, request_id in enumerate(action.request_ids):
         request = cluster.requests.get(request_id)
         if request is None:
-            event = RequestArrived(request_id, action.model, action.rows[index], None, sizes=action.sizes)
+            sizes = action.sizes_of(index)
+            event = RequestArrived(request_id, action.model, action.rows[index], None, sizes=sizes)
             request = Request(event, placement.model, now_ns, None, action.cold[index])
             cluster.requests[request_id] = request
         elif request.place is Place.QUEUED:

@@ -91,7 +91,13 @@ class Infer(msgspec.Struct, frozen=True, tag="infer", omit_defaults=True):
     evidence: Evidence | None = None
     """As `Load.evidence`."""
     sizes: tuple[int, ...] = ()
-    """The size of each of the model's symbols, the same in all requests; empty if the model has none."""
+    """The size of each of the model's symbols, that of the largest request; empty if the model has none."""
+    request_sizes: tuple[tuple[int, ...], ...] = ()
+    """Of each request, where they differ: smaller ones are padded as `ModelSpec.pad` says."""
+
+    def sizes_of(self, index: int) -> tuple[int, ...]:
+        """Return the sizes of the request with this index in ``request_ids``."""
+        return self.request_sizes[index] if self.request_sizes else self.sizes
 
 
 Action = Prepare | Release | Open | Load | Unload | Infer

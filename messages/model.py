@@ -184,6 +184,10 @@ class ModelSpec(msgspec.Struct, frozen=True):
     ``inputs``. To all but the gateways and their clients such a request is one row."""
     symbols: tuple[Symbol, ...] = ()
     """Its open dimensions besides the batch."""
+    pad: dict[str, float] = {}
+    """Of a model whose results don't depend on what follows behind a request's own sizes: for each input with
+    an open dimension, the value with which it may be padded to the sizes of others of its bucket. Empty: an
+    execution has requests of equal sizes only."""
 
     @property
     def buckets(self) -> tuple[tuple[int, ...], ...]:

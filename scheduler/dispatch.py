@@ -76,7 +76,7 @@ class Dispatcher:
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
                 return
             if len(batch.requests) > 1:
-                if batch.placement.of is not None:
+                if batch.placement.of is not None and not batch.placement.model.spec.pad:
                     batch = of_one_shape(batch)
                 if state.suspects:
                     batch = isolated(batch)
@@ -183,6 +183,7 @@ class Dispatcher:
         """Return a batch's INFER."""
         state, placement, requests = self._state, batch.placement, batch.requests
         index = batch.size_index
+        sizes, request_sizes = _sizes(requests)
         plan = Plan(now_ns, now_ns + state.ns.dispatch_delay, placement, index)
         begin_ns, duration_ns = plan.begin_ns, plan.duration_ns
         if requests[0].due_ns is None:
@@ -205,7 +206,8 @@ class Dispatcher:
             predicted_begin_ns=begin_ns,
             predicted_duration_ns=duration_ns,
             evidence=plan.evidence(),
-            sizes=requests[0].event.sizes,
+            sizes=sizes,
+            request_sizes=request_sizes,
         )
 
     def _executed(self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result) -> None:
@@ -271,6 +273,17 @@ def of_one_shape(batch: Batch) -> Batch:
     sizes = batch.requests[0].event.sizes
     same = [request for request in batch.requests if request.event.sizes == sizes]
     return batch if len(same) == len(batch.requests) else _only(batch, same)
+
+
+def _sizes(requests: list[Request]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Return the largest size of each symbol and, unless all requests have these sizes, those of each."""
+    first = requests[0].event.sizes
+    if not first:
+        return first, ()
+    own = tuple([request.event.sizes for request in requests])
+    if own.count(first) == len(own):
+        return first, ()
+    return tuple([max([sizes[symbol] for sizes in own]) for symbol in range(len(first))]), own
 
 
 def _only(batch: Batch, requests: list[Request]) -> Batch:

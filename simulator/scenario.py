@@ -71,7 +71,8 @@ def give_symbols(rng: np.random.Generator, model: ModelSpec) -> ModelSpec:
             for ceilings in open_model.buckets
         }
         profiles[kind] = msgspec.structs.replace(profile, shaped=shaped)
-    return msgspec.structs.replace(open_model, profiles=profiles)
+    pad = {tensor.name: 0.0 for tensor in model.inputs} if rng.random() < 0.5 else {}
+    return msgspec.structs.replace(open_model, profiles=profiles, pad=pad)
 
 
 def random_faults(rng: np.random.Generator, workers: list[str], length_ns: int) -> Faults:

@@ -46,6 +46,15 @@ class _Batch:
         """Requests that found the model resident nowhere."""
         self.placed: dict[int, tuple[int, int]] = {}
         """How long the copy of each request's inputs took, and when it ended."""
+        self.pad = model.pad
+        self.own: dict[int, tuple[list[TensorSpec], list[TensorSpec]]] = {}
+        """Inputs and outputs of each request that is smaller than the batch."""
+        for request_id, sizes in zip(action.request_ids, action.request_sizes, strict=False):
+            if sizes != action.sizes:
+                self.own[request_id] = (
+                    [tensor.at(sizes) for tensor in model.inputs],
+                    [tensor.at(sizes) for tensor in model.outputs],
+                )
         self.rows: dict[int, tuple[int, int]] = {}
         start = 0
         for request_id, count in zip(action.request_ids, action.rows, strict=True):
@@ -92,12 +101,18 @@ class Inputs:
             self._zero(batch, first, end)
             batch.senders[request_id] = None
             return ""
-        fault = _fault(batch.inputs, arrived.frames, end - first)
+        wanted = batch.own[request_id][0] if request_id in batch.own else batch.inputs
+        fault = _fault(wanted, arrived.frames, end - first)
         if fault:
             return fault
-        for tensor, start, frame in zip(batch.inputs, batch.io.layout.inputs, arrived.frames, strict=True):
+        placed = zip(batch.inputs, wanted, batch.io.layout.inputs, arrived.frames, strict=True)
+        for tensor, own, start, frame in placed:
             if tensor.row_bytes:
-                self._rows(batch, tensor, start, first, end)[:] = np.frombuffer(frame, np.uint8)
+                rows = self._rows(batch, tensor, start, first, end)
+                if own.shape == tensor.shape:
+                    rows[:] = np.frombuffer(frame, np.uint8)
+                else:
+                    _pad(rows, tensor, own, frame, batch.pad[tensor.name])
                 if self._transfers is not None:
                     self._send(self._transfers, batch, tensor, start, first, end)
         batch.senders[request_id] = arrived.sender
@@ -165,14 +180,14 @@ class Inputs:
             if sender is None:
                 continue
             first, end = batch.rows[request_id]
-            yield (
-                request_id,
-                sender,
-                [
-                    self._rows(batch, tensor, start, first, end).data
-                    for tensor, start in zip(batch.outputs, batch.io.layout.outputs, strict=True)
-                ],
-            )
+            found = [
+                self._rows(batch, tensor, start, first, end)
+                for tensor, start in zip(batch.outputs, batch.io.layout.outputs, strict=True)
+            ]
+            if request_id in batch.own:
+                cut = zip(found, batch.outputs, batch.own[request_id][1], strict=True)
+                found = [_cut(rows, tensor, own) for rows, tensor, own in cut]
+            yield request_id, sender, [rows.data for rows in found]
 
     def times(
         self, now_ns: int, result: Result, request_id: int, loads: Mapping[str, tuple[int, int]]
@@ -227,3 +242,28 @@ def _fault(tensors: Sequence[TensorSpec], frames: Frames, rows: int) -> str:
         if len(frame) != expected:
             return f"{tensor.name} has {len(frame)} bytes, {rows} rows have {expected}"
     return ""
+
+
+def _pad(rows: Bytes, tensor: TensorSpec, own: TensorSpec, frame: bytes | memoryview, value: float) -> None:
+    """Copy rows of a request's own shape to the beginning of the batch's in each dimension; pad the rest."""
+    into = _elements(rows, tensor)
+    into[...] = np.full(1, value, tensor.dtype).view(np.uint8)
+    if own.row_bytes:
+        into[_within(own)] = np.frombuffer(frame, np.uint8).reshape(len(into), *own.shape, -1)
+
+
+def _cut(rows: Bytes, tensor: TensorSpec, own: TensorSpec) -> Bytes:
+    """Return a copy of what a request's own shape has of the batch's rows; the rows where it is equal."""
+    if own.shape == tensor.shape or not tensor.row_bytes:
+        return rows
+    return np.ascontiguousarray(_elements(rows, tensor)[_within(own)]).reshape(-1)
+
+
+def _within(own: TensorSpec) -> tuple[slice, ...]:
+    return (slice(None), *map(slice, own.shape))
+
+
+def _elements(rows: Bytes, tensor: TensorSpec) -> Bytes:
+    """Return rows as an array of their elements' bytes: ``[rows, *shape, bytes of an element]``."""
+    count = rows.size // tensor.row_bytes
+    return rows.reshape(count, *tensor.shape, -1)

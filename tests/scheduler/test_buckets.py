@@ -42,9 +42,9 @@ def infers(commands: list[Command]) -> list[Infer]:
     return [command for command in commands if isinstance(command, Infer)]
 
 
-def loaded() -> Hand:
-    """Return a cluster that has the model resident and idle, from 20 ms on."""
-    hand = Hand(shaped())
+def loaded(model: ModelSpec | None = None) -> Hand:
+    """Return a cluster that has the model, by default `shaped`, resident and idle, from 20 ms on."""
+    hand = Hand(model or shaped())
     (load,) = sent(ask(hand, 0, 1_000, 10, 200), Load)
     (infer,) = infers(hand.ok(9, load))
     hand.ok(11, infer)
@@ -89,6 +89,22 @@ def test_an_execution_has_one_shape() -> None:
         batches += infers(hand.ok(30, batches[-1]))
     assert [(each.sizes, each.request_ids) for each in batches[:2]] == [((5,), (2, 4)), ((6,), (3, 5))]
     assert batches[0].batch_size == 2
+
+
+def test_requests_of_a_bucket_share_an_execution_where_they_may_be_padded() -> None:
+    hand = loaded(msgspec.structs.replace(shaped(), pad={"x": 0.0}))
+    (running,) = infers(ask(hand, 20, 1, 100))
+    for index, length in enumerate((5, 6, 20)):
+        assert not infers(ask(hand, 20.1, 2 + index, length))
+    found = infers(hand.ok(28, running))
+    while len(found) < 2:
+        found += infers(hand.ok(40, found[-1]))
+    (padded,) = [each for each in found if len(each.request_ids) > 1]
+    (alone,) = [each for each in found if each is not padded]
+    assert (padded.request_ids, padded.batch_size) == ((2, 3), 2)
+    assert (padded.sizes, padded.request_sizes) == ((6,), ((5,), (6,)))
+    assert padded.predicted_duration_ns == 2 * MS
+    assert (alone.sizes, alone.request_sizes) == ((20,), ()), "another bucket's"
 
 
 def test_a_deadline_is_judged_by_the_bucket() -> None:

@@ -73,6 +73,7 @@ def infer(
     model: str = "m",
     window: tuple[int, int] | None = None,
     sizes: tuple[int, ...] = (),
+    request_sizes: tuple[tuple[int, ...], ...] = (),
 ) -> Infer:
     """An Infer for worker ``w``; each request has one row unless ``rows`` says otherwise."""
     rows = rows or tuple(1 for _ in request_ids)
@@ -82,6 +83,7 @@ def infer(
     return Infer(
         *(action_id, "w", model, size, request_ids, rows, cold, earliest_ns, latest_ns, earliest_ns, MS),
         sizes=sizes,
+        request_sizes=request_sizes,
     )
 
 

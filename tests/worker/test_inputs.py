@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
+from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import OutputTimes
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.inputs import HeldInput, Inputs
-from tests.worker.peers import infer, spec
+from tests.worker.peers import infer, spec, spec_of_lengths
 
 
 def new_inputs(limit: int = 3, limit_bytes: int = 100, age_ns: int = 50) -> Inputs:
@@ -136,3 +138,41 @@ def test_only_a_request_that_found_the_model_nowhere_reports_its_load() -> None:
     assert inputs.times(1_705, result, 7, loads) == OutputTimes(10, 540, 5, 600, 50)
     assert inputs.times(1_705, result, 8, loads) == OutputTimes(10, 540, 5)
     assert inputs.times(1_705, result, 7, {}) == OutputTimes(10, 540, 5), "the load has been undone"
+
+
+def test_smaller_requests_are_padded_and_their_outputs_cut() -> None:
+    memory = np.full(4096, 255, np.uint8)
+    inputs = Inputs(memory, 3, 4096, 50)
+    model = msgspec.structs.replace(spec_of_lengths(), pad={"x": -1.5})
+    layout = slot_layout(model, 4, (5,))
+    action = infer(1, (7, 8), (1, 2), batch_size=4, sizes=(5,), request_sizes=((5,), (2,)))
+    inputs.open(action, model, Reservation(Slot(64, layout.size), layout))
+    long = np.arange(15, dtype=np.float32).reshape(1, 5, 3)
+    short = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    refused = inputs.place(1, 8, HeldInput(b"g", [long.tobytes()], 0, 60))
+    assert refused == "x has 60 bytes, 2 rows have 48"
+    assert inputs.place(1, 7, HeldInput(b"g", [long.tobytes()], 0, 60)) == ""
+    assert inputs.place(1, 8, HeldInput(b"h", [short.tobytes()], 0, 48)) == ""
+    placed = memory[64 : 64 + 4 * 60].view(np.float32).reshape(4, 5, 3)
+    assert np.array_equal(placed[:1], long)
+    assert np.array_equal(placed[1:3, :2], short)
+    assert (placed[1:3, 2:] == -1.5).all()
+    assert not placed[3].any(), "rows without a request are zeros"
+    outputs = memory[64 + layout.outputs[0] :][: 4 * 6 * 8].view(np.float32).reshape(4, 6, 2)
+    outputs[...] = np.arange(48, dtype=np.float32).reshape(4, 6, 2)
+    found = {request_id: bytes(frames[0]) for request_id, _, frames in inputs.outputs(1)}
+    assert found == {7: outputs[:1].tobytes(), 8: outputs[1:3, :3].tobytes()}
+
+
+def test_what_follows_from_no_size_is_not_padded() -> None:
+    memory = np.full(4096, 255, np.uint8)
+    inputs = Inputs(memory, 3, 4096, 50)
+    opened = spec_of_lengths()
+    fixed = TensorSpec("z", "int64", (2,))
+    model = msgspec.structs.replace(opened, inputs=(*opened.inputs, fixed), pad={"x": 0.0})
+    layout = slot_layout(model, 2, (3,))
+    action = infer(1, (7, 8), sizes=(3,), request_sizes=((3,), (2,)))
+    inputs.open(action, model, Reservation(Slot(0, layout.size), layout))
+    frames = [bytes(24), np.array([4, 5]).tobytes()]
+    assert inputs.place(1, 8, HeldInput(b"g", frames, 0, 40)) == ""
+    assert memory[layout.inputs[1] :][16:32].view(np.int64).tolist() == [4, 5]

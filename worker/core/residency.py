@@ -158,6 +158,24 @@ class PreparedModel:
             return Status.BAD_ACTION, f"each of {len(ids)} requests needs one row or more, not {rows}"
         if sum(rows) > action.batch_size:
             return Status.BAD_ACTION, f"{sum(rows)} rows are more than the batch of {action.batch_size}"
+        return self._padding_fault(action) if action.request_sizes else None
+
+    def _padding_fault(self, action: Infer) -> Ending | None:
+        """Why requests of these different sizes can't share a batch, or None."""
+        if not self.model.pad:
+            return Status.BAD_ACTION, f"requests of {action.model} can't be padded: their sizes must be equal"
+        if len(action.request_sizes) != len(action.request_ids):
+            return Status.BAD_ACTION, (
+                f"{len(action.request_sizes)} sizes were given for {len(action.request_ids)} requests"
+            )
+        for sizes in action.request_sizes:
+            try:
+                self.model.bucket_of(sizes)
+            except ValueError as error:
+                return Status.BAD_ACTION, f"sizes of {action.model}: {error}"
+            if any(own > most for own, most in zip(sizes, action.sizes, strict=True)):
+                larger = f"a request of sizes {sizes} is larger than its batch of {action.sizes}"
+                return Status.BAD_ACTION, larger
         return None
 
 

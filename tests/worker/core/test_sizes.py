@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from mainspring.messages.actions import Infer, Prepare
@@ -77,3 +78,31 @@ def test_sizes_that_can_not_be_are_refused(
     assert result.status is status
     assert words in result.detail
     core.validate()
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (infer(1, (1, 2), sizes=(9,), request_sizes=((9,), (4,)), window=WINDOW), ""),
+        (infer(1, (1, 2), sizes=(9,), request_sizes=((9,),)), "1 sizes were given for 2 requests"),
+        (infer(1, (1, 2), sizes=(9,), request_sizes=((9,), (1,))), "seq is 1"),
+        (infer(1, (1, 2), sizes=(9,), request_sizes=((9,), (3, 4))), "2 sizes were given"),
+        (infer(1, (1, 2), sizes=(9,), request_sizes=((9,), (10,))), "(10,) is larger than its batch of (9,)"),
+    ],
+)
+def test_requests_of_a_padded_batch_fit_in_it(action: Infer, words: str) -> None:
+    core = WorkerCore("w", 4, PAGE_BYTES, 1 << 20)
+    core.submit(0, Prepare(-1, "w", msgspec.structs.replace(spec_of_lengths(), pad={"x": 0.0})))
+    core.begin(Executor.PREPARE, 0)
+    core.finish(Executor.PREPARE, -1, 0, 0)
+    results = core.submit(0, action)
+    assert [(each.status, words in each.detail) for each in results] == (
+        [(Status.BAD_ACTION, True)] if words else []
+    )
+
+
+def test_different_sizes_are_refused_where_nothing_says_how_to_pad(core: WorkerCore) -> None:
+    action = infer(1, (1, 2), sizes=(9,), request_sizes=((9,), (4,)), window=WINDOW)
+    (result,) = core.submit(0, action)
+    assert result.status is Status.BAD_ACTION
+    assert "their sizes must be equal" in result.detail
