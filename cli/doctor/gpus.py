@@ -16,7 +16,7 @@ from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
 from mainspring.worker.engines.cuda.numa import node_of
 from mainspring.worker.engines.cuda.nvml import NvmlMissing, read_states
-from mainspring.worker.engines.cuda.state import GpuState, describe, idle_clock, problems
+from mainspring.worker.engines.cuda.state import GpuState, Problem, describe, idle_clock, problems
 
 CONTROL_FILE = Path("/dev/nvidiactl")
 """There where the kernel has NVIDIA's driver."""
@@ -66,11 +66,15 @@ def _unknown(error: NvmlMissing) -> Finding:
 
 def _about(state: GpuState) -> list[Finding]:
     subject = f"GPU {state.index}"
+    if state.silent:
+        return [_bad(subject, each) for each in problems(state)]
     node = node_of(state.bus_id)
     near = "" if node is None else f", near memory node {node}"
     found = [Finding(subject=subject, good=True, found=describe(state) + near)]
-    found += [
-        Finding(subject=subject, good=False, found=each.found, costs=each.costs, remedy=each.remedy)
-        for each in (*idle_clock(state), *problems(state))
-    ]
+    found += [_bad(subject, each) for each in (*idle_clock(state), *problems(state))]
     return found
+
+
+def _bad(subject: str, problem: Problem) -> Finding:
+    found, costs, remedy = problem
+    return Finding(subject=subject, good=False, found=found, costs=costs, remedy=remedy)

@@ -24,6 +24,7 @@ from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
 from mainspring.worker.engines.cuda.nvml import NvmlMissing
+from mainspring.worker.engines.cuda.state import GpuState
 from tests.worker.engines.cuda.test_state import GOOD
 from tests.worker.engines.cuda.tiny_store import tiny_store
 
@@ -132,6 +133,15 @@ def test_doctor_tells_a_gpus_state_and_what_ails_it() -> None:
     assert "345 MHz" in clock.found
     assert "ECC is off" in ecc.found
     assert not any(finding.fatal for finding in (first, second, clock, ecc)), "the CPU serves all the same"
+
+
+def test_doctor_tells_which_gpu_is_lost_and_tells_of_the_others_as_ever() -> None:
+    lost = GpuState(index=1, name="", bus_id="", silent="GPU is lost")
+    first, second, third = gpu_findings(lambda: [GOOD, lost, msgspec.structs.replace(GOOD, index=2)])
+    assert (first.good, second.good, third.good) == (True, False, True)
+    assert (second.subject, third.subject) == ("GPU 1", "GPU 2")
+    assert "does not answer: GPU is lost" in second.found
+    assert "-i 1" in second.remedy
 
 
 def test_doctor_is_silent_where_there_is_no_gpu_and_not_where_its_state_is_unknown(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 from mainspring.console.config import ConsoleConfig
 from mainspring.console.web.live_source import LiveSource
 from mainspring.console.web.source import Granted, Unanswered
+from mainspring.messages.metrics import DeviceHealth
+from mainspring.messages.observing import Devices
 from mainspring.messages.operating import DrainWorker, Operate, Operated
 
 DRAIN = DrainWorker("worker-0")
@@ -52,6 +54,16 @@ def test_each_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         return await asyncio.gather(*waiting)
 
     assert asyncio.run(both()) == [Granted(True, "yes"), Granted(False, "no")]
+    asked.source.close()
+
+
+def test_what_the_controller_says_of_devices_is_what_the_pages_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch)
+    held = {"worker-0": DeviceHealth(("its clocks are held down",))}
+    asked.answer(Devices(held))
+    assert asked.source.view.devices == held
+    asked.answer(Devices({}))
+    assert asked.source.view.devices == {}
     asked.source.close()
 
 

@@ -117,13 +117,16 @@ def try_reader(bus_id: str) -> Reader | None:
 
 
 def states_of(nvml: Any) -> list[GpuState]:
-    """Return the states that this NVML reports; raise `NvmlMissing` if it does not answer."""
+    """Return the states that this NVML reports; raise `NvmlMissing` if it does not answer.
+
+    A GPU that does not answer while others do has a state that says so.
+    """
     with _answering(nvml):
         nvml.nvmlInit()
         try:
             driver = _text(nvml.nvmlSystemGetDriverVersion())
             indices = range(nvml.nvmlDeviceGetCount())
-            return [_state(nvml, index, driver, with_processes=True) for index in indices]
+            return [_state_or_silent(nvml, index, driver) for index in indices]
         finally:
             nvml.nvmlShutdown()
 
@@ -135,6 +138,17 @@ def _answering(nvml: Any) -> Iterator[None]:
         yield
     except nvml.NVMLError as error:
         raise NvmlMissing(f"NVIDIA's driver does not answer: {error}") from error
+
+
+def _state_or_silent(nvml: Any, index: int, driver: str) -> GpuState:
+    try:
+        return _state(nvml, index, driver, with_processes=True)
+    except nvml.NVMLError as error:
+        place = ""
+        with suppress(nvml.NVMLError):
+            info = nvml.nvmlDeviceGetPciInfo(nvml.nvmlDeviceGetHandleByIndex(index))
+            place = normal_bus_id(_text(info.busId))
+        return GpuState(index=index, name="", silent=str(error), bus_id=place, driver=driver)
 
 
 def _state(nvml: Any, index: int, driver: str, *, with_processes: bool = False) -> GpuState:

@@ -53,6 +53,9 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """The number that ``nvidia-smi`` shows."""
     name: str
+    """As its maker calls it; empty if it does not answer."""
+    silent: str = ""
+    """What the driver says instead of the state, of a GPU that does not answer; else empty."""
     uuid: str = ""
     bus_id: str
     """As `mainspring.worker.engines.cuda.numa` names it."""
@@ -95,6 +98,9 @@ class Problem(NamedTuple):
 
 def describe(state: GpuState) -> str:
     """Return a line about a GPU for the operator."""
+    if state.silent:
+        place = f", bus {state.bus_id}" if state.bus_id else ""
+        return f"it does not answer: {state.silent}{place}"
     parts = [f"{state.name}, {state.total_bytes / GIB:.0f} GiB ({state.used_bytes / GIB:.1f} used)"]
     if state.sm_clock_mhz is not None and state.sm_clock_max_mhz is not None:
         parts.append(f"SM clock {state.sm_clock_mhz} of {state.sm_clock_max_mhz} MHz")
@@ -112,6 +118,14 @@ def describe(state: GpuState) -> str:
 
 def problems(state: GpuState) -> list[Problem]:
     """Return what makes the GPU's timing unpredictable, be it idle or busy."""
+    if state.silent:
+        return [
+            Problem(
+                f"it does not answer: {state.silent}",
+                "no worker can use it, and CUDA may count the others differently",
+                f"look for Xid in `dmesg`; nvidia-smi -i {state.index} --gpu-reset, or restart the machine",
+            )
+        ]
     found = [*_clocks(state), *_memory_and_bus(state)]
     if state.prohibited:
         remedy = f"nvidia-smi -i {state.index} -c DEFAULT"

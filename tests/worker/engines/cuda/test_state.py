@@ -86,7 +86,7 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """An NVML of one GPU that does not answer everything."""
+    """An NVML of GPUs that do not answer everything; the second may be lost."""
 
     NVMLError = NvmlError
     NVML_CLOCK_SM = 1
@@ -95,8 +95,11 @@ class Nvml:
     NVML_VOLATILE_ECC = 0
     NVML_COMPUTEMODE_PROHIBITED = 2
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1, lost: str = "") -> None:
         self.open = 0
+        self.count = count
+        self.lost = lost
+        """The call that fails for the second GPU."""
         self.refused = {"nvmlDeviceGetMigMode", "nvmlDeviceGetCurrentClocksEventReasons"}
         self.answers: dict[str, Any] = {
             "nvmlDeviceGetName": b"NVIDIA H200",
@@ -132,9 +135,11 @@ class Nvml:
         return "580.159"
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 1
+        return self.count
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if index == 1 and self.lost == "nvmlDeviceGetHandleByIndex":
+            raise NvmlError("GPU is lost")
         return 100 + index
 
     def nvmlDeviceGetHandleByPciBusId(self, bus_id: str) -> int:  # noqa: N802
@@ -150,7 +155,9 @@ class Nvml:
             raise AttributeError(name)
 
         def answer(handle: int, *_: int) -> Any:
-            assert handle == 100
+            assert 100 <= handle < 100 + self.count
+            if handle == 101 and name == self.lost:
+                raise NvmlError("GPU is lost")
             if name in self.refused:
                 raise NvmlError("Not Supported")
             return self.answers[name]
@@ -170,6 +177,23 @@ def test_the_state_is_what_nvml_says_and_none_where_it_does_not() -> None:
         uncorrected_errors=0, mig=None, persistence=True, pcie_width=16, pcie_width_max=16,
         processes=(Process(7, 5),),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
+def test_a_gpu_that_is_lost_is_told_and_the_others_are_read(call: str) -> None:
+    """It is between two others; the driver may know its place still."""
+    nvml = Nvml(count=3, lost=call)
+    first, lost, last = states_of(nvml)
+    assert nvml.open == 0
+    assert [(each.index, each.name, each.silent) for each in (first, lost, last)] == [
+        (0, "NVIDIA H200", ""),
+        (1, "", "GPU is lost"),
+        (2, "NVIDIA H200", ""),
+    ]
+    assert lost.bus_id == ("" if call == "nvmlDeviceGetHandleByIndex" else "0000:3b:00.0")
+    (problem,) = problems(lost)
+    assert "does not answer: GPU is lost" in problem.found
+    assert describe(lost).startswith("it does not answer: GPU is lost")
 
 
 def test_a_driver_that_does_not_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
