@@ -13,6 +13,7 @@ engine; both make seeds from durations in the same way (`timings`).
 from __future__ import annotations
 
 import ctypes
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -65,6 +66,8 @@ _SHORT = Effort(seconds=0.1, fewest=2, most=15, warm_up=1)
 """For one of many buckets."""
 _ONCE = Effort(seconds=0.0, fewest=2, most=2, warm_up=0)
 """For one of many buckets of a model whose row takes long: the longer of two runs."""
+_VALUES = Effort(seconds=0.4, fewest=6, most=200, warm_up=2)
+"""For runs with different values, each of which may take another time."""
 _LONG_NS = 50_000_000
 """What is long."""
 
@@ -177,7 +180,13 @@ class TvmArtifact(Artifact):
 
 
 def check_fixed(prepared: Prepared, what: str) -> None:
-    """Raise `CompileError` for a model with symbols; ``what`` is for fixed shapes alone."""
+    """Raise `CompileError` for a model whose shapes aren't all fixed, which ``what`` needs."""
+    varied = next((spec.name for spec in prepared.outputs if spec.varies), None)
+    if varied is not None:
+        raise CompileError(
+            f"the shape of output {varied!r} follows from values, and {what} is for fixed shapes: compile "
+            f"with `--engine {ONNXRUNTIME} --device {CPU}`"
+        )
     if prepared.symbols:
         symbol = prepared.symbols[0]
         raise CompileError(
@@ -221,6 +230,26 @@ MAKERS: dict[str, Callable[[Prepared, Sequence[int], Target], Artifact]] = {
 def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:
     """Return the seed duration in nanoseconds of each batch size."""
     return {batch_size: measure_at(model, info, batch_size, (), _EFFORT) for batch_size in batch_sizes}
+
+
+def measure_values(
+    model: Runnable, info: ExecutableInfo, rows: Sequence[npt.NDArray[np.generic]], sizes: tuple[int, ...]
+) -> Timing:
+    """Return the timing of runs of one row with different values, at one size of each symbol."""
+    batches = []
+    for row in range(len(rows[0])):
+        batch = BatchArrays(info, 1, sizes)
+        batch.fill([array[row : row + 1] for array in rows])
+        batches.append(batch)
+    turns = itertools.cycle(batches)
+
+    def run() -> int:
+        batch = next(turns)
+        begin_ns = time.thread_time_ns()
+        batch.run(model)
+        return time.thread_time_ns() - begin_ns
+
+    return Timing.of(repeat(run, _VALUES))
 
 
 def measure_shaped(

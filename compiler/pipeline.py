@@ -44,6 +44,7 @@ from mainspring.compiler.compiled import (
     measure_infer,
     measure_load,
     measure_shaped,
+    measure_values,
 )
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
@@ -337,7 +338,7 @@ def _seeds(candidate: _Candidate, batch_sizes: tuple[int, ...]) -> dict[str, Pro
         bucket: {size: seeds[size] for size in batch_sizes} for bucket, seeds in measured.shaped_ns.items()
     }
     infer_ns = {size: measured.infer_ns[size] for size in batch_sizes}
-    return {CPU: Profile(infer_ns, measured.load_ns, shaped)}
+    return {CPU: Profile(infer_ns, measured.load_ns, shaped, measured.spread)}
 
 
 def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
@@ -352,6 +353,8 @@ def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
         bound = artifact.bind()
         verification = verify(bound, prepared, checked, task.target.precision)
         measured = _measure(artifact, bound, task.batch_sizes, before)
+        if prepared.whole and artifact.info.device == CPU:
+            measured = _measure_values(artifact, bound, prepared, measured)
     except ExecutableError as error:
         raise prepared.refusal(str(error)) from error
     return _Candidate(artifact, verification, measured, known is not None)
@@ -376,6 +379,17 @@ def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], 
         load_ns=known.load_ns or measure_load(artifact.arena),
         workspace_bytes=workspace,
     )
+
+
+def _measure_values(artifact: Artifact, bound: Runnable, prepared: Prepared, known: Measured) -> Measured:
+    """Return the measurements with the spread over requests of different values, and seeds for the slower."""
+    if known.spread:
+        return known
+    timing = measure_values(bound, artifact.info, prepared.rows, prepared.shapes[0])
+    infer_ns = known.infer_ns
+    if not prepared.symbols:
+        infer_ns = {size: max(seed, timing.seed_ns) for size, seed in infer_ns.items()}
+    return msgspec.structs.replace(known, infer_ns=infer_ns, spread=timing.spread)
 
 
 def _measure_shaped(

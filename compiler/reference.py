@@ -12,9 +12,10 @@ import onnx
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
-from mainspring.compiler.forms import Range, fit
+from mainspring.compiler.forms import Range
 from mainspring.compiler.maps import without_maps
 from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
+from mainspring.compiler.outputs import OutputShapes
 from mainspring.compiler.proving import at_sizes, judge
 from mainspring.compiler.samples import draw, index_tables, smallest_limits, value_limits
 from mainspring.compiler.stock import StockSession, optimise_portably, serialise
@@ -25,8 +26,6 @@ from mainspring.messages.model import Symbol, TensorSpec
 _Values = Sequence[onnx.ValueInfoProto]
 Arrays = list[npt.NDArray[np.generic]]
 
-_SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
-"""Parts of the base below which a symbol's sizes are left out, tried one after the other."""
 _PROBES = (2, 3)
 """Numbers of rows that show which axis of an output is the batch."""
 
@@ -110,6 +109,7 @@ class Prepared:
                 self._open(model)
         self.content = serialise(model)
         outputs = model.graph.output
+        self._shapes_out = OutputShapes(self._trials, self._found, model, whole=whole)
         row_specs = self._whole_outputs(outputs) if whole else self._find_outputs(session, outputs)
         self.outputs = self._opened(row_specs) if self.symbols else row_specs
         fixed_at = [self._found.fixed_at(sizes) for sizes in self.shapes] if self.symbols else []
@@ -131,7 +131,8 @@ class Prepared:
             model = at_sizes(model, single)
         self._most_rows = max(rows, *_PROBES)
         base, tables = self._inputs_at(self.shapes[0]), index_tables(model.graph)
-        self._values = value_limits(base, self._most_rows, self.reference.run, tables)
+        run = self.reference.run
+        self._values = value_limits(base, self._most_rows, run, tables, whole=self.whole)
         self.rows = self.rows_at(self.shapes[0], self._most_rows)
         return model
 
@@ -147,37 +148,14 @@ class Prepared:
         return self.reference.run(draw(inputs, smallest_limits(inputs), 1))
 
     def _opened(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the outputs with the dimensions that follow from the symbols, shapes at their limits.
-
-        Very small sizes may follow another form, for padding is more than the rest: the least is raised then.
-        """
-
-        def tried(sizes: Sizes) -> Sequence[tuple[int, ...]] | None:
-            run = self._trials.at(self._found.fixed_at(sizes))
-            return None if run is None else run.shapes
-
-        for share in _SHARES:
-            ranges = [each.from_share(share) for each in self._found.ranges]
-            forms = fit(tried, ranges)
-            if not any(isinstance(form, int) for form in forms):
-                break
+        """Return the outputs with the dimensions that follow from the symbols; least sizes may be raised."""
+        found, ranges = self._shapes_out.opened(specs)
         self.symbols = tuple(
             Symbol(symbol.name, tuple(size for size in symbol.ceilings if size >= each.least), each.least)
             for symbol, each in zip(self.symbols, ranges, strict=True)
         )
         self.shapes = _shapes_to_try(ranges)
-        at_limits = tried(tuple(symbol.limit for symbol in self.symbols))
-        assert at_limits is not None, "the limits were found by running there"
-        found = []
-        for spec, shape, dims in zip(specs, at_limits, forms, strict=True):
-            if isinstance(dims, int):
-                names = ", ".join(symbol.name for symbol in self.symbols)
-                raise CompileError(
-                    f"dimension {dims} of output {spec.name!r}, behind the rows, follows from {names} in no "
-                    "form that is known beforehand; fix the inputs' dimensions with `--shape`"
-                )
-            found.append(TensorSpec(spec.name, spec.dtype, shape, dims))
-        return tuple(found)
+        return found
 
     def refusal(self, reason: str) -> CompileError:
         """Return the error with ``reason`` and the nodes that may be the cause."""
@@ -202,23 +180,19 @@ class Prepared:
             self.repaired, self._suspects = repair_reshapes(model, self.reference.fixed)
 
     def _whole_outputs(self, outputs: _Values) -> tuple[TensorSpec, ...]:
-        """Return the outputs' specifications, whose shapes may not depend on the inputs' values."""
-        run = self.reference.run
-        first, second = (run([array[row : row + 1] for array in self.rows]) for row in (0, 1))
-        others = [second]
+        """Return the outputs' specifications, found from runs on different values."""
+        rows = [[array[row : row + 1] for array in self.rows] for row in range(self._most_rows)]
+        runs = [self._run_shapes(row) for row in rows[:2]]
         with suppress(CompileError):
             # Random numbers are almost never 0, and many models branch on 0.
-            others.append(run([np.zeros_like(array[:1]) for array in self.rows]))
-        for index, value in enumerate(outputs):
-            one = first[index].shape[1:]
-            two = next((found[index].shape[1:] for found in others if found[index].shape[1:] != one), one)
-            if one != two:
-                raise CompileError(
-                    f"output {value.name!r} is {one} for some values and {two} for others; "
-                    "every output needs one shape"
-                )
-        found = zip(outputs, first, strict=True)
-        return tuple(TensorSpec(value.name, numpy_dtype(value), array.shape[1:]) for value, array in found)
+            runs.append(self._run_shapes([np.zeros_like(array[:1]) for array in self.rows]))
+        found = self._shapes_out.whole(outputs, runs, self.shapes[0])
+        if not any(spec.varies for spec in found):
+            return found
+        return self._shapes_out.whole(outputs, [*runs, *map(self._run_shapes, rows[2:])], self.shapes[0])
+
+    def _run_shapes(self, row: Arrays) -> list[tuple[int, ...]]:
+        return [array.shape[1:] for array in self.reference.run(row)]
 
     def _find_outputs(self, stock: StockSession, outputs: _Values) -> tuple[TensorSpec, ...]:
         """Return the outputs' specifications, found from runs with two numbers of rows."""

@@ -49,7 +49,8 @@ def describe_profile(compiled: Compiled) -> str:
         f"{size}: {ns / _NS_PER_MS:.{digits}f}" for size, ns in sorted(profile.infer_ns.items())
     )
     load_ms = profile.load_ns / _NS_PER_MS
-    return f"measured{where}: load {load_ms:.2f} ms, infer {infer} ms; workspace {workspace:.0f} MB"
+    spread = f" (99th percentile {profile.spread:.1f} times the median)" if profile.spread else ""
+    return f"measured{where}: load {load_ms:.2f} ms, infer {infer} ms{spread}; workspace {workspace:.0f} MB"
 
 
 def fields(compiled: Compiled) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "device_kind": kind,
         "load_ns": profile.load_ns,
         "infer_ns": {str(size): ns for size, ns in sorted(profile.infer_ns.items())},
+        "spread": profile.spread,
         "inputs": msgspec.to_builtins(manifest.inputs),
         "outputs": msgspec.to_builtins(manifest.outputs),
         "verification": msgspec.to_builtins(manifest.verification),

@@ -7,13 +7,14 @@ integer that the model accepts is searched for. So all of a small table is read,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.messages.model import TensorSpec
 
 Arrays = list[npt.NDArray[np.generic]]
@@ -23,6 +24,8 @@ _LARGE = 1000
 """Integers below this are tried where no table sets a limit."""
 _SMALL = 2
 """Every model has to accept integers below this: masks, token types."""
+_MOST_ELEMENTS = 1 << 20
+"""Elements of an output up to which larger integers are tried that decide its shape."""
 _SCALES = (1.0, 0.125, 4.0, 1.0, 0.5, 2.0, 0.25)
 """Scales of the rows of floats, in turn: a value computed from a whole batch depends on the largest."""
 _PASSED_ON = {
@@ -54,37 +57,46 @@ def value_limits(
     rows: int,
     run: Callable[[Arrays], Sequence[npt.NDArray[np.generic]]],
     tables: dict[str, int] | None = None,
+    *,
+    whole: bool = False,
 ) -> list[int]:
     """Return the number that the values of each integer input stay below.
 
     ``run`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the known
-    sizes of the tables that integer inputs index, by the input's name. Raises `CompileError` if integers
-    decide the shape of an output: tried with larger ones it could be as large as the memory.
+    sizes of the tables that integer inputs index, by the input's name. Where integers decide the shape of an
+    output, larger ones are tried only as far as this is small; `NoRows` is raised then unless ``whole``.
     """
     limits = smallest_limits(inputs)
 
     def shapes(limits: Sequence[int]) -> list[tuple[int, ...]]:
         return [output.shape for output in run([array[:1] for array in draw(inputs, limits, rows)])]
 
-    expected = shapes(limits)
+    expected, deciding = shapes(limits), set[int]()
 
     def accepted(index: int, limit: int) -> bool:
         try:
             found = shapes([*limits[:index], limit, *limits[index + 1 :]])
         except CompileError:
             return False
-        if found != expected:
-            raise CompileError(
-                f"the values of input {inputs[index].name!r} decide the shape of an output; every output "
-                "needs one shape: make the input an initializer, or take what it decides out of the model"
+        if found == expected:
+            return True
+        if not whole:
+            raise NoRows(
+                f"the values of input {inputs[index].name!r} decide the shape of an output, so its rows may "
+                f"differ; {AS_IT_IS}"
             )
-        return True
+        deciding.add(index)
+        return max(map(math.prod, found)) <= _MOST_ELEMENTS
 
     for index, spec in enumerate(inputs):
         if np.dtype(spec.dtype).kind in "iu" and "mask" not in spec.name:
             most = min((tables or {}).get(spec.name, _LARGE), int(np.iinfo(spec.dtype).max) + 1)
             at_most = functools.partial(accepted, index)
-            limits[index] = _largest(at_most, most) if most > _SMALL and at_most(_SMALL + 1) else _SMALL
+            known = most > _SMALL and at_most(_SMALL + 1)
+            if known and index in deciding:
+                # Tried with much larger ones at once it could be as large as the memory.
+                most = next((limit // 2 for limit in _doubled(most) if not at_most(limit)), most)
+            limits[index] = _largest(at_most, most) if known else _SMALL
     return limits
 
 
@@ -106,6 +118,15 @@ def index_tables(graph: onnx.GraphProto) -> dict[str, int]:
             axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
             found[name] = min(found.get(name, dims[axis]), dims[axis])
     return {name: max(size, _SMALL) for name, size in found.items()}
+
+
+def _doubled(most: int) -> Iterator[int]:
+    """Yield powers of two, and at last ``most``."""
+    limit = 2 * _SMALL
+    while limit < most:
+        yield limit
+        limit *= 2
+    yield most
 
 
 def _largest(accepts: Callable[[int], bool], most: int) -> int:

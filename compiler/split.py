@@ -72,7 +72,10 @@ def split(
         cpu_flags=cpu_flags(),
         weights=tuple(GraphTensor(name, str(array.dtype), array.shape) for name, array in weights.items()),
         inputs=tuple(IoTensor(f"i{k}", each.dtype, each.shape, each.open) for k, each in enumerate(inputs)),
-        outputs=tuple(IoTensor(f"o{k}", each.dtype, each.shape, each.open) for k, each in enumerate(outputs)),
+        outputs=tuple(
+            IoTensor(f"o{k}", each.dtype, each.shape, each.open, each.varies)
+            for k, each in enumerate(outputs)
+        ),
         symbols=symbols,
     )
     return Split(content, info, tuple(weights.values()))
@@ -231,7 +234,11 @@ def _make_canonical(graph: onnx.GraphProto, names: _Names) -> None:
 def _dims(spec: TensorSpec, name: str) -> list[int | str]:
     """Return the dimensions behind the batch, with a name for each that is open."""
     dims: list[int | str] = [*spec.shape]
+    for axis in spec.varies:
+        dims[axis] = f"{name}:{axis}"
     for dim in spec.open:
+        if dim.axis in spec.varies:
+            continue
         plain = dim.scale == 1 and [(each.times, each.plus, each.over) for each in dim.terms] == [(1, 0, 1)]
         dims[dim.axis] = f"s{dim.terms[0].symbol}" if plain else f"{name}:{dim.axis}"
     return dims

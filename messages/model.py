@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import struct
 from bisect import bisect_left
 
 import msgspec
@@ -36,6 +37,11 @@ def is_dtype(dtype: str) -> bool:
     """Say whether a tensor may hold this: one of `DTYPES`, or slots of bytes such as ``S64``."""
     return dtype in _ITEM_BYTES or slot_bytes(dtype) is not None
 
+
+FOUND_BYTES = 64
+"""What an output that varies begins with: its sizes along the axes that vary, each in 8 bytes, low first."""
+MOST_VARYING = FOUND_BYTES // 8
+"""Most axes of an output that vary."""
 
 MOST_BUCKETS = 64
 """Most buckets of shapes that a model has, over all its symbols."""
@@ -111,23 +117,43 @@ class TensorSpec(msgspec.Struct, frozen=True):
     """With the size at the symbols' limits where a dimension is open."""
     open: tuple[OpenDim, ...] = ()
     """The dimensions that follow from symbols."""
+    varies: tuple[int, ...] = ()
+    """Axes of an output whose sizes follow from values, known only after a run: ``shape`` and ``open``
+    have the largest. Its bytes begin with the sizes that were found (`FOUND_BYTES`)."""
 
     def at(self, sizes: tuple[int, ...]) -> TensorSpec:
         """Return the tensor of a fixed shape that it is for one size of each symbol."""
         if not self.open:
             return self
-        return TensorSpec(self.name, self.dtype, shape_at(self.shape, self.open, sizes))
+        return TensorSpec(self.name, self.dtype, shape_at(self.shape, self.open, sizes), varies=self.varies)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
-        item_bytes = _ITEM_BYTES.get(self.dtype) or np.dtype(self.dtype).itemsize
-        return math.prod(self.shape) * item_bytes
+        """Bytes of one row, the most if it varies."""
+        return math.prod(self.shape) * self.item_bytes + (FOUND_BYTES if self.varies else 0)
+
+    def found(self, frame: bytes | bytearray | memoryview) -> tuple[tuple[int, ...], int]:
+        """Return the shape that a row of an output that varies has, and its bytes with their beginning.
+
+        Raises `ValueError` for sizes that no run could have found.
+        """
+        sizes = struct.unpack_from(f"<{len(self.varies)}q", frame)
+        shape = list(self.shape)
+        for axis, size in zip(self.varies, sizes, strict=True):
+            shape[axis] = size
+        if min(sizes) < 0 or math.prod(shape) > math.prod(self.shape):
+            raise ValueError(f"output {self.name!r} is of shape {shape}, and at most of {list(self.shape)}")
+        return tuple(shape), FOUND_BYTES + math.prod(shape) * self.item_bytes
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return _ITEM_BYTES.get(self.dtype) or np.dtype(self.dtype).itemsize
 
     @property
     def dims(self) -> list[str]:
         """The dimensions for a person; an open one as the largest that it can be: ``<=512``."""
-        open_axes = {dim.axis for dim in self.open}
+        open_axes = {dim.axis for dim in self.open} | {*self.varies}
         return [f"<={size}" if axis in open_axes else str(size) for axis, size in enumerate(self.shape)]
 
     def __str__(self) -> str:
@@ -144,6 +170,9 @@ class Profile(msgspec.Struct, frozen=True):
     shaped: dict[str, dict[int, int]] = {}
     """Of a model with symbols, execution time for each batch size by bucket, such as ``128`` or ``640x480``;
     ``infer_ns`` is at the limits."""
+    spread: float = 0.0
+    """Of a model that is served whole, the 99th percentile over the median of runs of one shape with other
+    values; 0 where that was not measured."""
 
 
 class Artifact(msgspec.Struct, frozen=True):
@@ -220,7 +249,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         """Return a bucket as a model of fixed shapes, those of its ceilings, with its own durations."""
         name = bucket_name(ceilings)
         profiles = {
-            kind: Profile(profile.shaped.get(name, profile.infer_ns), profile.load_ns)
+            kind: Profile(profile.shaped.get(name, profile.infer_ns), profile.load_ns, spread=profile.spread)
             for kind, profile in self.profiles.items()
         }
         return msgspec.structs.replace(

@@ -311,7 +311,10 @@ class OutputTimes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Output(msgspec.Struct, frozen=True, tag="output"):
-    """One request's outputs; a frame follows for each, in the order of the model's outputs."""
+    """One request's outputs; a frame follows for each, in the order of the model's outputs.
+
+    The frame of an output that varies begins with the sizes that the run found (`model.FOUND_BYTES`).
+    """
 
     action_id: int
     request_id: int

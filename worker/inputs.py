@@ -187,7 +187,8 @@ class Inputs:
             if request_id in batch.own:
                 cut = zip(found, batch.outputs, batch.own[request_id][1], strict=True)
                 found = [_cut(rows, tensor, own) for rows, tensor, own in cut]
-            yield request_id, sender, [rows.data for rows in found]
+            frames = zip(batch.outputs, found, strict=True)
+            yield request_id, sender, [_found(tensor, rows.data) for tensor, rows in frames]
 
     def times(
         self, now_ns: int, result: Result, request_id: int, loads: Mapping[str, tuple[int, int]]
@@ -232,6 +233,11 @@ class Inputs:
     def _drop_oldest(self) -> None:
         _, held = self._early.popitem(last=False)
         self._early_bytes -= held.size
+
+
+def _found(tensor: TensorSpec, rows: memoryview) -> memoryview:
+    """Return the part of an output's memory that was written."""
+    return rows[: tensor.found(rows)[1]] if tensor.varies else rows
 
 
 def _fault(tensors: Sequence[TensorSpec], frames: Frames, rows: int) -> str:

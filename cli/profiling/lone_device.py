@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import CPU
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.messages.model import FOUND_BYTES, PAGE_BYTES, ModelSpec
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
@@ -104,8 +104,11 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
                 raise EngineError(f"the outputs of {model.name} could not be brought back: {failed}")
         found = []
         for tensor, start in zip(model.outputs, place.layout.outputs, strict=True):
-            bytes_ = self.engine.io[start : start + batch_size * tensor.row_bytes]
-            found.append(bytes_.copy().view(tensor.dtype).reshape(batch_size, *tensor.shape))
+            bytes_, shape = self.engine.io[start : start + batch_size * tensor.row_bytes], tensor.shape
+            if tensor.varies:
+                shape, size = tensor.found(bytes_.data)
+                bytes_ = bytes_[FOUND_BYTES:size]
+            found.append(bytes_.copy().view(tensor.dtype).reshape(batch_size, *shape))
         return found
 
     def fill(self, model: ModelSpec, batch_size: int, inputs: Sequence[Array]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, IoTensor
+from mainspring.messages.model import FOUND_BYTES, TensorSpec
 
 Sizes = tuple[int, ...]
 
@@ -39,6 +42,7 @@ class BatchArrays:
         """``sizes`` has one size of each symbol."""
         self.inputs: Arrays = [_zeros(batch_size, tensor, sizes) for tensor in info.inputs]
         self.outputs: Arrays = [_zeros(batch_size, tensor, sizes) for tensor in info.outputs]
+        self._info = info
         self._batch_size = batch_size
         self._sizes = sizes
         self._addresses = _addresses(self.inputs), _addresses(self.outputs)
@@ -52,6 +56,45 @@ class BatchArrays:
         """Have a model run the batch; raise `ExecutableError` if its engine fails."""
         model.run(self._batch_size, *self._addresses, self._sizes)
 
+    @property
+    def found(self) -> Arrays:
+        """The outputs, those that vary in the shapes that the last run found."""
+        pairs = zip(self._info.outputs, self.outputs, strict=True)
+        return [_found(tensor, self._sizes, array) if tensor.varies else array for tensor, array in pairs]
+
+
+def copy_found(tensor: IoTensor, sizes: Sizes, value: Any, address: int) -> None:
+    """Copy an output that varies, a value of ONNX Runtime's, to its memory, behind its sizes.
+
+    Raises `ValueError` if it is larger than this memory.
+    """
+    shape, most = tuple(value.shape())[1:], tensor.at(sizes)
+    fixed = [axis for axis in range(len(most)) if axis not in tensor.varies]
+    if len(shape) != len(most) or any(shape[axis] != most[axis] for axis in fixed):
+        raise ValueError(
+            f"output {tensor.name[1:]} is of shape {list(shape)} for these inputs; planned was {list(most)}"
+        )
+    if math.prod(shape) > math.prod(most):
+        raise ValueError(
+            f"output {tensor.name[1:]} has {math.prod(shape):,} elements for these inputs ({list(shape)}); "
+            f"there is memory for {math.prod(most):,} ({list(most)})"
+        )
+    struct.pack_into(
+        f"<{len(tensor.varies)}q",
+        (ctypes.c_char * FOUND_BYTES).from_address(address),
+        0,
+        *[shape[axis] for axis in tensor.varies],
+    )
+    size = math.prod(shape) * np.dtype(tensor.dtype).itemsize
+    if size:
+        ctypes.memmove(address + FOUND_BYTES, value.data_ptr(), size)
+
+
+def _found(tensor: IoTensor, sizes: Sizes, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    spec = TensorSpec(tensor.name, tensor.dtype, tensor.at(sizes), varies=tensor.varies)
+    shape, size = spec.found(array.data)
+    return array[FOUND_BYTES:size].view(np.dtype(tensor.dtype)).reshape(1, *shape)
+
 
 def aligned_array(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
     """Return zeros at a multiple of `ALIGNMENT_BYTES`; even an empty array has an address of its own."""
@@ -62,7 +105,12 @@ def aligned_array(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.ND
 
 
 def _zeros(batch_size: int, tensor: IoTensor, sizes: Sizes) -> npt.NDArray[np.generic]:
-    return aligned_array((batch_size, *tensor.at(sizes)), np.dtype(tensor.dtype))
+    shape = (batch_size, *tensor.at(sizes))
+    if tensor.varies:
+        # Bytes, since what they hold begins with its sizes.
+        size = math.prod(shape) * np.dtype(tensor.dtype).itemsize
+        return aligned_array((FOUND_BYTES + size,), np.dtype(np.uint8))
+    return aligned_array(shape, np.dtype(tensor.dtype))
 
 
 def _addresses(arrays: Arrays) -> list[int]:

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from mainspring.compiler.artifact.arrays import BatchArrays, Sizes
+from mainspring.compiler.artifact.arrays import BatchArrays, Sizes, copy_found
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.store import Store, recompile_command
@@ -201,7 +201,7 @@ class BoundModel:
         batch = BatchArrays(self._info, batch_size, sizes)
         batch.fill(arrays)
         batch.run(self)
-        return batch.outputs
+        return batch.found
 
 
 class _Run:
@@ -213,6 +213,8 @@ class _Run:
         self._binding = binding
         self._inputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.inputs]
         self._outputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.outputs]
+        self._varies = [index for index, tensor in enumerate(info.outputs) if tensor.varies]
+        """Outputs in memory of ONNX Runtime's own until it is known how large they are."""
         self._placed: _Wanted | None = None
 
     def place(self, wanted: _Wanted) -> None:
@@ -225,18 +227,38 @@ class _Run:
             for (tensor, dtype), address in zip(self._inputs, inputs, strict=True):
                 self._binding.input(tensor.name, dtype, (batch_size, *tensor.at(sizes)), address)
             for (tensor, dtype), address in zip(self._outputs, outputs, strict=True):
-                self._binding.output(tensor.name, dtype, (batch_size, *tensor.at(sizes)), address)
+                if tensor.varies:
+                    self._binding.own_output(tensor.name)
+                else:
+                    self._binding.output(tensor.name, dtype, (batch_size, *tensor.at(sizes)), address)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             raise self._explained(batch_size, error) from error
         self._placed = wanted
 
     def __call__(self) -> None:
-        """Run; raise `ExecutableError` if the engine fails."""
+        """Run; raise `ExecutableError` if the engine fails, or an output is larger than its memory."""
         try:
             self._session.run_with_iobinding(self._binding.io)
         except Exception as error:
             placed, self._placed = self._placed, None
             raise self._explained(0 if placed is None else placed[0], error) from error
+        if self._varies:
+            self._take_out()
+
+    def _take_out(self) -> None:
+        """Copy the outputs that vary to their addresses, behind their sizes."""
+        assert self._placed is not None, "what has run was placed"
+        _, _, addresses, sizes = self._placed
+        found = self._binding.io.get_outputs()
+        try:
+            for index in self._varies:
+                copy_found(self._info.outputs[index], sizes, found[index], addresses[index])
+        except ValueError as error:
+            raise ExecutableError(f"executable {self._info.executable[:12]}: {error}") from error
+        finally:
+            # Otherwise the next run would write to the memory of this one.
+            for index in self._varies:
+                self._binding.own_output(self._info.outputs[index].name)
 
     def _explained(self, batch_size: int, error: Exception) -> ExecutableError:
         why = _OTHER_SHAPE if _PREALLOCATED in str(error) else f"failed at batch size {batch_size}: {error}"
@@ -280,6 +302,10 @@ class Binding:
             self.io.bind_output(name, *self._where, dtype, shape, address)
         else:
             self._inner.bind_output(name, self._device, dtype, shape, address)
+
+    def own_output(self, name: str) -> None:
+        """Have the session find memory for this output in the next run."""
+        self.io.bind_output(name, *self._where)
 
 
 @functools.cache

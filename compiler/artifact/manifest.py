@@ -15,6 +15,7 @@ import numpy as np
 
 from mainspring.messages.model import (
     MOST_BUCKETS,
+    MOST_VARYING,
     PAGE_BYTES,
     ModelSpec,
     OpenDim,
@@ -82,6 +83,8 @@ class IoTensor(GraphTensor, frozen=True):
 
     open: tuple[OpenDim, ...] = ()
     """As `TensorSpec.open`."""
+    varies: tuple[int, ...] = ()
+    """As `TensorSpec.varies`."""
 
     def at(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """Return its shape for one size of each symbol."""
@@ -113,6 +116,8 @@ class Measured(msgspec.Struct, frozen=True):
     """Memory for activations, by batch size; of an executable with symbols at their limits."""
     shaped_ns: dict[str, dict[int, int]] = {}
     """Of an executable with symbols, seed durations by bucket, as `Profile.shaped`."""
+    spread: float = 0.0
+    """As `Profile.spread`."""
 
 
 class ExecutableInfo(msgspec.Struct, frozen=True):
@@ -324,6 +329,12 @@ class Manifest(msgspec.Struct, frozen=True):
         if found:
             return found
         limits = tuple(each.limit for each in self.symbols)
+        found += [
+            f"output {tensor.name} can't vary along its axes {tensor.varies}"
+            for tensor in self.outputs
+            if not all(0 <= axis < len(tensor.shape) for axis in tensor.varies)
+            or (tensor.varies and (self.batch_sizes != (1,) or len(tensor.varies) > MOST_VARYING))
+        ]
         for tensor in (*self.inputs, *self.outputs):
             terms = [term for dim in tensor.open for term in dim.terms]
             if any(not 0 <= term.symbol < len(limits) or term.times < 1 or term.over < 1 for term in terms):

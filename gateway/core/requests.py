@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from mainspring.gateway.core.effects import Answer, Connection, Dispatched, Fram
 from mainspring.gateway.core.validation import Accepted
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
+from mainspring.messages.model import FOUND_BYTES, TensorSpec
 from mainspring.messages.peers import TensorHeader
 
 _EARLIER_NS: Final = 1_000_000
@@ -19,6 +21,8 @@ _EARLIER_SHARE: Final = 64
 _CONTROLLER_NS: Final = 20_000_000
 """How long a request waits at least: the controller says when an answer would have been possible."""
 
+
+_CONTENT: Final = (bytes, bytearray, memoryview)
 
 Refusal = tuple[Reason, str]
 """Why a request gets no outputs, as a code and for a person."""
@@ -124,9 +128,28 @@ class Patience:
 
 def wrong_outputs(accepted: Accepted, frames: tuple[Frame, ...]) -> str | None:
     """Return what is wrong with the sizes of a worker's outputs, if anything is."""
-    wanted = [accepted.rows * size for size in accepted.signature.at(accepted.sizes).output_row_bytes]
+    signature = accepted.signature.at(accepted.sizes)
+    wanted = [accepted.rows * size for size in signature.output_row_bytes]
     given = [len(frame) for frame in frames]
+    if given == wanted:
+        return None
+    if signature.varies and len(given) == len(wanted):
+        try:
+            wanted = [
+                _found(each, frame)[1] if each.varies else size
+                for each, frame, size in zip(signature.spec.outputs, frames, wanted, strict=True)
+            ]
+        except (ValueError, struct.error) as error:
+            return f"outputs of {given} bytes: {error}"
     return None if given == wanted else f"outputs of {given} bytes instead of {wanted}"
+
+
+def _found(spec: TensorSpec, frame: Frame) -> tuple[tuple[int, ...], int]:
+    """Return the shape of an output that varies, and its bytes; raise ValueError or `struct.error`.
+
+    Those of a frame without content, as simulations have them, are the largest.
+    """
+    return spec.found(frame) if isinstance(frame, _CONTENT) else (spec.shape, len(frame))
 
 
 def answer(
@@ -163,16 +186,32 @@ def answer_kept(now_ns: int, request: Pending, frames: tuple[Frame, ...]) -> Ans
 
 def _answer(request: Pending, frames: tuple[Frame, ...], timing: Timing) -> Answer:
     accepted = request.accepted
-    spec = accepted.signature.at(accepted.sizes).spec
-    specs, shape = spec.outputs, spec.client_shape
+    signature = accepted.signature.at(accepted.sizes)
+    specs, shape = signature.spec.outputs, signature.spec.client_shape
     wanted = [specs[index] for index in accepted.output_order]
+    chosen = [frames[index] for index in accepted.output_order]
+    if signature.varies:
+        wanted, chosen = _as_found(wanted, chosen)
     return Answer(
         connection=request.connection,
         key=request.key,
         outputs=tuple([TensorHeader(each.name, each.dtype, shape(each, accepted.rows)) for each in wanted]),
-        frames=tuple([frames[index] for index in accepted.output_order]),
+        frames=tuple(chosen),
         timing=timing,
     )
+
+
+def _as_found(specs: list[TensorSpec], frames: list[Frame]) -> tuple[list[TensorSpec], list[Frame]]:
+    """Return outputs with the shapes that the run found, and their bytes without these."""
+    shapes = [
+        _found(spec, frame)[0] if spec.varies else spec.shape
+        for spec, frame in zip(specs, frames, strict=True)
+    ]
+    fixed = [TensorSpec(spec.name, spec.dtype, shape) for spec, shape in zip(specs, shapes, strict=True)]
+    return fixed, [
+        memoryview(frame)[FOUND_BYTES:] if spec.varies and isinstance(frame, _CONTENT) else frame
+        for spec, frame in zip(specs, frames, strict=True)
+    ]
 
 
 # --- without ---

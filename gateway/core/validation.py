@@ -54,6 +54,8 @@ class Signature:
         self.spec = spec
         self.max_rows = spec.max_rows
         self.whole = spec.whole
+        self.varies = any(tensor.varies for tensor in spec.outputs)
+        """Whether the shape of an output is known only after a run."""
         self.inputs = {tensor.name: index for index, tensor in enumerate(spec.inputs)}
         self.outputs = {tensor.name: index for index, tensor in enumerate(spec.outputs)}
         self.input_row_bytes = tuple(tensor.row_bytes for tensor in spec.inputs)

@@ -93,8 +93,8 @@ def _tensor(tensor: TensorSpec, spec: ModelSpec) -> TensorMetadata:
 
 
 def shown(tensor: TensorSpec) -> TensorSpec:
-    """Return a tensor whose open dimensions are -1, as clients see them."""
+    """Return a tensor whose open dimensions, and those that vary, are -1, as clients see them."""
     shape = list(tensor.shape)
-    for dim in tensor.open:
-        shape[dim.axis] = -1
+    for axis in (*(dim.axis for dim in tensor.open), *tensor.varies):
+        shape[axis] = -1
     return TensorSpec(tensor.name, tensor.dtype, tuple(shape))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 import numpy as np
 import pytest
 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.model import TensorSpec
+from mainspring.messages.model import FOUND_BYTES, TensorSpec
 from mainspring.messages.peers import OutputTimes
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
@@ -176,3 +178,19 @@ def test_what_follows_from_no_size_is_not_padded() -> None:
     frames = [bytes(24), np.array([4, 5]).tobytes()]
     assert inputs.place(1, 8, HeldInput(b"g", frames, 0, 40)) == ""
     assert memory[layout.inputs[1] :][16:32].view(np.int64).tolist() == [4, 5]
+
+
+def test_of_an_output_that_varies_only_what_was_written_is_sent() -> None:
+    memory = np.full(1024, 255, np.uint8)
+    inputs = Inputs(memory, 3, 100, 50)
+    model = msgspec.structs.replace(
+        spec(), outputs=(TensorSpec("y", "float32", (2, 9), varies=(1,)), TensorSpec("z", "uint8", (2,)))
+    )
+    layout = slot_layout(model, 1)
+    assert layout.outputs[1] - layout.outputs[0] >= FOUND_BYTES + 2 * 9 * 4
+    action = infer(1, (7,), (1,), batch_size=1)
+    inputs.open(action, model, Reservation(Slot(64, layout.size), layout))
+    assert inputs.place(1, 7, held()) == ""
+    memory[64 + layout.outputs[0] :][:FOUND_BYTES] = np.frombuffer(struct.pack("<q56x", 3), np.uint8)
+    ((_, _, outputs),) = inputs.outputs(1)
+    assert [len(each) for each in outputs] == [FOUND_BYTES + 2 * 3 * 4, 2]
