@@ -82,6 +82,16 @@ _INSTEAD = (
 )
 
 
+_OTHERS = {
+    "map": "convert the model so that it gives scores as a tensor: skl2onnx's option `zipmap=False`",
+    "sequence": "give each of its elements an input or output of its own; where it holds maps, convert the "
+    "model with skl2onnx's option `zipmap=False`",
+    "optional": "export the model with the value always there, or without it",
+    "sparse tensor": "give it as a dense tensor",
+}
+"""What helps instead of a tensor, by ONNX's word for what it is."""
+
+
 def numpy_dtype(value: onnx.ValueInfoProto) -> str:
     """Return the numpy name of an input's or output's element type; raise `CompileError` if it has none."""
     if value.type.WhichOneof("value") == "tensor_type":
@@ -90,7 +100,8 @@ def numpy_dtype(value: onnx.ValueInfoProto) -> str:
             dtype = helper.tensor_dtype_to_np_dtype(element)
             if dtype.isbuiltin == 1 and dtype.kind in "biuf":
                 return str(dtype.name)
-    raise CompileError(f"{value.name!r} is {_kind_of(value)}; {_INSTEAD}")
+    kind = _kind_of(value)
+    raise CompileError(f"{value.name!r} is {kind}; {_OTHERS.get(kind, _INSTEAD)}")
 
 
 def _kind_of(value: onnx.ValueInfoProto) -> str:

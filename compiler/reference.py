@@ -18,6 +18,7 @@ from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
 from mainspring.compiler.outputs import OutputShapes
 from mainspring.compiler.proving import at_sizes, judge
 from mainspring.compiler.samples import draw, index_tables, smallest_limits, value_limits
+from mainspring.compiler.sequences import without_sequences
 from mainspring.compiler.stock import StockSession, optimise_portably, serialise
 from mainspring.compiler.symbols import Found, Sizes, Trials, check_limits, find_symbols, open_axes
 from mainspring.compiler.versions import check_conversion, make_readable
@@ -85,7 +86,7 @@ class Prepared:
         """
         self.whole = whole
         with _malformed():
-            original = without_maps(original)
+            original = without_sequences(without_maps(original))
             readable, converted = make_readable(original)
             readable = without_decided_branches(readable)
             if most and not whole:

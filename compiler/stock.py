@@ -14,6 +14,7 @@ from google.protobuf.message import EncodeError
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import FATAL_ONLY
+from mainspring.compiler.sequences import INSTEAD, STACKED
 
 Arrays = Sequence[npt.NDArray[np.generic]]
 
@@ -43,7 +44,10 @@ class StockSession:
         try:
             outputs = self._session.run(None, dict(zip(self._names, arrays, strict=True)))
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
-            raise CompileError(f"stock ONNX Runtime can't run the model: {_first_line(error)}") from error
+            instead = f"; {INSTEAD}" if STACKED in str(error) else ""
+            raise CompileError(
+                f"stock ONNX Runtime can't run the model: {_first_line(error)}{instead}"
+            ) from error
         return [np.asarray(output) for output in outputs]
 
 

@@ -1,7 +1,8 @@
 """ONNX Runtime on a file as it lies: what every served answer is compared with.
 
 It knows nothing of the compiler. Tensors of bfloat16, which numpy lacks, are 32-bit floats outside the model,
-as they are for Triton's clients; a sequence of maps, ZipMap's output, is a tensor with a row for each map.
+as they are for Triton's clients; a sequence of maps, ZipMap's output, is a tensor with a row for each map,
+and one of tensors is these stacked.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _tensor(output: Any) -> Any:
         # A ZipMap's scores are 32-bit floats, which ONNX Runtime gives as Python's.
         return np.array([list(each.values()) for each in output], np.float32)
     if isinstance(output, list):
-        raise TypeError("an output is a sequence of tensors, which no protocol has")
+        return np.stack(output)
     return np.asarray(output)
 
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.effects import Dispatched
+from mainspring.gateway.core.effects import Connection, Dispatched
 from mainspring.gateway.core.requests import Patience, answer, answer_kept, wrong_outputs
 from mainspring.gateway.core.validation import Accepted, Signature
 from mainspring.gateway.oip.metadata import model_metadata
@@ -43,7 +43,9 @@ def test_the_answer_has_the_shape_that_was_found(size: int) -> None:
     content = bytes(range(256))[: 16 * size] if size < 16 else bytes(16 * size)
     frames = (b"abcd", memoryview(found(size, content)))
     assert wrong_outputs(accepted(), frames) is None
-    pending = Patience(GatewayConfig()).begin(1, 0, b"c", 1, accepted((1, 0)), (bytes(96),), None)
+    pending = Patience(GatewayConfig()).begin(
+        1, 0, Connection("test", b"c"), 1, accepted((1, 0)), (bytes(96),), None
+    )
     for given in (
         answer(9, pending, Dispatched(1, "w", 1, False, 5), 3, frames),
         answer_kept(9, pending, tuple([bytes(frame) for frame in frames])),
