@@ -46,6 +46,7 @@ from mainspring.compiler.compiled import (
     measure_shaped,
     measure_values,
 )
+from mainspring.compiler.conversion.opening import Origin
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
@@ -107,18 +108,20 @@ def compile_file(
     judge: Judge | None = None,
     whole: bool | None = None,
     most: Mapping[str, int] | None = None,
+    origin: Origin | None = None,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
     ``shapes`` fixes dynamic dimensions of inputs. If ``whole``, shapes have no axis for rows, unless file and
     ``shapes`` leave the first axis of every input open; if it is None, where no such axis can be found, and
     where the file fixes a batch that can't be opened or whose rows aren't proven independent.
-    ``judge`` is `compile_model`'s; ``most`` are limits of open dimensions, by name.
+    ``judge`` is `compile_model`'s; ``most`` are limits of open dimensions, by name; ``origin`` is what the
+    ONNX file was converted from.
     """
     check_name(name)
     check_target_names(target, judge)
     task = functools.partial(
-        _compile_file, path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most
+        _compile_file, path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most, origin
     )
     try:
         return task(whole=bool(whole), or_whole=whole is None)
@@ -141,6 +144,7 @@ def _compile_file(
     target: Target,
     judge: Judge | None,
     most: Mapping[str, int] | None,
+    origin: Origin | None,
     *,
     whole: bool,
     though_open: bool = False,
@@ -151,16 +155,18 @@ def _compile_file(
     whole = whole and (though_open or not leaves_rows_open(model, shapes or {}))
     fix_shapes(model, shapes or {}, whole=whole)
     store.check_writable()
+    file = origin or Origin(path, "onnx", digest)
     source = Source(
-        "onnx",
-        str(path.resolve()),
-        digest,
+        file.kind,
+        str(file.path.resolve()),
+        file.sha256,
         shapes=dict(shapes or {}),
         engine=target.engine,
         device=target.device,
         precision=target.precision,
         whole=whole,
         most=dict(most or {}),
+        trusted=file.trusted,
     )
     return compile_model(
         model,

@@ -33,6 +33,7 @@ MODULES = {
     ),
     "gpu": ("cuda", "cupy", "pynvml"),
     "tvm": ("tvm", "tvm_ffi"),
+    "convert": ("joblib", "onnxscript", "skl2onnx", "sklearn", "skops"),
     "parquet": ("pyarrow",),
     "ray": ("ray",),
     "tracing": ("opentelemetry",),
@@ -58,7 +59,7 @@ def compile_command() -> str:
     checkout = Path(__file__).absolute().parent.parent
     if not (checkout / "setup.py").is_file():
         origin = _origin(_installed(), "serve") or ["its source"]
-        return f"{_installer(Path(sys.prefix))} --force-reinstall --no-deps {shlex.join(origin)}"
+        return f"{installer(Path(sys.prefix))} --force-reinstall --no-deps {shlex.join(origin)}"
     if Path(sys.prefix) == checkout / ".venv":
         return "make native" if Path.cwd() == checkout else f"make -C {shlex.quote(str(checkout))} native"
     return f"{_python(Path(sys.prefix))} {shlex.quote(str(checkout / 'setup.py'))} native"
@@ -90,7 +91,7 @@ def command_for(extra: str, installed: Distribution | None, prefix: Path) -> str
     wanted = _origin(installed, extra) or _packages(installed, extra)
     if not wanted:
         return f"its packages are those of the extra {extra} in pyproject.toml"
-    return " ".join([_installer(prefix), *map(shlex.quote, wanted)])
+    return " ".join([installer(prefix), *map(shlex.quote, wanted)])
 
 
 @cache
@@ -126,7 +127,7 @@ def _packages(installed: Distribution | None, extra: str) -> list[str]:
     ]
 
 
-def _installer(prefix: Path) -> str:
+def installer(prefix: Path) -> str:
     """Return the command that installs into an environment, whether or not it is the one in the PATH."""
     if find_spec("pip") is None and shutil.which("uv"):
         return f"uv pip install --python {shlex.quote(sys.executable)}"

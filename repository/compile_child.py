@@ -118,6 +118,7 @@ def run(store: Store, job: Job) -> Outcome:
             job.recipe.shapes,
             target_of(store, job.name),
             whole=job.recipe.whole,
+            most=job.recipe.most,
         )
         if not _is_still(folder, job.digest):
             # Its name stands for another content.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,8 @@ class Recipe(msgspec.Struct, frozen=True):
 
     None: where no such axis can be found, because the configuration asks for neither.
     """
+    most: dict[str, int] = {}
+    """Limits of open dimensions, by name."""
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
@@ -56,13 +59,12 @@ def recipe_of(config: ModelConfig) -> Recipe:
 
 def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -> str:
     """Return what the artifact of these files is called, such as ``net@3-0123456789ab``."""
-    told = msgspec.json.encode(
-        msgspec.to_builtins(recipe)
-        if recipe.whole
-        else {"batch_sizes": recipe.batch_sizes, "shapes": recipe.shapes},
-        order="deterministic",
-    )
-    digest = hashlib.sha256(files_digest.encode() + told).hexdigest()
+    told: dict[str, Any] = {"batch_sizes": recipe.batch_sizes, "shapes": recipe.shapes}
+    # What a recipe does not say is left out, so that artifacts of earlier releases are found.
+    told |= {"whole": True} if recipe.whole else {}
+    told |= {"most": recipe.most} if recipe.most else {}
+    content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
+    digest = hashlib.sha256(content).hexdigest()
     return f"{model}{SEPARATOR}{version}-{digest[:DIGEST_DIGITS]}"
 
 

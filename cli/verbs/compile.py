@@ -1,11 +1,11 @@
-"""``mainspring compile``: an ONNX file becomes an artifact in a store."""
+"""``mainspring compile``: a model's file becomes an artifact in a store."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mainspring.compiler.pipeline import Compiled
+    from mainspring.repository.recipe import Recipe
 
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
 BatchSizesOption = Annotated[
@@ -63,10 +64,32 @@ MaxOption = Annotated[
         "which a run takes no longer than requests wait. Engine onnxruntime on the CPU alone.",
     ),
 ]
+WholeOption = Annotated[
+    bool,
+    typer.Option(
+        "--whole",
+        help="Serve the model with just the shapes of the file (or of --shape), one request at a time. "
+        "That is done unasked where no axis for rows can be found, unless --batch-sizes asks for rows.",
+    ),
+]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Read formats that can run any code as they are read (pickles, programs of PyTorch), or types "
+        "that skops does not know: only for files of somebody whom you trust with this machine.",
+    ),
+]
 
 
 def compile(
-    model: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="The ONNX file; or a model's folder in Triton's layout, a fitted estimator of scikit-learn "
+            "(.joblib, .skops), a program of PyTorch (.pt2)."
+        ),
+    ],
     name: Annotated[str, typer.Option(help="What clients call the model.")],
     batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
     store: ModelStore = DEFAULT_STORE,
@@ -77,40 +100,113 @@ def compile(
     arch: ArchOption = None,
     precision: PrecisionOption = "fp32",
     tune_seconds: TuneOption = None,
-    whole: Annotated[
-        bool,
-        typer.Option(
-            "--whole",
-            help="Serve the model with just the shapes of the file (or of --shape), one request at a time. "
-            "That is done unasked where no axis for rows can be found, unless --batch-sizes asks for rows.",
-        ),
-    ] = False,
+    whole: WholeOption = False,
+    trust: TrustOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""
+    """Compile a model, compare it with stock ONNX Runtime, profile it and store it."""
     import json
 
     from rich.console import Console
 
-    from mainspring.cli.profiling.gpu_judge import judge_for
-    from mainspring.compiler.artifact.store import Store
-    from mainspring.compiler.pipeline import compile_file, parse_batch_sizes
+    from mainspring.compiler.pipeline import parse_batch_sizes
     from mainspring.compiler.report import fields
     from mainspring.compiler.shapes import parse_limits, parse_shapes
+    from mainspring.repository.recipe import Recipe
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
-    opened, sizes, shapes = Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
+    asked = batch_sizes != DEFAULT_BATCH_SIZES
+    sizes, shapes, limits = (
+        parse_batch_sizes(batch_sizes),
+        parse_shapes(shape or []),
+        parse_limits(most or []),
+    )
+    recipe = Recipe(sizes, shapes, whole or (False if asked else None), limits)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
+    options = Options(engine, device, arch, precision, tune_seconds, instead)
     with console.status(f"compiling {model}"):
-        target, judge = judge_for(engine, device, arch, opened, instead, precision, tune_seconds)
-        as_it_is = whole or (None if batch_sizes == DEFAULT_BATCH_SIZES else False)
-        compiled = compile_file(
-            model, name, opened, sizes, shapes, target, judge, as_it_is, most=parse_limits(most or [])
-        )
+        compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
     if as_json:
-        print(json.dumps(fields(compiled), indent=2))
+        print(json.dumps(fields(compiled) | {"notes": notes}, indent=2))
     else:
         _print(console, compiled)
+        for note in notes:
+            console.print(f"  {note}")
+
+
+class Options(NamedTuple):
+    """What a model is compiled for, as it was asked for."""
+
+    engine: str
+    device: str
+    arch: str | None
+    precision: str
+    tune_seconds: float | None
+    instead: str
+    """How to go on where no GPU can be timed."""
+
+
+def _compiled(
+    path: Path,
+    name: str,
+    root: Path,
+    recipe: Recipe,
+    options: Options,
+    *,
+    asked: bool,
+    trust: bool,
+) -> tuple[Compiled, list[str]]:
+    """Compile what is at ``path``; return sentences for the user too.
+
+    ``asked``: whether batch sizes were asked for. What a folder's configuration says gives way to options.
+    """
+    from mainspring.cli.profiling.gpu_judge import judge_for
+    from mainspring.compiler.artifact.errors import CompileError
+    from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.conversion.opening import as_onnx
+    from mainspring.compiler.pipeline import compile_file
+    from mainspring.repository.one_folder import read_folder
+
+    store, told = Store(root), options
+    target, judge = judge_for(
+        told.engine, told.device, told.arch, store, told.instead, told.precision, told.tune_seconds
+    )
+    folder = read_folder(path) if path.is_dir() else None
+    if folder is not None:
+        path, recipe = folder.file, _over(folder.recipe, recipe, asked=asked)
+    with as_onnx(path, trust=trust) as converted:
+        compiled = compile_file(
+            converted.path,
+            name,
+            store,
+            recipe.batch_sizes,
+            recipe.shapes,
+            target,
+            judge,
+            recipe.whole,
+            most={**converted.most, **recipe.most},
+            origin=converted.origin,
+        )
+    if folder is not None:
+        try:
+            folder.check(compiled.manifest.spec())
+        except CompileError:
+            store.remove(name)
+            raise
+    return compiled, [*converted.notes, *(folder.notes if folder is not None else ())]
+
+
+def _over(configured: Recipe, given: Recipe, *, asked: bool) -> Recipe:
+    """Return the configured recipe with what the command line gives in the place of its own."""
+    from msgspec.structs import replace
+
+    return replace(
+        configured,
+        batch_sizes=given.batch_sizes if asked else configured.batch_sizes,
+        shapes={**configured.shapes, **given.shapes},
+        whole=configured.whole if given.whole is None else given.whole,
+        most={**configured.most, **given.most},
+    )
 
 
 def _print(console: Console, compiled: Compiled) -> None:

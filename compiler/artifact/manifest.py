@@ -155,11 +155,12 @@ class Source(msgspec.Struct, frozen=True):
     """Where a model came from, so that it can be compiled again."""
 
     kind: str
-    """``onnx`` for a file, ``zoo`` for an architecture of the zoo with seeded weights."""
+    """``onnx`` for such a file, ``estimator`` or ``program`` for one that was converted, ``zoo`` for an
+    architecture of the zoo with seeded weights."""
     path: str = ""
-    """The ONNX file, or the zoo's name of the architecture."""
+    """The file, or the zoo's name of the architecture."""
     sha256: str = ""
-    """Of the ONNX file."""
+    """Of the file."""
     seed: int = 0
     """Of a zoo model's weights."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -174,6 +175,8 @@ class Source(msgspec.Struct, frozen=True):
     """Whether the shapes are whole, without an axis for rows."""
     most: dict[str, int] = {}
     """Limits that open dimensions were given when the file was compiled, by name."""
+    trusted: bool = False
+    """Whether the file was read with the user's trust, because to read it can run code."""
 
     @property
     def options(self) -> str:
@@ -184,6 +187,7 @@ class Source(msgspec.Struct, frozen=True):
         options += [f" --device {self.device}"] if self.device != CPU else []
         options += [f" --precision {self.precision}"] if self.precision != FP32 else []
         options += [" --whole"] if self.whole else []
+        options += [" --trust"] if self.trusted else []
         return "".join(options)
 
     def copy_options(self, name: str) -> str:

@@ -95,3 +95,21 @@ def test_compile_names_the_nodes_whose_batch_it_opened(app: typer.Typer, tmp_pat
     result = CliRunner().invoke(app, [*arguments, "--batch-sizes", "1,2"])
     assert result.exit_code == 0, result.output
     assert "the exporter's batch was in 1 node, and was opened there: flatten" in result.output
+
+
+def test_compile_takes_a_folder_of_triton(app: typer.Typer, tmp_path: Path) -> None:
+    folder = tmp_path / "reader"
+    (folder / "1").mkdir(parents=True)
+    onnx.save_model(build("digits", 3), folder / "1" / "model.onnx")
+    (folder / "config.pbtxt").write_text("max_batch_size: 2 instance_group [{ count: 2 }]")
+    arguments = ["compile", str(folder), "--name", "mine", "--store", str(tmp_path / "store")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "config.pbtxt, line 1: count" in result.output, "what is not honoured is said"
+    assert Store(tmp_path / "store").manifest("mine").batch_sizes == (1, 2)
+    result = CliRunner().invoke(app, [*arguments, "--batch-sizes", "1"])
+    assert Store(tmp_path / "store").manifest("mine").batch_sizes == (1,), "options come first"
+    (folder / "config.pbtxt").write_text('max_batch_size: 2 output [{ name: "output" data_type: TYPE_BOOL }]')
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, CompileError)
+    assert Store(tmp_path / "store").names() == [], "what contradicts its configuration is not stored"

@@ -1,0 +1,169 @@
+"""Estimators of scikit-learn as ONNX, through skl2onnx; pipelines are estimators too.
+
+An estimator knows how many columns it was fitted with, and what its encoders were fitted on: that gives the
+inputs. Where columns are of two kinds each is an input of its own, else all are one matrix. Rows stay open.
+What is written answers drawn numbers as the estimator does, in 32 bits or else in 64, or it is refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from mainspring import extras
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.conversion.columns import TEXT, Column, columns_of
+from mainspring.compiler.conversion.opening import SKOPS, check_trust, last_line
+from mainspring.compiler.stock import StockSession, serialise
+
+_ROWS = 200
+_SEED = 20201104
+_TOLERANCE = 1e-3
+"""Of the element, and of the largest one a tenth of it."""
+_MOST_DIFFERENT = 0.01
+"""Part of the rows that may answer otherwise: a threshold that is rounded falls on the other side."""
+_LOCALE = "C.UTF-8"
+"""For changing the case of letters: ONNX's own default, en_US.UTF-8, is not installed everywhere."""
+
+
+def convert_estimator(path: Path, target: Path, *, trust: bool) -> tuple[str, ...]:
+    """Write an estimator as ONNX; return sentences for the user. Raises `CompileError`."""
+    try:
+        import skl2onnx
+    except ImportError as error:
+        raise CompileError(
+            f"{path} is an estimator of scikit-learn, by its name, and to convert it takes skl2onnx "
+            f"({error}): `{extras.command('convert')}`"
+        ) from error
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator = _load(path, trust=trust)
+    notes = tuple(dict.fromkeys(str(each.message).split("\n")[0] for each in caught if _matters(each)))
+    if not hasattr(estimator, "get_params") or not hasattr(estimator, "fit"):
+        raise CompileError(
+            f"{path} holds a {type(estimator).__name__}, which is no estimator of scikit-learn; save the "
+            "fitted estimator or pipeline itself"
+        )
+    columns = columns_of(estimator)
+    model, difference = _written(skl2onnx, estimator, columns, "float32")
+    if difference > _MOST_DIFFERENT:
+        model, again = _written(skl2onnx, estimator, columns, "float64")
+        if again > _MOST_DIFFERENT:
+            raise CompileError(
+                f"skl2onnx {skl2onnx.__version__} writes {path} as a model that answers {again:.0%} of drawn "
+                f"rows otherwise than the estimator ({_name(estimator)}); try another version of skl2onnx, "
+                "or the model's author can choose another kind of estimator"
+            )
+        notes += ("its inputs are float64, because in float32 its answers would differ from the estimator's",)
+    target.write_bytes(serialise(model))
+    return notes
+
+
+def _load(path: Path, *, trust: bool) -> Any:
+    if path.suffix.lower() == SKOPS:
+        return _load_skops(path, trust=trust)
+    check_trust(path, "a pickle", trust)
+    try:
+        import joblib
+
+        return joblib.load(path)
+    except Exception as error:
+        raise CompileError(
+            f"{path} can't be read ({last_line(error)}); read it with the versions of Python, scikit-learn "
+            "and numpy that wrote it, or save it again with these"
+        ) from error
+
+
+def _load_skops(path: Path, *, trust: bool) -> Any:
+    import skops.io
+
+    try:
+        untrusted = skops.io.get_untrusted_types(file=path)
+    except Exception as error:
+        raise CompileError(
+            f"{path} is no file of skops, or only a part of one ({last_line(error)})"
+        ) from error
+    if untrusted and not trust:
+        raise CompileError(
+            f"{path} has types that skops does not trust of itself: {', '.join(untrusted)}; `--trust` reads "
+            "them, if you trust whoever made the file with this machine"
+        )
+    try:
+        return skops.io.load(path, trusted=untrusted)
+    except Exception as error:
+        raise CompileError(
+            f"{path} can't be read ({last_line(error)}); save it again with this version of scikit-learn"
+        ) from error
+
+
+def _matters(warning: warnings.WarningMessage) -> bool:
+    """Whether the user should know: another version of scikit-learn wrote the file."""
+    return warning.category.__name__ == "InconsistentVersionWarning"
+
+
+def _name(estimator: Any) -> str:
+    """Return what an estimator is called, a pipeline by its steps."""
+    steps = [type(step).__name__ for _, step in getattr(estimator, "steps", [])]
+    return " > ".join(steps) or type(estimator).__name__
+
+
+def _written(
+    skl2onnx: Any, estimator: Any, columns: Sequence[Column], number: str
+) -> tuple[onnx.ModelProto, float]:
+    """Return the estimator as ONNX, and the part of drawn rows that are answered otherwise."""
+    from skl2onnx.common import data_types
+
+    kinds = {
+        TEXT: data_types.StringTensorType,
+        "float32": data_types.FloatTensorType,
+        "float64": data_types.DoubleTensorType,
+    }
+    inputs = [
+        (each.name, kinds[TEXT if each.kind == TEXT else number]([None, each.width])) for each in columns
+    ]
+    # A map for each row is Python's habit; a tensor of scores is what clients read.
+    options = {id(estimator): {"zipmap": False}} if _is_classifier(estimator) else None
+    try:
+        model = skl2onnx.convert_sklearn(estimator, initial_types=inputs, options=options)
+    except Exception as error:
+        raise CompileError(
+            f"skl2onnx {skl2onnx.__version__} can't convert {_name(estimator)} ({last_line(error)}); try its "
+            "newest version, or the model's author can replace the step that it does not know"
+        ) from error
+    for node in model.graph.node:
+        if node.op_type == "StringNormalizer" and not any(each.name == "locale" for each in node.attribute):
+            node.attribute.append(helper.make_attribute("locale", _LOCALE))
+    if len(columns) > 1 or columns[0].kind == TEXT:
+        return model, 0.0
+    return model, _difference(estimator, model, columns[0].width, number)
+
+
+def _is_classifier(estimator: Any) -> bool:
+    from sklearn.base import is_classifier
+
+    return bool(is_classifier(estimator))
+
+
+def _difference(estimator: Any, model: onnx.ModelProto, width: int, number: str) -> float:
+    """Return the part of drawn rows that the model answers otherwise than the estimator."""
+    rows = np.random.default_rng(_SEED).standard_normal((_ROWS, width)).astype(number)
+    asked = "predict" if hasattr(estimator, "predict") else "transform"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            right = np.asarray(getattr(estimator, asked)(rows.astype(np.float64)))
+    except Exception:
+        # Drawn numbers are none that it takes: samples of the model itself are compared later.
+        return 0.0
+    found = StockSession(serialise(model)).run([rows])[0].reshape(right.shape)
+    if right.dtype.kind not in "fiub":
+        return float(np.mean(found.astype(str) != right.astype(str)))
+    scale = 0.1 * float(np.max(np.abs(right), initial=0.0))
+    wrong = np.abs(found - right) > _TOLERANCE * np.maximum(np.abs(right), scale)
+    return float(np.mean(wrong.reshape(_ROWS, -1).any(axis=1)))
