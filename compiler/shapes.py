@@ -10,9 +10,11 @@ import onnx
 from mainspring.compiler.artifact.errors import CompileError
 
 _UNNAMED = "?"
+_OPEN = -1
+"""In shapes, a dimension that stays as the file has it."""
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Dimensions by the name of the input; the first is the batch."""
+"""Dimensions by the name of the input, -1 for one that stays as the file has it; the first is the batch."""
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -24,9 +26,10 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
             dims = tuple(int(number) for number in numbers.split(","))
         except ValueError:
             dims = ()
-        if not name or not dims or min(dims) < 1:
+        if not name or not dims or 0 in dims or min(dims) < _OPEN:
             raise CompileError(
-                f"shape {text!r} isn't an input's name and its dimensions, such as image=1,3,224,224"
+                f"shape {text!r} isn't an input's name and its dimensions, such as image=1,3,224,224, or "
+                "image=1,3,-1,-1 to leave some as they are"
             )
         if name in shapes:
             raise CompileError(f"input {name!r} is given two shapes; give one --shape for each input")
@@ -119,6 +122,8 @@ def _fix(value: onnx.ValueInfoProto, dims: tuple[int, ...], bound: dict[str, int
             f"input {value.name!r} has {len(tensor.shape.dim)} dimensions, but {len(dims)} are given: {dims}"
         )
     for axis, (dim, wanted) in enumerate(zip(tensor.shape.dim, dims, strict=True)):
+        if wanted == _OPEN:
+            continue
         if dim.HasField("dim_value") and dim.dim_value != wanted:
             raise CompileError(
                 f"dimension {axis} of input {value.name!r} is {dim.dim_value} in the model, "

@@ -6,6 +6,7 @@ model is without a file, or with an empty one, are the defaults of `ModelConfig`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,6 +21,9 @@ MAX_TIMEOUT_US = 3_600 * 10**6
 """The longest default time-out: an hour."""
 MOST_PRIORITIES = 1_000
 """Priorities that the scheduler tells apart."""
+LIMIT = "max."
+"""What the names of parameters begin with that limit an open dimension."""
+MOST_SIZE = 1 << 30
 MODEL_FILE = "model.onnx"
 
 
@@ -70,6 +74,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """With ``priority_levels``: of requests that say none, or one beyond the lowest."""
     cache: bool = False
     parameters: dict[str, str] = {}
+    limits: dict[str, int] = {}
+    """Of open dimensions by name: what the parameters `max.NAME` say."""
     file_name: str = MODEL_FILE
     """Of the ONNX file in a version's folder."""
     passed: dict[str, Any] = {}
@@ -103,7 +109,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
                 f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models: {right!r}"
             )
     most = fields.number("max_batch_size", None, 0, 1024)
-    batching = fields.message("dynamic_batching")
+    batching, parameters = fields.message("dynamic_batching"), _parameters(fields)
     levels, default = _priorities(batching)
     _check_instances(fields)
     return ModelConfig(
@@ -116,7 +122,8 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         priority_levels=levels,
         default_priority=default,
         cache=_flag(fields, "response_cache", "enable"),
-        parameters=_parameters(fields),
+        parameters=parameters,
+        limits=_limits(fields, parameters),
         file_name=_file_name(fields),
         passed=_passed(fields),
         warnings=tuple(fields.warnings),
@@ -276,6 +283,22 @@ def _parameters(fields: Fields) -> dict[str, str]:
         value = entry.message("value")
         found[entry.text("key", "")] = "" if value is None else value.text("string_value", "")
     return found
+
+
+def _limits(fields: Fields, parameters: Mapping[str, str]) -> dict[str, int]:
+    """Return the largest sizes that parameters give to open dimensions."""
+    limits = {}
+    for key, value in parameters.items():
+        name = key.removeprefix(LIMIT)
+        if name == key:
+            continue
+        if not name or not value.isdecimal() or not 1 <= int(value) <= MOST_SIZE:
+            raise ConfigFault(
+                f"{fields.place('parameters')}: parameter {key} is {value!r}; {LIMIT} and the name of an "
+                f"open dimension has its largest size, from 1 to {MOST_SIZE:,}"
+            )
+        limits[name] = int(value)
+    return limits
 
 
 def _file_name(fields: Fields) -> str:

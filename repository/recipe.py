@@ -31,7 +31,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
     batch_sizes: tuple[int, ...]
     shapes: dict[str, tuple[int, ...]] = {}
-    """Dimensions of inputs, the batch first if there is one."""
+    """Dimensions of inputs, the batch first if there is one; -1 for one that stays as the file has it."""
     whole: bool | None = False
     """Whether shapes have no axis for rows, unless the file leaves the first axis of every input open.
 
@@ -51,10 +51,12 @@ def recipe_of(config: ModelConfig) -> Recipe:
         given = (1, *dims)
         if config.max_batch_size == 0:
             given = dims if _is_whole(config) else (1, *dims[1:])
-        if min(given, default=1) > 0:
+        whole = config.max_batch_size == 0 and _is_whole(config)
+        if not given or max(given if whole else given[1:], default=1) > 0:
+            # What is -1 beside a number stays open.
             shapes[tensor.name] = given
     silent = config.max_batch_size is None and all(tensor.dims is None for tensor in config.inputs)
-    return Recipe(_batch_sizes(config), shapes, None if silent else _is_whole(config))
+    return Recipe(_batch_sizes(config), shapes, None if silent else _is_whole(config), config.limits)
 
 
 def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -> str:

@@ -54,7 +54,10 @@ TuneOption = Annotated[
 ]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch."),
+    typer.Option(
+        help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch, and -1 "
+        "leaves one open."
+    ),
 ]
 MaxOption = Annotated[
     list[str] | None,

@@ -70,7 +70,7 @@ def test_a_fixed_dimension_stays(make_mlp: MakeModel) -> None:
         fix_shapes(make_mlp(1), {"x": (1, 5)})
 
 
-@pytest.mark.parametrize("text", ["ids", "=1,2", "ids=", "ids=1,x", "ids=1,0"])
+@pytest.mark.parametrize("text", ["ids", "=1,2", "ids=", "ids=1,x", "ids=1,0", "ids=1,-2"])
 def test_texts_that_are_no_shapes(text: str) -> None:
     with pytest.raises(CompileError, match="isn't an input's name and its dimensions"):
         parse_shapes([text])
@@ -95,3 +95,16 @@ def test_unknown_dimensions_are_not_one_dimension(
     onnx.save_model(model, tmp_path / "m.onnx")
     manifest = compile_file(tmp_path / "m.onnx", "m", store, (1,), {"x": (1, 4, 6)}).manifest
     assert manifest.inputs[0].shape == (4, 6)
+
+
+def test_some_dimensions_of_an_input_are_fixed_and_others_stay_open(
+    store: Store, tmp_path: Path, make_model: MakeModel
+) -> None:
+    dims = ["n", "channels", "height"]
+    onnx.save_model(
+        make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": dims}, {"y": dims}), tmp_path / "m"
+    )
+    shapes = parse_shapes(["x=1,3,-1"])
+    manifest = compile_file(tmp_path / "m", "m", store, (1,), shapes, most={"height": 50}).manifest
+    assert manifest.inputs[0].shape == (3, 50)
+    assert [(symbol.name, symbol.limit) for symbol in manifest.symbols] == [("height", 50)]

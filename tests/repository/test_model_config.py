@@ -203,7 +203,10 @@ X = TensorConfig(name="x", dims=(3, 4))
         (ModelConfig(max_batch_size=8, preferred_batch_sizes=(4,)), Recipe((1, 4, 8))),
         (ModelConfig(preferred_batch_sizes=(3,)), Recipe((1, 2, 3, 4, 8, 16), {}, None)),
         (ModelConfig(inputs=(X,)), Recipe(DEFAULT_SIZES, {"x": (1, 3, 4)})),
-        (ModelConfig(inputs=(msgspec.structs.replace(X, dims=(3, -1)),)), Recipe(DEFAULT_SIZES)),
+        (
+            ModelConfig(inputs=(msgspec.structs.replace(X, dims=(3, -1)),)),
+            Recipe(DEFAULT_SIZES, {"x": (1, 3, -1)}),
+        ),
         (ModelConfig(inputs=(msgspec.structs.replace(X, dims=None),)), Recipe(DEFAULT_SIZES, {}, None)),
         (
             ModelConfig(inputs=(msgspec.structs.replace(X, reshape=(12,)),)),
@@ -219,6 +222,33 @@ X = TensorConfig(name="x", dims=(3, 4))
 )
 def test_how_it_is_compiled(config: ModelConfig, recipe: Recipe) -> None:
     assert recipe_of(config) == recipe
+
+
+def test_dims_fix_some_dimensions_and_leave_others_open() -> None:
+    text = 'max_batch_size: 1 input [{ name: "x" dims: [3, -1] }, { name: "y" dims: [-1] }]'
+    assert recipe_of(read_config(text, "net")).shapes == {"x": (1, 3, -1)}
+    text = 'max_batch_size: 0 input [{ name: "x" dims: [-1, 3] }, { name: "y" dims: [5] }]'
+    assert recipe_of(read_config(text, "net")).shapes == {"x": (-1, 3), "y": (5,)}
+
+
+def test_parameters_limit_open_dimensions() -> None:
+    text = """
+    parameters { key: "max.seq" value { string_value: "512" } }
+    parameters { key: "max.x.1" value { string_value: "64" } }
+    parameters { key: "maximum" value { string_value: "of something else" } }
+    """
+    recipe = recipe_of(read_config(text, "net"))
+    assert recipe.most == {"seq": 512, "x.1": 64}
+    assert artifact_name("net", 1, "a", recipe) != artifact_name("net", 1, "a", recipe_of(ModelConfig()))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "", "99999999999"])
+def test_a_limit_that_is_none_is_refused_with_its_line(value: str) -> None:
+    text = f'name: "net"\nparameters {{ key: "max.seq" value {{ string_value: "{value}" }} }}'
+    with pytest.raises(
+        ConfigFault, match=r"^line 2: parameter max.seq is '.*'; max. and the name of an open"
+    ):
+        read_config(text, "net")
 
 
 def test_an_artifact_is_called_by_all_that_it_is_made_of() -> None:
