@@ -47,6 +47,7 @@ from mainspring.compiler.compiled import (
     measure_values,
 )
 from mainspring.compiler.conversion.opening import Origin
+from mainspring.compiler.padding import padding
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
@@ -109,6 +110,7 @@ def compile_file(
     whole: bool | None = None,
     most: Mapping[str, int] | None = None,
     origin: Origin | None = None,
+    pad: Mapping[str, float] | None = None,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
@@ -116,12 +118,14 @@ def compile_file(
     ``shapes`` leave the first axis of every input open; if it is None, where no such axis can be found, and
     where the file fixes a batch that can't be opened or whose rows aren't proven independent.
     ``judge`` is `compile_model`'s; ``most`` are limits of open dimensions, by name; ``origin`` is what the
-    ONNX file was converted from.
+    ONNX file was converted from; ``pad`` are values with which inputs that have some may be padded, so that
+    requests of different sizes share executions.
     """
     check_name(name)
     check_target_names(target, judge)
     task = functools.partial(
-        _compile_file, path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most, origin
+        _compile_file,
+        *(path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most, origin, pad),
     )
     try:
         return task(whole=bool(whole), or_whole=whole is None)
@@ -145,6 +149,7 @@ def _compile_file(
     judge: Judge | None,
     most: Mapping[str, int] | None,
     origin: Origin | None,
+    pad: Mapping[str, float] | None,
     *,
     whole: bool,
     though_open: bool = False,
@@ -167,6 +172,7 @@ def _compile_file(
         whole=whole,
         most=dict(most or {}),
         trusted=file.trusted,
+        pad=dict(pad or {}),
     )
     return compile_model(
         model,
@@ -290,6 +296,7 @@ class _Candidate(NamedTuple):
     verification: Verification
     measured: Measured
     shared: bool
+    pad: dict[str, float]
 
 
 def _choose(
@@ -358,12 +365,13 @@ def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
     try:
         bound = artifact.bind()
         verification = verify(bound, prepared, checked, task.target.precision)
+        pad = padding(bound, prepared, task.source.pad, task.batch_sizes)
         measured = _measure(artifact, bound, task.batch_sizes, before)
         if prepared.whole and artifact.info.device == CPU:
             measured = _measure_values(artifact, bound, prepared, measured)
     except ExecutableError as error:
         raise prepared.refusal(str(error)) from error
-    return _Candidate(artifact, verification, measured, known is not None)
+    return _Candidate(artifact, verification, measured, known is not None, pad)
 
 
 def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], known: Measured) -> Measured:
@@ -450,6 +458,7 @@ def _put(
         independence=task.independence,
         whole=task.source.whole,
         symbols=prepared.symbols,
+        pad=chosen.pad,
     )
     store.put_manifest(manifest)
     return manifest

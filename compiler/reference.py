@@ -127,6 +127,7 @@ class Prepared:
         if axes or most:
             self._found = find_symbols(self._trials, axes, most)
         self.symbols, self.inputs = self._found.symbols, self._found.inputs
+        self.ranges = self._found.ranges
         self.shapes = _shapes_to_try(self._found.ranges)
         if single := {name: -size for name, size in self._found.dims.items() if size < 0}:
             model = at_sizes(model, single)
@@ -151,6 +152,7 @@ class Prepared:
     def _opened(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the outputs with the dimensions that follow from the symbols; least sizes may be raised."""
         found, ranges = self._shapes_out.opened(specs)
+        self.ranges = tuple(ranges)
         self.symbols = tuple(
             Symbol(symbol.name, tuple(size for size in symbol.ceilings if size >= each.least), each.least)
             for symbol, each in zip(self.symbols, ranges, strict=True)

@@ -32,6 +32,7 @@ def describe_artifact(compiled: Compiled) -> str:
         f"{'' if manifest.engine == ONNXRUNTIME else f' for {manifest.engine}'}"
         f"{'' if manifest.precision == FP32 else f' in {manifest.precision}'}"
         f"{''.join(f', {symbol}' for symbol in manifest.symbols)}"
+        f"{', padded within buckets' if manifest.pad else ''}"
     )
 
 
@@ -81,6 +82,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "batch_sizes": list(manifest.batch_sizes),
         "unshared": manifest.unshared,
         "whole": manifest.whole,
+        "pad": manifest.pad,
         "whole_because": compiled.whole_because,
     }
 

@@ -127,14 +127,14 @@ def _verify_at(of: _Pool, batch_sizes: Sequence[int], tolerance: Tolerance) -> t
         where = of.where(batch_size)
         for index, spec in enumerate(prepared.outputs):
             allowed = tolerance._replace(floor=FLOOR)
-            difference = _compare(found[index], expected[index], spec, where, prepared, allowed)
+            difference = compare(found[index], expected[index], spec, where, prepared, allowed)
             largest = max(largest, difference)
             mixed = f"{where} depends on the other rows of the batch; it"
             known = chosen < max(batch_sizes)
             if not known.any():
                 continue
             try:
-                _compare(found[index][known], alone[index][chosen[known]], spec, mixed, prepared, tolerance)
+                compare(found[index][known], alone[index][chosen[known]], spec, mixed, prepared, tolerance)
             except CompileError as error:
                 raise RowsMix(str(error)) from None
         rows += batch_size
@@ -167,7 +167,7 @@ def _check_beside_infinities(
     for index, spec in enumerate(prepared.outputs):
         try:
             expected = alone[index][:batch_size][others]
-            _compare(found[index][others], expected, spec, where, prepared, tolerance)
+            compare(found[index][others], expected, spec, where, prepared, tolerance)
         except CompileError as error:
             raise RowsMix(str(error)) from None
 
@@ -181,7 +181,7 @@ def _rows_alone(of: _Pool, rows: int, size: int) -> list[Array]:
     return [np.concatenate([part[:1] for part in parts]) for parts in zip(*single, strict=True)]
 
 
-def _compare(
+def compare(
     found: Array, expected: Array, spec: TensorSpec, where: str, prepared: Prepared, allowed: Tolerance
 ) -> float:
     """Return the largest difference; raise `CompileError` if any is beyond what is ``allowed``."""

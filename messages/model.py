@@ -181,6 +181,7 @@ class Artifact(msgspec.Struct, frozen=True):
     weights_hash: str
     executable: str
     batch_sizes: tuple[int, ...]
+    pad: dict[str, float] = {}
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -274,7 +275,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     @property
     def artifact(self) -> Artifact:
         """What a worker would prepare of it."""
-        return Artifact(self.weights_hash, self.executable, self.batch_sizes)
+        return Artifact(self.weights_hash, self.executable, self.batch_sizes, self.pad)
 
     @property
     def pages(self) -> int:

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from mainspring.compiler.compiled import Target
 
 CHANGED = "its files were changed while it was compiled"
-IN_CONFIG = " (in a model repository: say it as dims of the input in config.pbtxt)"
+IN_CONFIG = {
+    "--shape": " (in a model repository: say it as dims of the input in config.pbtxt)",
+    "--pad": " (in a model repository: it is the parameter pad.INPUT in config.pbtxt)",
+}
+"""What the compiler's options are there."""
 LOWEST = 19
 """Niceness: any other program goes first."""
 _PR_SET_PDEATHSIG = 1
@@ -119,13 +123,15 @@ def run(store: Store, job: Job) -> Outcome:
             target_of(store, job.name),
             whole=job.recipe.whole,
             most=job.recipe.most,
+            pad=job.recipe.pad,
         )
         if not _is_still(folder, job.digest):
             # Its name stands for another content.
             store.remove(job.name)
             return Outcome(fault=CHANGED, changed=True)
     except (CompileError, StoreError) as error:
-        return Outcome(fault=f"{error}{IN_CONFIG if '--shape' in str(error) else ''}")
+        where = [each for option, each in IN_CONFIG.items() if option in str(error)]
+        return Outcome(fault=f"{error}{''.join(where)}")
     except MemoryError:
         return Outcome(fault="its compilation takes more memory than compile_memory_bytes allows")
     except Exception as error:  # no model may end the process

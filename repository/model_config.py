@@ -24,6 +24,8 @@ MOST_PRIORITIES = 1_000
 LIMIT = "max."
 """What the names of parameters begin with that limit an open dimension."""
 MOST_SIZE = 1 << 30
+PAD = "pad."
+"""What the names of parameters begin with that say with what an input may be padded."""
 MODEL_FILE = "model.onnx"
 
 
@@ -76,6 +78,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, str] = {}
     limits: dict[str, int] = {}
     """Of open dimensions by name: what the parameters `max.NAME` say."""
+    pads: dict[str, float] = {}
+    """Values with which inputs may be padded to the sizes of others, by the inputs' names."""
     file_name: str = MODEL_FILE
     """Of the ONNX file in a version's folder."""
     passed: dict[str, Any] = {}
@@ -124,6 +128,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         cache=_flag(fields, "response_cache", "enable"),
         parameters=parameters,
         limits=_limits(fields, parameters),
+        pads=_pads(fields, parameters),
         file_name=_file_name(fields),
         passed=_passed(fields),
         warnings=tuple(fields.warnings),
@@ -299,6 +304,23 @@ def _limits(fields: Fields, parameters: Mapping[str, str]) -> dict[str, int]:
             )
         limits[name] = int(value)
     return limits
+
+
+def _pads(fields: Fields, parameters: Mapping[str, str]) -> dict[str, float]:
+    """Return the values that parameters give for the padding of inputs."""
+    pads = {}
+    for key, value in parameters.items():
+        name = key.removeprefix(PAD)
+        if name == key:
+            continue
+        try:
+            pads[name] = float(value)
+        except ValueError:
+            raise ConfigFault(
+                f"{fields.place('parameters')}: parameter {key} is {value!r}; {PAD} and the name of an input "
+                "has the number with which that is padded"
+            ) from None
+    return pads
 
 
 def _file_name(fields: Fields) -> str:

@@ -39,6 +39,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """
     most: dict[str, int] = {}
     """Limits of open dimensions, by name."""
+    pad: dict[str, float] = {}
+    """Values with which inputs with open dimensions may be padded, by their names."""
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
@@ -56,7 +58,8 @@ def recipe_of(config: ModelConfig) -> Recipe:
             # What is -1 beside a number stays open.
             shapes[tensor.name] = given
     silent = config.max_batch_size is None and all(tensor.dims is None for tensor in config.inputs)
-    return Recipe(_batch_sizes(config), shapes, None if silent else _is_whole(config), config.limits)
+    as_whole = None if silent else _is_whole(config)
+    return Recipe(_batch_sizes(config), shapes, as_whole, config.limits, config.pads)
 
 
 def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -> str:
@@ -65,6 +68,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
     # What a recipe does not say is left out, so that artifacts of earlier releases are found.
     told |= {"whole": True} if recipe.whole else {}
     told |= {"most": recipe.most} if recipe.most else {}
+    told |= {"pad": recipe.pad} if recipe.pad else {}
     content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
     digest = hashlib.sha256(content).hexdigest()
     return f"{model}{SEPARATOR}{version}-{digest[:DIGEST_DIGITS]}"

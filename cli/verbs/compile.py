@@ -83,6 +83,13 @@ TrustOption = Annotated[
         "that skops does not know: only for files of somebody whom you trust with this machine.",
     ),
 ]
+PadOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What an input with an open dimension may be padded with, as in attention_mask=0, so that "
+        "requests of different sizes share executions; unnamed ones are padded with 0. Compared on samples.",
+    ),
+]
 
 
 def compile(
@@ -98,6 +105,7 @@ def compile(
     store: ModelStore = DEFAULT_STORE,
     shape: ShapeOption = None,
     most: MaxOption = None,
+    pad: PadOption = None,
     engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
@@ -112,6 +120,7 @@ def compile(
 
     from rich.console import Console
 
+    from mainspring.compiler.padding import parse_pads
     from mainspring.compiler.pipeline import parse_batch_sizes
     from mainspring.compiler.report import fields
     from mainspring.compiler.shapes import parse_limits, parse_shapes
@@ -119,12 +128,9 @@ def compile(
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
     asked = batch_sizes != DEFAULT_BATCH_SIZES
-    sizes, shapes, limits = (
-        parse_batch_sizes(batch_sizes),
-        parse_shapes(shape or []),
-        parse_limits(most or []),
-    )
-    recipe = Recipe(sizes, shapes, whole or (False if asked else None), limits)
+    sizes, shapes = parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
+    limits, pads = parse_limits(most or []), parse_pads(pad or [])
+    recipe = Recipe(sizes, shapes, whole or (False if asked else None), limits, pads)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     options = Options(engine, device, arch, precision, tune_seconds, instead)
     with console.status(f"compiling {model}"):
@@ -189,6 +195,7 @@ def _compiled(
             recipe.whole,
             most={**converted.most, **recipe.most},
             origin=converted.origin,
+            pad=recipe.pad,
         )
     if folder is not None:
         try:
@@ -209,6 +216,7 @@ def _over(configured: Recipe, given: Recipe, *, asked: bool) -> Recipe:
         shapes={**configured.shapes, **given.shapes},
         whole=configured.whole if given.whole is None else given.whole,
         most={**configured.most, **given.most},
+        pad={**configured.pad, **given.pad},
     )
 
 

@@ -177,12 +177,15 @@ class Source(msgspec.Struct, frozen=True):
     """Limits that open dimensions were given when the file was compiled, by name."""
     trusted: bool = False
     """Whether the file was read with the user's trust, because to read it can run code."""
+    pad: dict[str, float] = {}
+    """Values that inputs with open dimensions were said to be padded with, by name."""
 
     @property
     def options(self) -> str:
         """The requested options of the command line, each after a space."""
         options = [f" --shape {name}={','.join(map(str, dims))}" for name, dims in self.shapes.items()]
         options += [f" --max {name}={size}" for name, size in self.most.items()]
+        options += [f" --pad {name}={value:g}" for name, value in self.pad.items()]
         options += [f" --engine {self.engine}"] if self.engine != ONNXRUNTIME else []
         options += [f" --device {self.device}"] if self.device != CPU else []
         options += [f" --precision {self.precision}"] if self.precision != FP32 else []
@@ -256,6 +259,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Whether the model has no axis for rows: a request is one run, with tensors of exactly these shapes."""
     symbols: tuple[Symbol, ...] = ()
     """Open dimensions besides the batch."""
+    pad: dict[str, float] = {}
+    """As `ModelSpec.pad`."""
 
     @property
     def unshared(self) -> str:
@@ -291,6 +296,7 @@ class Manifest(msgspec.Struct, frozen=True):
             unshared=unshared,
             whole=self.whole,
             symbols=self.symbols,
+            pad={} if unshared else self.pad,
         )
 
     def problems(self) -> list[str]:
@@ -332,6 +338,9 @@ class Manifest(msgspec.Struct, frozen=True):
             found.append(f"its symbols have more than {MOST_BUCKETS} buckets")
         if found:
             return found
+        opened = {tensor.name for tensor in self.inputs if tensor.open}
+        if self.pad and {*self.pad} != opened:
+            found.append(f"it is padded in {sorted(self.pad)}, and {sorted(opened)} have open dimensions")
         limits = tuple(each.limit for each in self.symbols)
         found += [
             f"output {tensor.name} can't vary along its axes {tensor.varies}"

@@ -33,19 +33,40 @@ def why_rows_mix(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) 
     Every input of ``model`` has the batch as its open first axis, except those named in ``weights``, which
     are constants. The text names the first node without a proof.
     """
-    values = follow(model, weights)
-    for output in model.graph.output:
-        value = values.get(output.name)
+    outputs = dict.fromkeys((output.name for output in model.graph.output), 0)
+    return _why_not(follow(model, weights), outputs)
+
+
+def why_places_mix(model: onnx.ModelProto, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> str:
+    """Return why places along an axis depend on each other; empty if each follows from its own alone.
+
+    ``inputs`` and ``outputs`` have the axis of each that has it; inputs that don't are constants for it.
+    """
+    return _why_not(follow(model, axes=inputs), outputs)
+
+
+def _why_not(values: Mapping[str, Value], outputs: Mapping[str, int]) -> str:
+    """Return why these axes of the outputs aren't those that were followed; empty if they are."""
+    for name, axis in outputs.items():
+        value = values.get(name)
         if isinstance(value, Lost):
             return value.reason
-        if not isinstance(value, Rows) or (value.axis, value.outer, value.inner) != (0, 1, 1):
-            return f"the first axis of output {output.name!r} isn't proven to be the rows"
+        if not isinstance(value, Rows) or (value.axis, value.outer, value.inner) != (axis, 1, 1):
+            what = "the first axis" if axis == 0 else f"axis {axis}"
+            return f"{what} of output {name!r} isn't proven to be the rows"
     return ""
 
 
-def follow(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> dict[str, Value]:
-    """Return the facts about each value of the graph, by its name; for arguments see `why_rows_mix`."""
-    values = _beginning(model.graph, weights)
+def follow(
+    model: onnx.ModelProto,
+    weights: frozenset[str] = frozenset(),
+    axes: Mapping[str, int] | None = None,
+) -> dict[str, Value]:
+    """Return the facts about each value of the graph, by its name; for ``weights`` see `why_rows_mix`.
+
+    ``axes`` are those to follow, by input, instead of the first of each; other inputs are constants then.
+    """
+    values = _beginning(model.graph, weights, axes)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
     own = {(function.domain, function.name) for function in model.functions}
@@ -59,7 +80,9 @@ def follow(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> dic
     return values
 
 
-def _beginning(graph: onnx.GraphProto, weights: frozenset[str]) -> dict[str, Value]:
+def _beginning(
+    graph: onnx.GraphProto, weights: frozenset[str], axes: Mapping[str, int] | None
+) -> dict[str, Value]:
     """Return the values that the nodes begin with."""
     values: dict[str, Value] = {}
     for tensor in graph.initializer:
@@ -71,10 +94,11 @@ def _beginning(graph: onnx.GraphProto, weights: frozenset[str]) -> dict[str, Val
     for value in graph.input:
         dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in
                 value.type.tensor_type.shape.dim]  # fmt: skip
-        if value.name in weights:
+        axis = 0 if axes is None else axes.get(value.name)
+        if value.name in weights or (axis is None and value.name not in values):
             values[value.name] = Constant(tuple(dims))
-        elif value.name not in values:
-            values[value.name] = Rows((Batch(), *dims[1:]))
+        elif axis is not None and value.name not in values:
+            values[value.name] = Rows((*dims[:axis], Batch(), *dims[axis + 1 :]), axis)
     return values
 
 

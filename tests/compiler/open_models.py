@@ -84,6 +84,23 @@ def whole() -> onnx.ModelProto:
     return _model(nodes, [("x", FLOAT, ["seq", 8])], w=_weights(8, 4))
 
 
+def attention() -> onnx.ModelProto:
+    """Each place becomes the mean of those that a mask leaves, by weights that a softmax gives."""
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["m"], to=FLOAT),
+        helper.make_node("Sub", ["m", "one"], ["out"]),
+        helper.make_node("Mul", ["out", "far"], ["bias"]),
+        helper.make_node("Unsqueeze", ["bias", "axis"], ["wide"]),
+        helper.make_node("Transpose", ["x"], ["keys"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "keys"], ["scores"]),
+        helper.make_node("Add", ["scores", "wide"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["weights"]),
+        helper.make_node("MatMul", ["weights", "x"], ["y"]),
+    ]
+    inputs: list[Input] = [("x", FLOAT, ["n", "seq", 8]), ("mask", INT64, ["n", "seq"])]
+    return _model(nodes, inputs, one=np.float32(1), far=np.float32(1e9), axis=np.array([1]))
+
+
 def squares() -> onnx.ModelProto:
     """As many places as the square of the length: more than the known forms say."""
     nodes = [

@@ -24,7 +24,7 @@ from mainspring.messages.codec import (
     Codec,
     encode,
 )
-from mainspring.messages.model import ModelSpec, Profile, ServedModel, TensorSpec
+from mainspring.messages.model import Artifact, ModelSpec, Profile, ServedModel, TensorSpec
 
 CODECS: dict[str, tuple[Codec[Any], Any]] = {
     "to the controller": (TO_CONTROLLER, peers.ToController | actions.Result),
@@ -81,7 +81,7 @@ def built(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
 
 
 NESTED = (
-    *(events.Resident, peers.TensorHeader, clients.Timing, peers.WorkerStatus, peers.ModelStatus),
+    *(Artifact, events.Resident, peers.TensorHeader, clients.Timing, peers.WorkerStatus, peers.ModelStatus),
     ServedModel,
 )
 for nested in NESTED:

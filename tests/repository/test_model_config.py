@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import msgspec
@@ -218,6 +219,10 @@ X = TensorConfig(name="x", dims=(3, 4))
             ModelConfig(max_batch_size=0, inputs=(msgspec.structs.replace(X, dims=(-1, 4)),)),
             Recipe(DEFAULT_SIZES, {"x": (1, 4)}),
         ),
+        (
+            ModelConfig(max_batch_size=1, pads={"mask": 0.0}),
+            Recipe((1,), pad={"mask": 0.0}),
+        ),
     ],
 )
 def test_how_it_is_compiled(config: ModelConfig, recipe: Recipe) -> None:
@@ -259,10 +264,24 @@ def test_an_artifact_is_called_by_all_that_it_is_made_of() -> None:
         artifact_name("net", 1, "a" * 64, Recipe((1, 2))),
         artifact_name("net", 1, "a" * 64, Recipe((1,), {"x": (1, 2)})),
         artifact_name("net", 1, "a" * 64, Recipe((1,), {"x": (1, 2)}, True)),
+        artifact_name("net", 1, "a" * 64, Recipe((1,), pad={"x": 0.0})),
     }
-    assert len(names) == 6
+    assert len(names) == 7
     assert all(is_artifact_name(name) and model_and_version(name)[0] == "net" for name in names)
     assert not is_artifact_name("net-1")
+
+
+def test_what_is_as_usual_stands_in_no_name() -> None:
+    told = b'{"batch_sizes":[1],"shapes":{}}'
+    digest = hashlib.sha256(b"a" * 64 + told).hexdigest()
+    assert artifact_name("net", 1, "a" * 64, Recipe((1,), whole=None)) == f"net@1-{digest[:12]}"
+
+
+def test_padding_is_a_number() -> None:
+    text = 'parameters {{ key: "pad.mask" value {{ string_value: "{}" }} }}'
+    assert read_config(text.format("-1.5"), "net").pads == {"mask": -1.5}
+    with pytest.raises(ConfigFault, match=r"pad\.mask is 'none'; pad\. and the name of an input"):
+        read_config(text.format("none"), "net")
 
 
 def made(**inputs: tuple[str, tuple[int, ...]]) -> ModelSpec:

@@ -31,7 +31,9 @@ CASES: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
     "positions": (open_models.positions(), {}),
     "two": (open_models.two_inputs(), {"a.1": 50}),
     "whole": (open_models.whole(), {"seq": 70}),
+    "masked": (open_models.attention(), {"seq": 60}),
 }
+PADS = {"masked": {"mask": 0.0}}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("open")
     for name, (model, most) in CASES.items():
         file = open_models.save(model, path / f"{name}.onnx")
-        compile_file(file, name, Store(path / "store"), (1, 2, 4), most=most)
+        compile_file(file, name, Store(path / "store"), (1, 2, 4), most=most, pad=PADS.get(name))
     return path
 
 
@@ -141,3 +143,39 @@ def test_inputs_of_other_sizes_are_refused(start: Callable[..., Cluster], folder
     assert result.status is Status.INPUT_MISSING
     assert "x has 320 bytes, 1 rows have 288" in result.detail
     check(cluster, folder, model, (9,), (1,))
+
+
+@pytest.mark.parametrize("name", ["lengths", "masked"])
+def test_padded_requests_get_their_own_answers(
+    start: Callable[..., Cluster], folder: Path, name: str
+) -> None:
+    cluster = start(engine=ONNXRUNTIME, store=str(folder / "store"), io_bytes=4 * MIB)
+    model = Store(folder / "store").manifest(name).spec()
+    cluster.resident(model, (0,))
+    stock = onnxruntime.InferenceSession(folder / f"{name}.onnx")
+    random = np.random.default_rng(11)
+    for ceiling, below in zip(model.symbols[0].ceilings[1:], model.symbols[0].ceilings, strict=False):
+        own = tuple((int(size),) for size in random.integers(below + 1, ceiling + 1, size=3))
+        requests = {key: drawn(model, sizes, 1 + key % 2, key) for key, sizes in enumerate(own)}
+        for arrays in requests.values():
+            if "mask" in arrays:
+                arrays["mask"] %= 2
+                arrays["mask"][:, 0] = 1
+        most = max(own)
+        different = () if len({*own}) == 1 else own
+        action = infer(
+            *(cluster.next_id(), (0, 1, 2), (1, 2, 1)),
+            batch_size=4,
+            model=name,
+            sizes=most,
+            request_sizes=different,
+        )
+        cluster.say(action)
+        for key, arrays in requests.items():
+            cluster.push(action.action_id, key, *[array.data for array in arrays.values()])
+        for _ in requests:
+            head, frames = cluster.output()
+            for frame, expected in zip(frames, stock.run(None, requests[head.request_id]), strict=True):
+                found = np.frombuffer(frame, expected.dtype).reshape(expected.shape)
+                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        assert cluster.result(action.action_id).status is Status.OK
