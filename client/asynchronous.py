@@ -18,6 +18,7 @@ from mainspring.client.client import Arguments, Client, delivered
 from mainspring.client.outbox import MAX_UNREAD_BYTES
 from mainspring.client.requests import Call
 from mainspring.client.result import InferResult
+from mainspring.client.sequences import AsyncSequence, Places
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
 
@@ -83,11 +84,18 @@ class AsyncClient:
 
         The SLO counts from this call, not from when it is first awaited.
         """
-        return self._infer(
+        return self.run(
             Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
         )
 
-    async def _infer(self, arguments: Arguments) -> InferResult:
+    def sequence(
+        self, model: str, *, sequence_id: int | str | None = None, version: int | None = None
+    ) -> AsyncSequence:
+        """Return a sequence of requests for a model that keeps a state; see `Client.sequence`."""
+        return AsyncSequence(self, Places(model, sequence_id, version))
+
+    async def run(self, arguments: Arguments) -> InferResult:
+        """Send a request and wait for its outcome."""
         client = self._client
         if client.lacks_types(arguments.model, arguments.inputs):
             client.learn_types(await self.models())
@@ -98,6 +106,10 @@ class AsyncClient:
             call.landed(monotonic_ns())
             raise
         return delivered(call, result)
+
+    def end_sequence(self, places: Places) -> None:
+        """Have the gateway drop a sequence, without waiting for that."""
+        self._client.end_sequence(places)
 
     async def models(self) -> Models:
         """Return the models that are served, by name: ``(await client.models())["resnet50"]`` is one."""

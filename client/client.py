@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
 from concurrent.futures import Future
 from datetime import timedelta
 from time import monotonic_ns
@@ -16,9 +18,11 @@ from mainspring.client.address import gateway_address
 from mainspring.client.arrays import check_mapping, is_plain, to_tensors
 from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
 from mainspring.client.channel import Channel
+from mainspring.client.errors import MainspringError
 from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
 from mainspring.client.requests import Call, InferCall
 from mainspring.client.result import InferResult
+from mainspring.client.sequences import NOWHERE, Place, Places, Sequence
 from mainspring.messages import clients
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
@@ -35,10 +39,11 @@ class Arguments(NamedTuple):
     inputs: Mapping[str, ArrayLike]
     slo_ms: float | None
     slo: str | timedelta | None
-    outputs: Sequence[str] | None
+    outputs: Ordered[str] | None
     version: int | None
     priority: int
     traceparent: str
+    place: Place = NOWHERE
 
 
 class Client:
@@ -96,7 +101,7 @@ class Client:
         model: str,
         inputs: Mapping[str, ArrayLike],
         slo_ms: float | None = None,
-        outputs: Sequence[str] | None = None,
+        outputs: Ordered[str] | None = None,
         version: int | None = None,
         priority: int = 0,
         traceparent: str = "",
@@ -114,8 +119,13 @@ class Client:
         of the wrong kind.
         """
         now_ns = monotonic_ns()
-        arguments = Arguments(now_ns, model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        self.fetch_types(model, inputs)
+        return self.run(
+            Arguments(now_ns, model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
+        )
+
+    def run(self, arguments: Arguments) -> InferResult:
+        """Send a request and wait for its outcome."""
+        self.fetch_types(arguments.model, arguments.inputs)
         call = self.begin(arguments, awaited=True)
         try:
             result: InferResult = call.result()
@@ -131,7 +141,7 @@ class Client:
         model: str,
         inputs: Mapping[str, ArrayLike],
         slo_ms: float | None = None,
-        outputs: Sequence[str] | None = None,
+        outputs: Ordered[str] | None = None,
         version: int | None = None,
         priority: int = 0,
         traceparent: str = "",
@@ -147,6 +157,15 @@ class Client:
         arguments = Arguments(now_ns, model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
         self.fetch_types(model, inputs)
         return self.begin(arguments)
+
+    def sequence(
+        self, model: str, *, sequence_id: int | str | None = None, version: int | None = None
+    ) -> Sequence:
+        """Return a sequence of requests for a model that keeps a state from one to the next.
+
+        Its id is drawn at random unless it is given: whoever knows it may go on with the sequence.
+        """
+        return Sequence(self, Places(model, sequence_id, version))
 
     def models(self) -> Models:
         """Return the models that are served, by name: ``models()["resnet50"]`` is one."""
@@ -183,7 +202,15 @@ class Client:
     def _exchange(self, message: clients.FromClient) -> Any:
         return self._channel.call(message, _ADMIN_GUARD_S).result()
 
-    # --- what `AsyncClient` is made of ---
+    # --- what `AsyncClient` and `Sequence` are made of ---
+
+    def end_sequence(self, places: Places) -> None:
+        """Have the gateway drop a sequence, without waiting for that."""
+        message = clients.EndSequence(
+            self._channel.next_key(), places.model, places.sequence_id, places.version
+        )
+        with contextlib.suppress(MainspringError):
+            self._channel.call(message, _ADMIN_GUARD_S)
 
     def request_models(self) -> Call:
         """Request the models that are served; the reply is their specs."""
@@ -224,6 +251,7 @@ class Client:
             version=arguments.version,
             traceparent=arguments.traceparent,
             priority=arguments.priority,
+            **arguments.place._asdict(),
         )
         patience_s = self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s
         return self._channel.infer(request, frames, arguments.called_ns, patience_s, awaited=awaited)

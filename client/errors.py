@@ -86,6 +86,12 @@ class TooManyRows(InvalidRequest):
     remedy = "Split the rows over several requests"
 
 
+class UnknownSequence(InvalidRequest):
+    """The gateway has no state of the sequence, or has one that the request does not go on with."""
+
+    remedy = "Begin the sequence again"
+
+
 class DuplicateKey(InvalidRequest):
     """The connection has a request of this key in flight."""
 
@@ -177,6 +183,7 @@ ERROR_OF_REASON: dict[Reason, type[MainspringError]] = {
     Reason.BAD_OUTPUT: InvalidOutput,
     Reason.BAD_SLO: InvalidSlo,
     Reason.TOO_MANY_ROWS: TooManyRows,
+    Reason.UNKNOWN_SEQUENCE: UnknownSequence,
     Reason.DUPLICATE_KEY: DuplicateKey,
     Reason.BAD_MESSAGE: InvalidMessage,
     Reason.CANCELLED: Cancelled,

@@ -165,6 +165,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     repository turns the cache on for its own."""
     cache_bytes: int = 256 << 20
     """Bytes that the outputs which are kept for equal requests may take."""
+    max_sequences: int = 10_000
+    """Sequences that have a state here at one time, of all models; the start of one more is refused as
+    overloaded."""
+    max_sequence_bytes: int = 1 << 30
+    """Bytes that the states of all sequences may take; a start that goes beyond it is refused likewise."""
+    sequence_idle_ms: float = 60_000.0
+    """How long a sequence may be without a request before its state is dropped, of models that do not say."""
     token_file: str = ""
     """File of the tokens that clients need, as `mainspring token new` writes it; it is read again when it
     changes. Empty: clients need none. Relative to the folder that the gateway is started in."""

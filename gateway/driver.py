@@ -8,6 +8,7 @@ passed. Each of these methods gives its event to the core and then does what the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.peer_connections import ControllerLink, WorkerLinks
 from mainspring.messages import PROTOCOL_VERSION, peers
-from mainspring.messages.clients import ErrorReply, InferRequest
+from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest
 from mainspring.messages.codec import OUTPUT, TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.transport.hub import Hub
@@ -114,7 +115,8 @@ class GatewayDriver:
             self._turn_away(connection, request, error.reason, error.detail)
             return
         now_ns = monotonic_ns()
-        digest, spent_ns = self.cache.digest(accepted, frames), 0
+        # What a sequence's request is answered depends on more than its own inputs.
+        digest, spent_ns = None if accepted.turn else self.cache.digest(accepted, frames), 0
         if digest is not None:
             spent_ns = monotonic_ns() - now_ns
             self.cache.took(accepted.model, digest, spent_ns)
@@ -125,6 +127,12 @@ class GatewayDriver:
         """Give up a request of this connection."""
         self.core.cancel(connection, key)
         self._perform()
+
+    def end_sequence(self, message: EndSequence) -> None:
+        """Drop a sequence; one that is not known, or whose model is not served any more, is so already."""
+        with contextlib.suppress(BadRequest):
+            name = self.catalog.resolve(message.model, message.version).spec.name
+            self.core.sequences.end(name, message.sequence_id)
 
     def forget(self, connection: Connection) -> None:
         """Give up all requests of a connection that is gone."""
@@ -185,6 +193,7 @@ class GatewayDriver:
             case peers.ModelDown():
                 self.catalog.model_down(message.name)
                 self.cache.forget(message.name)
+                self.core.sequences.forget(message.name)
                 self._draining.model_down(now_ns, message)
             case peers.Served():
                 self.catalog.serve(message.model)
@@ -262,11 +271,18 @@ class GatewayDriver:
         self.core.worker_lost(now_ns, worker)
 
     def _admin_reply(self, message: peers.AdminReply) -> None:
-        answered = self._admin.answered(message, {**self.core.counts, **self.cache.counts, **self.counts})
+        sequences = self.core.sequences
+        held = {"sequences": len(sequences), "sequence_bytes": sequences.bytes} if len(sequences) else {}
+        answered = self._admin.answered(message, {**self.all_counts(), **held})
         if answered is None:
             self.counts["late_admin_replies"] += 1
         else:
             self._reply(*answered)
+
+    def all_counts(self) -> dict[str, int]:
+        """Return what was counted here, by name."""
+        parts = self.core.counts, self.core.sequences.counts, self.cache.counts, self.counts
+        return {name: count for part in parts for name, count in part.items()}
 
     def _serve_worker(self, worker: str, limit: int) -> bool:
         """Take a bounded number of outputs; return whether there may be more."""

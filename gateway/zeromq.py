@@ -172,6 +172,9 @@ class ZeroMqFrontEnd:
                 self._driver.submit(connection, self._capped(connection, request), frames)
             case clients.CancelRequest():
                 self._driver.cancel(connection, message.key)
+            case clients.EndSequence():
+                self._driver.end_sequence(message)
+                self._send(connection.peer, encode(clients.Done(message.key)))
             case clients.ListModels():
                 self._list_models(connection, message.key)
             case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
@@ -189,7 +192,7 @@ class ZeroMqFrontEnd:
         now_ns = monotonic_ns()
         check, shown = self._driver.gate.check, self._shown.get(connection.peer, NOTHING)
         match message:
-            case clients.InferRequest(model=model):
+            case clients.InferRequest(model=model) | clients.EndSequence(model=model):
                 return check(shown, model, now_ns)
             case clients.AddModel(model=spec):
                 return check(shown, spec.public_name, now_ns, administers=True)

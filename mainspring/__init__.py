@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Unauthenticated,
         Unavailable,
         UnknownModel,
+        UnknownSequence,
         WorkerFailed,
     )
     from mainspring.client.result import Timing
@@ -79,6 +80,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "UnknownModel",
+    "UnknownSequence",
     "WorkerFailed",
     "__version__",
 ]

@@ -73,6 +73,12 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaul
     """Answer with `Received` as soon as this message is read, beside its one reply."""
     late_outputs: bool = True
     """Whether outputs are wanted that come after the deadline and within the gateway's grace."""
+    sequence_id: int | str = 0
+    """Which sequence it belongs to, of a model whose requests come in sequences; 0 and empty are none."""
+    sequence_start: bool = False
+    """Whether it is the first of its sequence, of which nothing is left if there was one of this id."""
+    sequence_end: bool = False
+    """Whether it is the last."""
 
 
 class Received(msgspec.Struct, frozen=True, tag="received"):
@@ -129,6 +135,18 @@ class CancelRequest(msgspec.Struct, frozen=True, tag="cancel_request"):
     key: int
 
 
+class EndSequence(msgspec.Struct, frozen=True, tag="end_sequence"):
+    """Drop the state of a sequence once its requests have their replies; the reply is `Done`.
+
+    For clients that don't know, as they send a request, that it is the last.
+    """
+
+    key: int
+    model: str
+    sequence_id: int | str
+    version: int | None = None
+
+
 class ListModels(msgspec.Struct, frozen=True, tag="list_models"):
     """Which models are served?"""
 
@@ -178,5 +196,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     key: int
 
 
-FromClient = ClientHello | InferRequest | CancelRequest | ListModels | AddModel | RemoveModel | GetStatus
+FromClient = (
+    ClientHello | InferRequest | CancelRequest | EndSequence | ListModels | AddModel | RemoveModel | GetStatus
+)
 ToClient = ClientWelcome | ClientRefused | Received | InferReply | ErrorReply | ModelList | StatusReply | Done

@@ -25,6 +25,8 @@ class Reason(StrEnum):
     BAD_SLO = "bad_slo"
     TOO_MANY_ROWS = "too_many_rows"
     """More rows than the model's largest batch size."""
+    UNKNOWN_SEQUENCE = "unknown_sequence"
+    """The request goes on with a sequence that its gateway has no state of: begin it again."""
     DUPLICATE_KEY = "duplicate_key"
     """The connection has a request of the same key in flight."""
     BAD_MESSAGE = "bad_message"

@@ -24,6 +24,21 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "cache_stored": ("outputs that the prediction cache took", NOTHING),
     "cache_evicted": ("of these, given up for others", "if hits are few, raise cache_bytes of [gateway]"),
     "cache_dropped": ("of these, given up with their model", NOTHING),
+    "sequences": ("sequences that have a state at the gateway now", "max_sequences of [gateway] bounds it"),
+    "sequence_bytes": (
+        "bytes that are set aside for their states now",
+        "max_sequence_bytes of [gateway] bounds it",
+    ),
+    "sequences_begun": ("sequences that were begun", NOTHING),
+    "sequences_ended": ("of these, ended by a request", NOTHING),
+    "sequences_idle": (
+        "of these, dropped because no request came for too long",
+        "have clients end their sequences; sequence_idle_ms of [gateway] is how long they may be silent",
+    ),
+    "sequences_dropped": (
+        "of these, dropped because a start got no outputs, or with their model",
+        "see the reasons that clients get",
+    ),
     # What clients do.
     "unknown_clients": ("messages before a hello, as after a gateway's restart", NOTHING),
     "bad_messages_from_clients": ("messages from clients that are none", SENDER),

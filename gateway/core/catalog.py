@@ -15,7 +15,13 @@ from typing import Final
 
 import msgspec
 
-from mainspring.gateway.core.validation import BadRequest, Signature, shorten, unknown_model
+from mainspring.gateway.core.validation import (
+    BadRequest,
+    Signature,
+    shorten,
+    signature_of,
+    unknown_model,
+)
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, ServedModel
@@ -153,7 +159,7 @@ class Catalog:
     def model_up(self, spec: ModelSpec) -> None:
         """Take requests for the model; raise ValueError if its spec makes no sense."""
         try:
-            self.signatures[spec.name] = Signature(spec)
+            self.signatures[spec.name] = signature_of(spec)
         except (TypeError, ValueError, IndexError) as error:
             raise ValueError(f"model {spec.name!r} has a spec that makes no sense: {error}") from error
         self._old_models.pop(spec.name, None)

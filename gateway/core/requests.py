@@ -56,7 +56,8 @@ class Pending:
         self.key = key
         self.accepted = accepted
         self.frames = frames
-        """In the order of the model's inputs, kept until the reply is out so that they can be sent again."""
+        """In the order of the model's inputs, kept until the reply is out so that they can be sent again. Of
+        a sequence's request, those that its client gave until its turn, then with the state, too."""
         self.arrived_ns = arrived_ns
         self.deadline_ns = deadline_ns
         """When its caller is to have the answer."""
@@ -70,7 +71,8 @@ class Pending:
         self.cache_ns = 0
         """Time taken to look for its outputs in the cache, and to keep them."""
         self.follows = False
-        """Whether another request of the same digest is submitted in its place."""
+        """Whether it is not submitted: another request of the same digest is, or an earlier one of its
+        sequence has no answer."""
         self.wake_ns = 0
         """Its next timer."""
         self.request_id: int | None = None
@@ -191,7 +193,7 @@ def _answer(request: Pending, frames: tuple[Frame, ...], timing: Timing) -> Answ
     wanted = [specs[index] for index in accepted.output_order]
     chosen = [frames[index] for index in accepted.output_order]
     if signature.varies:
-        wanted, chosen = _as_found(wanted, chosen)
+        wanted, chosen = as_found(wanted, chosen)
     return Answer(
         connection=request.connection,
         key=request.key,
@@ -201,8 +203,8 @@ def _answer(request: Pending, frames: tuple[Frame, ...], timing: Timing) -> Answ
     )
 
 
-def _as_found(specs: list[TensorSpec], frames: list[Frame]) -> tuple[list[TensorSpec], list[Frame]]:
-    """Return outputs with the shapes that the run found, and their bytes without these."""
+def as_found(specs: list[TensorSpec], frames: list[Frame]) -> tuple[list[TensorSpec], list[Frame]]:
+    """Return outputs with the shapes that the run found, and their bytes without these; they must be right."""
     shapes = [
         _found(spec, frame)[0] if spec.varies else spec.shape
         for spec, frame in zip(specs, frames, strict=True)

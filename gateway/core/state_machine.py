@@ -9,7 +9,8 @@ A request is *waiting* (there is no controller), *submitted* (the controller kno
 gets all that is pending under new ids; outputs that come for an old id are accepted all the same.
 
 Where a model's outputs are cached, a request may be answered at once, or *follow* another one of equal inputs
-and be none of the above (`sharing`).
+and be none of the above (`sharing`). Neither is a request that stands behind another one of its sequence
+(`sequences`).
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ from mainspring.gateway.core.requests import (
     answer,
     answer_kept,
     bad_outputs,
+    late_detail,
     replaced,
     timed_out,
     unreachable,
     wrong_outputs,
 )
+from mainspring.gateway.core.sequences import Sequences
 from mainspring.gateway.core.sharing import Sharing
 from mainspring.gateway.core.validation import Accepted, Signature, is_outdated
 from mainspring.messages import ids
@@ -116,6 +119,7 @@ class GatewayCore:
         self._signatures = signatures
         self._cache = PredictionCache(config.cache_bytes) if cache is None else cache
         self._sharing = Sharing()
+        self.sequences = Sequences(config)
         self._patience = Patience(config)
         self._rejoin_ns = milliseconds(config.hello_interval_ms)
         self._wait_ns = milliseconds(config.controller_wait_ms)
@@ -169,7 +173,12 @@ class GatewayCore:
         request = self._patience.begin(self._serial, now_ns, connection, key, accepted, frames, digest)
         request.cache_ns = spent_ns
         refusal = CLOSING if self._closing else self._table.refusal(request)
+        if accepted.turn is not None:
+            refusal = refusal or self.sequences.refusal(request)
         if refusal is not None:
+            if accepted.turn is not None:
+                self.sequences.turned_away(request)
+                refusal = refusal[0], self.sequences.told(request, *refusal)
             # Never entered: a duplicate's key belongs to the request that is in flight.
             self._effects.append(Refuse(connection, key, *refusal))
             self.observers.refused(request, refusal[0])
@@ -182,6 +191,10 @@ class GatewayCore:
             self.observers.answered(now_ns + spent_ns, request, None, None)
             return
         self._table.add(request)
+        if accepted.turn is not None:
+            self._timers.arm(request, request.expires_ns)
+            if not self.sequences.join(now_ns, request) or not self._begin(request):
+                return
         if digest is not None and self._sharing.join(request):
             self._timers.arm(request, request.expires_ns)
         elif self._number is not None:
@@ -198,7 +211,8 @@ class GatewayCore:
 
     def forget_connection(self, connection: Connection) -> None:
         """Give up the requests of a client that is gone: no replies."""
-        for request in self._table.of_connection(connection):
+        # The last first: what stands behind another one of its sequence must not have its turn by this.
+        for request in reversed(self._table.of_connection(connection)):
             self._withdraw(request)
             self._remove(request)
             self.counts["abandoned"] += 1
@@ -225,6 +239,8 @@ class GatewayCore:
         self._number = None
         self._lost_ns = now_ns
         for request in list(self._pending.values()):
+            if request.serial not in self._pending:
+                continue
             request.request_id = None
             if not request.dispatches and not request.follows:
                 self._wait_for_controller(now_ns, request)
@@ -304,6 +320,8 @@ class GatewayCore:
             self.counts["bad_outputs"] += 1
             self._give_up(request, *bad_outputs(dispatch.worker, wrong))
             return
+        if request.accepted.turn is not None and not self._take_state(now_ns, request, frames):
+            return
         if request.dispatches[-1] is not dispatch or request.request_id != message.request_id:
             # The controller has sent it elsewhere meanwhile, or is about to.
             self._withdraw(request)
@@ -324,7 +342,10 @@ class GatewayCore:
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `tick` is to be called next, if nothing else happens."""
-        return self._timers.next_ns()
+        idle_ns, next_ns = self.sequences.next_wakeup_ns(), self._timers.next_ns()
+        if idle_ns is None or next_ns is None:
+            return next_ns if idle_ns is None else idle_ns
+        return min(idle_ns, next_ns)
 
     def tick(self, now_ns: int) -> None:
         """Answer what has run out of time; send again what could not be sent to the controller."""
@@ -339,6 +360,7 @@ class GatewayCore:
                 self._refuse(request, *unreachable(now_ns, request))
             else:
                 self._give_up(request, *timed_out(now_ns, request))
+        self.sequences.tick(now_ns)
 
     def shut_down(self) -> None:
         """Refuse all that comes from now on."""
@@ -347,6 +369,7 @@ class GatewayCore:
     def abandon(self) -> None:
         """Answer all that is left: the gateway stops."""
         self._sharing.clear()
+        self.sequences.clear()
         for request in list(self._pending.values()):
             self._give_up(request, *CLOSING)
 
@@ -360,6 +383,7 @@ class GatewayCore:
         self._table.validate()
         self._sharing.validate(self._pending.values())
         self._cache.validate()
+        self.sequences.validate(self._pending)
         ended = self.counts["answered"] + self.counts["refused"] + self.counts["abandoned"]
         assert self.counts["submitted"] == ended + len(self._pending), f"requests lost: {self.counts}"
 
@@ -395,15 +419,55 @@ class GatewayCore:
     def _refuse(
         self, request: Pending, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None
     ) -> None:
-        self._remove(request)
+        self._end(request, reason, self.sequences.told(request, reason, detail), earliest_finish_left_ns)
+        self._next_turn(request)
+
+    def _end(
+        self, request: Pending, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None
+    ) -> None:
+        """Send a refusal, without a look at who has waited for the request."""
+        self._table.remove(request)
         self.counts["refused"] += 1
         self.observers.refused(request, reason)
         self._effects.append(Refuse(request.connection, request.key, reason, detail, earliest_finish_left_ns))
 
     def _remove(self, request: Pending) -> None:
         self._table.remove(request)
+        self._next_turn(request)
+
+    def _next_turn(self, request: Pending) -> None:
+        """Submit what has waited for a request that is in the table no more."""
         for heir in self._sharing.leave(request):
             self._lead(heir)
+        if request.accepted.turn is None:
+            return
+        following = self.sequences.leave(request)
+        while following is not None:
+            refusal = self.sequences.begin(following)
+            if refusal is None:
+                self._lead(following)
+                return
+            self._end(following, refusal[0], self.sequences.told(following, *refusal))
+            following = self.sequences.leave(following)
+
+    def _begin(self, request: Pending) -> bool:
+        """Give the first request in line its state; return False if it is refused."""
+        refusal = self.sequences.begin(request)
+        if refusal is not None:
+            self._refuse(request, *refusal)
+        return refusal is None
+
+    def _take_state(self, now_ns: int, request: Pending, frames: tuple[Frame, ...]) -> bool:
+        """Keep the state that is among outputs; return False if they are of no use to the client any more.
+
+        Such a request is refused, so the state must not have gone on.
+        """
+        late_ns = 0 if request.deadline_ns is None else now_ns - request.deadline_ns
+        if late_ns > 0 and not request.accepted.late_outputs:
+            self._give_up(request, Reason.TIMED_OUT, late_detail(late_ns))
+            return False
+        self.sequences.take(now_ns, request, frames)
+        return True
 
     def _lead(self, heir: Pending) -> None:
         """Submit a request that followed one which ended without outputs."""

@@ -18,6 +18,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.model import ModelSpec, TensorSpec, is_dtype, slot_bytes
 from mainspring.messages.peers import TensorHeader
+from mainspring.messages.sequences import check_sequencing
 
 _LONGEST_NUMBER = 24
 """Characters, as in ``-2.2250738585072014e-308``."""
@@ -27,6 +28,8 @@ _AROUND = 3
 """A comma, and quotes."""
 _REMEMBERED = 256
 """Signatures of fixed shapes that are kept of a model with symbols."""
+_LONGEST_ID_BYTES = 128
+_ID_LIMIT = 1 << 64
 _NEIGHBOURS = 64
 """Names on either side of an unknown one, in order, that a suggestion is sought among: comparing with
 thousands of names would take tens of milliseconds of every other client's time."""
@@ -52,6 +55,8 @@ class Signature:
             if not is_dtype(tensor.dtype):
                 raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}")
         self.spec = spec
+        self.run = self
+        """Of what runs. Another one only for a model with sequences, of which this is what clients see."""
         self.max_rows = spec.max_rows
         self.whole = spec.whole
         self.varies = any(tensor.varies for tensor in spec.outputs)
@@ -86,11 +91,37 @@ class Signature:
         return fixed
 
 
+def signature_of(spec: ModelSpec) -> Signature:
+    """Return what clients see of a model; raise as `Signature`."""
+    full = Signature(spec)
+    if spec.sequencing is None:
+        return full
+    check_sequencing(spec)
+    kept_inputs, kept_outputs = spec.sequencing.kept_inputs, spec.sequencing.kept_outputs
+    seen = Signature(
+        msgspec.structs.replace(
+            spec,
+            inputs=tuple([each for each in spec.inputs if each.name not in kept_inputs]),
+            outputs=tuple([each for each in spec.outputs if each.name not in kept_outputs]),
+        )
+    )
+    seen.run = full
+    return seen
+
+
 def _text_bytes(tensor: TensorSpec) -> int:
     """Return the bytes that a row has at most as JSON."""
     slot = slot_bytes(tensor.dtype)
     longest = _LONGEST_NUMBER if slot is None else _LONGEST_CHARACTER * slot
     return math.prod(tensor.shape) * (longest + _AROUND)
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """Where in which sequence of its model a request is."""
+
+    sequence: int | str
+    start: bool
+    end: bool
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -114,6 +145,8 @@ class Accepted(msgspec.Struct, frozen=True):
     """Whether the client has a use for outputs that come after the deadline."""
     sizes: tuple[int, ...] = ()
     """The size of each of the model's symbols in this request; empty if the model has none."""
+    turn: Turn | None = None
+    """Of a model with sequences. ``signature`` is what clients see of it until the request's turn."""
 
 
 def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool:
@@ -121,8 +154,11 @@ def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool
 
     No worker could run it then; and the controller, which knows no shapes, would try until its deadline.
     """
-    then, now = accepted.signature, signatures.get(accepted.model)
-    if now is None or now is then:
+    known = signatures.get(accepted.model)
+    if known is None:
+        return False
+    then, now = accepted.signature.run, known.run
+    if now is then:
         return False
     return (now.spec.inputs, now.spec.outputs) != (then.spec.inputs, then.spec.outputs)
 
@@ -162,7 +198,31 @@ def check_request(
         back_ns=request.back_ns,
         late_outputs=request.late_outputs,
         sizes=sizes,
+        turn=None if signature.spec.sequencing is None else _turn(request),
     )
+
+
+def _turn(request: InferRequest) -> Turn:
+    """Return where in its sequence a request is, for a model that has sequences."""
+    given = request.sequence_id
+    if not given:
+        raise BadRequest(
+            Reason.BAD_INPUT,
+            f"inference request to model {request.model!r} must specify a non-zero or non-empty correlation "
+            "ID: its requests come in sequences; send a sequence_id with each, sequence_start with the first "
+            "and sequence_end with the last",
+        )
+    if isinstance(given, str):
+        if len(given.encode()) > _LONGEST_ID_BYTES:
+            raise BadRequest(
+                Reason.BAD_INPUT,
+                f"the sequence_id has {len(given.encode()):,} bytes; it may have {_LONGEST_ID_BYTES}",
+            )
+    elif not 0 < given < _ID_LIMIT:
+        raise BadRequest(
+            Reason.BAD_INPUT, f"the sequence_id is {given}; a number is from 1 to {_ID_LIMIT - 1}"
+        )
+    return Turn(given, request.sequence_start, request.sequence_end)
 
 
 def unknown_model(name: str, known: Mapping[str, object]) -> str:
@@ -245,6 +305,9 @@ def _sizes(request: InferRequest, signature: Signature, order: tuple[int, ...]) 
                 )
             named[index] = size, header.name
     sizes = tuple([size for size, _ in named])
+    if signature.run is not signature:
+        # Others are a state's alone: it has its own sizes, which are known when the request's turn comes.
+        sizes = tuple([size or each.least for size, each in zip(sizes, spec.symbols, strict=True)])
     try:
         spec.bucket_of(sizes)
     except ValueError as error:

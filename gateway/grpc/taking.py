@@ -17,10 +17,12 @@ from mainspring.gateway.grpc.messages import Message
 from mainspring.gateway.grpc.peers import Call
 from mainspring.gateway.oip.parameters import (
     PRIORITY_PARAMETER,
+    SEQUENCE_PARAMETERS,
     SLO_HEADER,
     SLO_PARAMETER,
     TIMEOUT_PARAMETER,
     default_slo_ns,
+    place_of,
     priority_of,
     slo_ns,
     version_of,
@@ -114,6 +116,7 @@ class Taking:
         options = driver.catalog.options(name)
         left_ns = self._limits.slo_ns(parameters, caller, options, arrived_ns)
         held_bytes = answer_bytes(signature, inputs.headers, text=False)
+        place = place_of(signature.spec, *[parameters.get(each) for each in SEQUENCE_PARAMETERS])
         request = InferRequest(
             key=self._calls.next_key(),
             model=name,
@@ -125,6 +128,7 @@ class Taking:
             priority=priority(driver.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
             back_ns=self._calls.back.expected_ns(call.way, held_bytes, left_ns, monotonic_ns()),
             late_outputs=False,
+            **place._asdict(),
         )
         classes = requests.classes(message.outputs, signature)
         asked = Asked(message.id, name, signature.spec.version, classes, signature.whole, options.labels)

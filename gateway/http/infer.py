@@ -30,7 +30,14 @@ from mainspring.gateway.http.exchange import (
 from mainspring.gateway.http.inlet import Inlet
 from mainspring.gateway.oip import compression, generate, request
 from mainspring.gateway.oip.compression import ENCODINGS
-from mainspring.gateway.oip.parameters import SLO_HEADER, default_slo_ns, priority_of, slo_ns, version_of
+from mainspring.gateway.oip.parameters import (
+    SLO_HEADER,
+    default_slo_ns,
+    place_of,
+    priority_of,
+    slo_ns,
+    version_of,
+)
 from mainspring.gateway.oip.response import Body, render, render_small
 from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.clients import InferRequest
@@ -120,10 +127,10 @@ class Inference:
             parsed = request.parse(signature, body, _json_bytes(exchange), config.http_max_json_bytes)
         else:
             parsed = generate.parse(signature, body, config.http_max_json_bytes)
-        options = driver.catalog.options(model)
+        options, said = driver.catalog.options(model), parsed.parameters
         time_ns = slo_ns(
-            timeout_us=parsed.parameters.timeout,
-            slo_ms=parsed.parameters.slo_ms,
+            timeout_us=said.timeout,
+            slo_ms=said.slo_ms,
             header=exchange.header(_SLO),
             default_ns=default_slo_ns(config, options),
         )
@@ -139,6 +146,7 @@ class Inference:
             raise BadRequest(Reason.OVERLOADED, no_room_for_answer(self._calls.answers, expected))
         if sender.peer is None:
             sender.peer = self._calls.connection()
+        place = place_of(signature.spec, said.sequence_id, said.sequence_start, said.sequence_end)
         asked = InferRequest(
             self._calls.next_key(),
             model,
@@ -147,11 +155,14 @@ class Inference:
             parsed.outputs,
             wanted_version,
             exchange.header(b"traceparent") or "",
-            self._priority(exchange, priority_of(parsed.parameters.priority)),
+            self._priority(exchange, priority_of(said.priority)),
             back_ns=self._calls.back.expected_ns(HTTP, expected, time_ns, monotonic_ns()),
             late_outputs=False,
+            **place._asdict(),
         )
-        wanted = parsed.wanted._replace(labels=options.labels) if options.labels else parsed.wanted
+        wanted = parsed.wanted
+        if options.labels or place.sequence_id:
+            wanted = wanted._replace(labels=options.labels, however_late=bool(place.sequence_id))
         done = functools.partial(self._done, exchange, model, str(signature.spec.version), wanted)
         self._calls.submit(sender.peer, asked, parsed.frames, done)
 
@@ -170,7 +181,7 @@ class Inference:
             exchange.refuse(outcome.reason, outcome.detail, outcome.earliest_finish_left_ns)
             return
         left_ns, began_ns = outcome.timing.left_ns, monotonic_ns()
-        due_ns = None if left_ns is None else began_ns + left_ns
+        due_ns = None if left_ns is None or wanted.however_late else began_ns + left_ns
         try:
             body = render_small(model, version, wanted, outcome)
             if body is not None:

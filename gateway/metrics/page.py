@@ -96,11 +96,17 @@ class MetricsPage:
             ("mainspring_ready", "1 once the gateway knows models and workers.", int(driver.ready)),
             ("mainspring_in_flight_requests", "Requests without an answer.", driver.core.in_flight),
             ("mainspring_cache_bytes", "Bytes of outputs kept for equal requests.", driver.cache.bytes),
+            ("mainspring_sequences", "Sequences that have a state here.", len(driver.core.sequences)),
+            (
+                "mainspring_sequence_bytes",
+                "Bytes that are set aside for their states.",
+                driver.core.sequences.bytes,
+            ),
         )
         yield from family("mainspring_build_info", "gauge", "Always 1.", [(self._version, 1)])
         for name, meaning, value in gauges:
             yield from family(name, "gauge", meaning, [("", value)])
-        events = {**driver.core.counts, **driver.cache.counts, **driver.counts}
+        events = driver.all_counts()
         yield from family(
             "mainspring_gateway_events_total",
             "counter",

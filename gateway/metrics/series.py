@@ -14,6 +14,7 @@ CLIENTS_DOING = frozenset(
         Reason.BAD_OUTPUT,
         Reason.BAD_SLO,
         Reason.TOO_MANY_ROWS,
+        Reason.UNKNOWN_SEQUENCE,
         Reason.DUPLICATE_KEY,
         Reason.BAD_MESSAGE,
         Reason.CANCELLED,

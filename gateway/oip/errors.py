@@ -38,6 +38,7 @@ STATUSES: Mapping[Reason, tuple[int, str]] = MappingProxyType(
         Reason.BAD_OUTPUT: BAD_REQUEST,
         Reason.BAD_SLO: BAD_REQUEST,
         Reason.TOO_MANY_ROWS: BAD_REQUEST,
+        Reason.UNKNOWN_SEQUENCE: BAD_REQUEST,
         Reason.DUPLICATE_KEY: BAD_REQUEST,
         Reason.BAD_MESSAGE: BAD_REQUEST,
         Reason.CANCELLED: CANCELLED,

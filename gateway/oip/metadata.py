@@ -21,6 +21,7 @@ EXTENSIONS = (
     "model_repository",
     "parameters",
     "schedule_policy",
+    "sequence",
     "statistics",
     "trace",
 )

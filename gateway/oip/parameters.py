@@ -1,6 +1,8 @@
 """What a request's version, priority and deadline are, of the ways in which clients give them. Pure.
 
-Triton's clients send the parameter ``priority``: 1 is the highest, and 0 means that there is none.
+Triton's clients send the parameter ``priority``: 1 is the highest, and 0 means that there is none. With
+``sequence_id``, a number or a text, they say which sequence a request belongs to, and with the truth values
+``sequence_start`` and ``sequence_end`` that it is the first or the last of it.
 
 A client may give several deadlines: Triton's request parameter ``timeout`` in microseconds, the parameter
 ``slo_ms``, the header ``x-mainspring-slo-ms``, and gRPC's own deadline. The nearest one counts. A client that
@@ -10,10 +12,12 @@ from the moment at which the gateway had the request's first bytes to the reply 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ServedModel
+from mainspring.messages.model import ModelSpec, ServedModel
 
 SLO_HEADER = "x-mainspring-slo-ms"
 """HTTP header, or gRPC metadata, with an SLO in milliseconds."""
@@ -21,7 +25,9 @@ SLO_PARAMETER = "slo_ms"
 TIMEOUT_PARAMETER = "timeout"
 MAX_NS = (1 << 63) - 1
 PRIORITY_PARAMETER = "priority"
+SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 _LOWEST = (1 << 31) - 1
+_IDS = "a number is from 1 to 18446744073709551615, or 0 for none"
 
 
 def version_of(text: str) -> int | None:
@@ -48,6 +54,40 @@ def priority_of(value: object) -> int:
             "highest and 0 for none",
         )
     return min(value, _LOWEST)
+
+
+class Place(NamedTuple):
+    """Where in which sequence a request is."""
+
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+
+
+NOWHERE = Place()
+
+
+def place_of(spec: ModelSpec, sequence_id: object, start: object, end: object) -> Place:
+    """Return what the parameters of sequences say, as they came; raise `Unfit` for what they can't be.
+
+    Of a model whose requests do not come in sequences they say nothing, as with Triton.
+    """
+    if spec.sequencing is None:
+        return NOWHERE
+    if sequence_id is None:
+        sequence_id = 0
+    if isinstance(sequence_id, bool) or not isinstance(sequence_id, int | str):
+        raise Unfit(
+            Reason.BAD_INPUT, f"the parameter sequence_id is {_shown(sequence_id)}; it is a number or a text"
+        )
+    flags = []
+    for name, value in zip(SEQUENCE_PARAMETERS[1:], (start, end), strict=True):
+        if value is not None and not isinstance(value, bool):
+            raise Unfit(Reason.BAD_INPUT, f"the parameter {name} is {_shown(value)}; it is true or false")
+        flags.append(bool(value))
+    if isinstance(sequence_id, int) and not 0 <= sequence_id < 1 << 64:
+        raise Unfit(Reason.BAD_INPUT, f"the parameter sequence_id is {_shown(sequence_id)}; {_IDS}")
+    return Place(sequence_id, *flags)
 
 
 def default_slo_ns(config: GatewayConfig, options: ServedModel) -> int | None:

@@ -35,6 +35,11 @@ _MICROSECONDS = msgspec.Meta(
     extra_json_schema={"type": ["integer", "null"], "minimum": 0},
 )
 _MILLISECONDS = msgspec.Meta(extra_json_schema={"type": ["number", "null"], "exclusiveMinimum": 0})
+_SEQUENCE_ID = msgspec.Meta(
+    description="Which sequence it belongs to, of a model whose requests come in sequences; 0 or empty: none",
+    extra_json_schema={"type": ["integer", "string", "null"]},
+)
+_FLAG = msgspec.Meta(extra_json_schema={"type": ["boolean", "null"]})
 _PRIORITY = msgspec.Meta(extra_json_schema={"type": ["integer", "null"], "minimum": 0})
 
 
@@ -84,6 +89,9 @@ class RequestParameters(msgspec.Struct):
     timeout: Annotated[Any, _MICROSECONDS] = None
     slo_ms: Annotated[Any, _MILLISECONDS] = None
     priority: Annotated[Any, _PRIORITY] = None
+    sequence_id: Annotated[Any, _SEQUENCE_ID] = None
+    sequence_start: Annotated[Any, _FLAG] = None
+    sequence_end: Annotated[Any, _FLAG] = None
     binary_data_output: bool = False
 
 
@@ -132,6 +140,8 @@ class Wanted(NamedTuple):
     """Of outputs that were asked for by name."""
     labels: Mapping[str, tuple[str, ...]] = {}
     """Names of classes by index, of outputs that have some."""
+    however_late: bool = False
+    """Whether the reply is to say what came though it was long in the making: the sequence has gone on."""
 
 
 class Parsed(NamedTuple):

@@ -96,7 +96,7 @@ class Interleaving(RuleBasedStateMachine):
         assert not [each for each, count in self.replies.items() if count > 1]
         assert not [each for each in self.gone if self.replies[each]]
         wakeup_ns = self.core.next_wakeup_ns()
-        assert (wakeup_ns is None) == (self.core.in_flight == 0)
+        assert (wakeup_ns is None) == (self.core.in_flight == len(self.core.sequences) == 0)
 
     def teardown(self) -> None:
         """Wait for longer than any request may: each has its reply then, or nobody who would get it."""

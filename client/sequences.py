@@ -1,0 +1,201 @@
+"""Sequences: requests for a model whose state the gateway keeps from one to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from datetime import timedelta
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from numpy.typing import ArrayLike
+
+from mainspring.client.errors import UnknownSequence
+from mainspring.client.result import InferResult
+
+if TYPE_CHECKING:
+    from mainspring.client.asynchronous import AsyncClient
+    from mainspring.client.client import Arguments, Client
+
+_ID_BITS = 63
+"""Of an id that is drawn: what every client and every type of a model's input can hold as a number."""
+
+
+class Place(NamedTuple):
+    """Where in which sequence a request is."""
+
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+
+
+NOWHERE = Place()
+
+
+class Places:
+    """What a sequence's requests say of their places, as they follow one another."""
+
+    def __init__(self, model: str, sequence_id: int | str | None, version: int | None) -> None:
+        if sequence_id is None:
+            sequence_id = secrets.randbits(_ID_BITS) or 1
+        if isinstance(sequence_id, bool) or not isinstance(sequence_id, int | str):
+            raise TypeError(
+                f"sequence_id is a {type(sequence_id).__name__}; pass a number from 1 on, or a text"
+            )
+        if not sequence_id:
+            raise ValueError(f"sequence_id is {sequence_id!r}, which stands for none; leave it out for one")
+        self.model, self.sequence_id, self.version = model, sequence_id, version
+        self.begun = False
+        """Whether there is a state that the next request goes on with."""
+
+    def next(self, *, last: bool) -> Place:
+        """Return the place of the next request."""
+        return Place(self.sequence_id, not self.begun, last)
+
+    def answered(self, place: Place) -> None:
+        """Note that a request has got its outputs."""
+        self.begun = not place.sequence_end
+
+    def failed(self, error: BaseException) -> None:
+        """Note that one has got none: the state is what it was, if there is one."""
+        if isinstance(error, UnknownSequence):
+            self.begun = False
+
+    def arguments(
+        self,
+        place: Place,
+        called_ns: int,
+        inputs: Mapping[str, ArrayLike],
+        slo_ms: float | None,
+        slo: str | timedelta | None,
+        outputs: Ordered[str] | None,
+        priority: int,
+    ) -> Arguments:
+        """Return the arguments of a request of the sequence."""
+        from mainspring.client.client import Arguments
+
+        given = (inputs, slo_ms, slo, outputs, self.version, priority, "")
+        return Arguments(called_ns, self.model, *given, place)
+
+
+class Sequence:
+    """A sequence of requests, as `Client.sequence` makes it.
+
+    ```python
+    with client.sequence("voice") as stream:
+        for chunk in microphone:
+            speech = stream.infer({"input": chunk}, slo="30ms")["output"]
+    ```
+
+    Its first request begins it, and ``last=True`` or the end of the ``with`` frees its state. Requests run in
+    the order of their calls, one at a time. One that fails leaves the state as it was: send it again, or go
+    on without it. After `UnknownSequence` (the gateway was restarted, or nothing was sent for too long) the
+    next request begins the sequence anew.
+    """
+
+    def __init__(self, client: Client, places: Places) -> None:
+        self._client, self._places = client, places
+        self._lock = threading.Lock()
+
+    @property
+    def sequence_id(self) -> int | str:
+        """What the gateway calls it."""
+        return self._places.sequence_id
+
+    def infer(
+        self,
+        inputs: Mapping[str, ArrayLike],
+        slo_ms: float | None = None,
+        outputs: Ordered[str] | None = None,
+        priority: int = 0,
+        *,
+        slo: str | timedelta | None = None,
+        last: bool = False,
+    ) -> InferResult:
+        """Run the model on these inputs and the state; arguments and errors as for `Client.infer`.
+
+        ``last``: the sequence ends with this request.
+        """
+        called_ns = monotonic_ns()
+        with self._lock:
+            place = self._places.next(last=last)
+            try:
+                result = self._client.run(
+                    self._places.arguments(place, called_ns, inputs, slo_ms, slo, outputs, priority)
+                )
+            except BaseException as error:
+                self._places.failed(error)
+                raise
+            self._places.answered(place)
+            return result
+
+    def close(self) -> None:
+        """Free the state at the gateway; a further request begins the sequence anew."""
+        with self._lock:
+            if self._places.begun:
+                self._places.begun = False
+                self._client.end_sequence(self._places)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncSequence:
+    """The same for asyncio, as `AsyncClient.sequence` makes it: ``async with``, and ``await`` of `infer`."""
+
+    def __init__(self, client: AsyncClient, places: Places) -> None:
+        self._client, self._places = client, places
+        self._lock = asyncio.Lock()
+
+    @property
+    def sequence_id(self) -> int | str:
+        """What the gateway calls it."""
+        return self._places.sequence_id
+
+    async def infer(
+        self,
+        inputs: Mapping[str, ArrayLike],
+        slo_ms: float | None = None,
+        outputs: Ordered[str] | None = None,
+        priority: int = 0,
+        *,
+        slo: str | timedelta | None = None,
+        last: bool = False,
+    ) -> InferResult:
+        """Run the model on these inputs and the state; see `Sequence.infer`."""
+        called_ns = monotonic_ns()
+        async with self._lock:
+            place = self._places.next(last=last)
+            try:
+                result = await self._client.run(
+                    self._places.arguments(place, called_ns, inputs, slo_ms, slo, outputs, priority)
+                )
+            except BaseException as error:
+                self._places.failed(error)
+                raise
+            self._places.answered(place)
+            return result
+
+    async def close(self) -> None:
+        """Free the state at the gateway; see `Sequence.close`."""
+        async with self._lock:
+            if self._places.begun:
+                self._places.begun = False
+                self._client.end_sequence(self._places)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
