@@ -47,13 +47,15 @@ from mainspring.compiler.compiled import (
     measure_values,
 )
 from mainspring.compiler.conversion.opening import Origin
+from mainspring.compiler.description import NOTHING, Described
 from mainspring.compiler.padding import padding
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
 from mainspring.compiler.tuning import Tuner
 from mainspring.compiler.verify import verify
-from mainspring.messages.model import Profile, bucket_name
+from mainspring.messages.model import Profile, Sequencing, bucket_name
+from mainspring.messages.sequences import check_sequencing
 
 _OLDEST_TENSOR_CORES = 80
 """The oldest architecture whose tensor cores have the instructions of both precisions."""
@@ -111,6 +113,7 @@ def compile_file(
     most: Mapping[str, int] | None = None,
     origin: Origin | None = None,
     pad: Mapping[str, float] | None = None,
+    described: Described = NOTHING,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
@@ -119,13 +122,15 @@ def compile_file(
     where the file fixes a batch that can't be opened or whose rows aren't proven independent.
     ``judge`` is `compile_model`'s; ``most`` are limits of open dimensions, by name; ``origin`` is what the
     ONNX file was converted from; ``pad`` are values with which inputs that have some may be padded, so that
-    requests of different sizes share executions.
+    requests of different sizes share executions; ``described`` is
+    what sequences of requests are, if they come in such.
     """
     check_name(name)
     check_target_names(target, judge)
     task = functools.partial(
         _compile_file,
         *(path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most, origin, pad),
+        described,
     )
     try:
         return task(whole=bool(whole), or_whole=whole is None)
@@ -150,6 +155,7 @@ def _compile_file(
     most: Mapping[str, int] | None,
     origin: Origin | None,
     pad: Mapping[str, float] | None,
+    described: Described,
     *,
     whole: bool,
     though_open: bool = False,
@@ -173,6 +179,7 @@ def _compile_file(
         most=dict(most or {}),
         trusted=file.trusted,
         pad=dict(pad or {}),
+        sequences=described.options,
     )
     return compile_model(
         model,
@@ -183,6 +190,7 @@ def _compile_file(
         target=target,
         judge=judge,
         or_whole=or_whole,
+        sequencing=described.sequencing,
     )
 
 
@@ -196,6 +204,7 @@ def compile_model(
     target: Target = DEFAULT_TARGET,
     judge: Judge | None = None,
     or_whole: bool = False,
+    sequencing: Sequencing | None = None,
 ) -> Compiled:
     """Compile a model into ``store``.
 
@@ -215,7 +224,7 @@ def compile_model(
     prepared = Prepared(model, batch_sizes[-1], whole=source.whole, most=source.most)
     independence = prepared.independence
     sizes = (1,) if source.whole or independence.mixes else batch_sizes
-    task = _Task(name, store, sizes, source, quick, target, independence)
+    task = _Task(name, store, sizes, source, quick, target, independence, sequencing)
     fixes = or_whole and prepared.fixed_rows > 1
     if fixes and independence.mixes:
         raise NoRows(_why_whole(prepared, independence.mixes))
@@ -287,6 +296,7 @@ class _Task(NamedTuple):
     quick: bool
     target: Target
     independence: Independence
+    sequencing: Sequencing | None = None
 
 
 class _Candidate(NamedTuple):
@@ -459,6 +469,11 @@ def _put(
         whole=task.source.whole,
         symbols=prepared.symbols,
         pad=chosen.pad,
+        sequencing=task.sequencing,
     )
+    try:
+        check_sequencing(manifest.spec())
+    except ValueError as error:
+        raise CompileError(str(error)) from None
     store.put_manifest(manifest)
     return manifest

@@ -10,7 +10,7 @@ import msgspec
 from mainspring.compiler.artifact.errors import AS_IT_IS
 from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, Manifest
 from mainspring.compiler.pipeline import Compiled
-from mainspring.messages.model import Profile
+from mainspring.messages.model import Profile, Sequencing
 
 _NS_PER_MS = 1e6
 _BYTES_PER_MB = 1e6
@@ -83,6 +83,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "unshared": manifest.unshared,
         "whole": manifest.whole,
         "pad": manifest.pad,
+        "sequencing": msgspec.to_builtins(manifest.sequencing),
         "whole_because": compiled.whole_because,
     }
 
@@ -120,6 +121,13 @@ def describe_sharing(compiled: Compiled) -> str:
         if why
         else ""
     )
+
+
+def describe_sequencing(sequencing: Sequencing) -> str:
+    """Say in one line what the gateway keeps for sequences of requests."""
+    states = [f"{each.output} is fed to {each.input} of the next" for each in sequencing.states]
+    controls = [f"{each.input} says {each.kind}" for each in sequencing.controls]
+    return f"requests come in sequences: {', '.join([*states, *controls]) or 'without a state'}"
 
 
 def describe_engines(compiled: Compiled) -> str:

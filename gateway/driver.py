@@ -271,9 +271,11 @@ class GatewayDriver:
         self.core.worker_lost(now_ns, worker)
 
     def _admin_reply(self, message: peers.AdminReply) -> None:
-        sequences = self.core.sequences
-        held = {"sequences": len(sequences), "sequence_bytes": sequences.bytes} if len(sequences) else {}
-        answered = self._admin.answered(message, {**self.all_counts(), **held})
+        counts, sequences = Counter(self.all_counts()), self.core.sequences
+        if len(sequences):
+            counts["sequences"] += len(sequences)
+            counts["sequence_bytes"] += sequences.bytes
+        answered = self._admin.answered(message, counts)
         if answered is None:
             self.counts["late_admin_replies"] += 1
         else:

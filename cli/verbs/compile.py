@@ -14,6 +14,7 @@ from mainspring.cli.options import DEFAULT_STORE, AsJson, ModelStore
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from mainspring.compiler.description import Described
     from mainspring.compiler.pipeline import Compiled
     from mainspring.repository.recipe import Recipe
 
@@ -91,6 +92,18 @@ PadOption = Annotated[
     ),
 ]
 
+StateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        help="A tensor that a sequence of requests carries, as in h=h_out: its input and its output.",
+    ),
+]
+DescriptionOption = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file with the tables [state.INPUT] and [sequence], beyond --state."),
+]
+
 
 def compile(
     model: Annotated[
@@ -113,6 +126,8 @@ def compile(
     tune_seconds: TuneOption = None,
     whole: WholeOption = False,
     trust: TrustOption = False,
+    state: StateOption = None,
+    description: DescriptionOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model, compare it with stock ONNX Runtime, profile it and store it."""
@@ -120,6 +135,7 @@ def compile(
 
     from rich.console import Console
 
+    from mainspring.compiler.description import described
     from mainspring.compiler.padding import parse_pads
     from mainspring.compiler.pipeline import parse_batch_sizes
     from mainspring.compiler.report import fields
@@ -132,15 +148,13 @@ def compile(
     limits, pads = parse_limits(most or []), parse_pads(pad or [])
     recipe = Recipe(sizes, shapes, whole or (False if asked else None), limits, pads)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
-    options = Options(engine, device, arch, precision, tune_seconds, instead)
+    asked_for = (engine, device, arch, precision, tune_seconds)
+    options = Options(*asked_for, instead, described(description, state or []))
     with console.status(f"compiling {model}"):
         compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
     if as_json:
-        print(json.dumps(fields(compiled) | {"notes": notes}, indent=2))
-    else:
-        _print(console, compiled)
-        for note in notes:
-            console.print(f"  {note}")
+        return print(json.dumps(fields(compiled) | {"notes": notes}, indent=2))
+    return _print(console, compiled, notes)
 
 
 class Options(NamedTuple):
@@ -153,6 +167,8 @@ class Options(NamedTuple):
     tune_seconds: float | None
     instead: str
     """How to go on where no GPU can be timed."""
+    sequences: Described
+    """What sequences of requests are, if they come in such."""
 
 
 def _compiled(
@@ -185,17 +201,11 @@ def _compiled(
         path, recipe = folder.file, _over(folder.recipe, recipe, asked=asked)
     with as_onnx(path, trust=trust) as converted:
         compiled = compile_file(
-            converted.path,
-            name,
-            store,
-            recipe.batch_sizes,
-            recipe.shapes,
-            target,
-            judge,
-            recipe.whole,
+            *(converted.path, name, store, recipe.batch_sizes, recipe.shapes, target, judge, recipe.whole),
             most={**converted.most, **recipe.most},
             origin=converted.origin,
             pad=recipe.pad,
+            described=options.sequences,
         )
     if folder is not None:
         try:
@@ -220,7 +230,7 @@ def _over(configured: Recipe, given: Recipe, *, asked: bool) -> Recipe:
     )
 
 
-def _print(console: Console, compiled: Compiled) -> None:
+def _print(console: Console, compiled: Compiled, notes: Sequence[str]) -> None:
     from mainspring.compiler import report
 
     console.print(report.describe_artifact(compiled))
@@ -228,10 +238,14 @@ def _print(console: Console, compiled: Compiled) -> None:
     console.print(f"  {report.describe_verification(compiled)}")
     if compiled.manifest.unshared or compiled.whole_because:
         console.print(f"  {report.describe_sharing(compiled)}")
+    if compiled.manifest.sequencing is not None:
+        console.print(f"  {report.describe_sequencing(compiled.manifest.sequencing)}")
     if compiled.engines:
         console.print(f"  {report.describe_engines(compiled)}")
     if compiled.repaired:
         console.print(f"  {report.describe_repairs(compiled)}")
+    for note in notes:
+        console.print(f"  {note}")
 
 
 def _without_gpu(

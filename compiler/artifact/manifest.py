@@ -20,6 +20,7 @@ from mainspring.messages.model import (
     ModelSpec,
     OpenDim,
     Profile,
+    Sequencing,
     Symbol,
     TensorSpec,
     shape_at,
@@ -179,6 +180,8 @@ class Source(msgspec.Struct, frozen=True):
     """Whether the file was read with the user's trust, because to read it can run code."""
     pad: dict[str, float] = {}
     """Values that inputs with open dimensions were said to be padded with, by name."""
+    sequences: str = ""
+    """The options of the command line that said which tensors are a state, each after a space."""
 
     @property
     def options(self) -> str:
@@ -191,6 +194,7 @@ class Source(msgspec.Struct, frozen=True):
         options += [f" --precision {self.precision}"] if self.precision != FP32 else []
         options += [" --whole"] if self.whole else []
         options += [" --trust"] if self.trusted else []
+        options += [self.sequences]
         return "".join(options)
 
     def copy_options(self, name: str) -> str:
@@ -261,6 +265,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Open dimensions besides the batch."""
     pad: dict[str, float] = {}
     """As `ModelSpec.pad`."""
+    sequencing: Sequencing | None = None
+    """As `ModelSpec.sequencing`."""
 
     @property
     def unshared(self) -> str:
@@ -297,6 +303,7 @@ class Manifest(msgspec.Struct, frozen=True):
             whole=self.whole,
             symbols=self.symbols,
             pad={} if unshared else self.pad,
+            sequencing=self.sequencing,
         )
 
     def problems(self) -> list[str]:

@@ -204,7 +204,7 @@ def _answer(request: Pending, frames: tuple[Frame, ...], timing: Timing) -> Answ
 
 
 def as_found(specs: list[TensorSpec], frames: list[Frame]) -> tuple[list[TensorSpec], list[Frame]]:
-    """Return outputs with the shapes that the run found, and their bytes without these; they must be right."""
+    """Return outputs with the shapes that the run found, and their bytes without these."""
     shapes = [
         _found(spec, frame)[0] if spec.varies else spec.shape
         for spec, frame in zip(specs, frames, strict=True)

@@ -115,7 +115,7 @@ class Sequences:
         if sequence is not None:
             sequence.epoch += 1
             if not sequence.line:
-                self._drop(sequence, why)
+                self._drop(why, sequence)
 
     def refusal(self, request: Pending) -> Refusal | None:
         """Return why a request that has just come can't be in line, if it can't."""
@@ -196,9 +196,7 @@ class Sequences:
             specs, taken = as_found(specs, taken)
         # Copies: a frame may be a part of a much larger buffer, which it would keep alive.
         copies = [bytes(frame) for frame in taken]  # type: ignore[call-overload]
-        sequence.kept = tuple(
-            [_Kept(spec.shape, copy) for spec, copy in zip(specs, copies, strict=True)]
-        )
+        sequence.kept = tuple([_Kept(spec.shape, copy) for spec, copy in zip(specs, copies, strict=True)])
         sequence.kept_epoch, sequence.rows, sequence.spec = epoch, accepted.rows, accepted.signature.spec
         if _turn(request).end:
             sequence.kept = None
@@ -217,7 +215,10 @@ class Sequences:
             self._arm(sequence, sequence.due_ns)
         else:
             ended = sequence.kept is None and _turn(request).end
-            self._drop(sequence, "sequences_ended" if ended else "sequences_dropped")
+            if ended:
+                self._drop("sequences_ended", sequence)
+            else:
+                self._drop("sequences_dropped", sequence)
         return None
 
     def told(self, request: Pending, reason: Reason, detail: str) -> str:
@@ -259,7 +260,7 @@ class Sequences:
         self._now_ns = max(self._now_ns, now_ns)
         while (due_ns := self.next_wakeup_ns()) is not None and due_ns <= now_ns:
             *_, sequence = heapq.heappop(self._timers)
-            self._drop(sequence, "sequences_idle")
+            self._drop("sequences_idle", sequence)
 
     def forget(self, model: str) -> None:
         """Drop the sequences of a model that is removed; those with requests are dropped after these."""
@@ -267,15 +268,15 @@ class Sequences:
             if sequence.line:
                 sequence.kept = None
             else:
-                self._drop(sequence, "sequences_dropped")
+                self._drop("sequences_dropped", sequence)
 
     def clear(self) -> None:
         """Forget all: no request has its turn any more."""
         self._of.clear()
         for sequence in list(self._by_key.values()):
-            self._drop(sequence, "sequences_dropped")
+            self._drop("sequences_dropped", sequence)
 
-    def _drop(self, sequence: _Sequence, why: str) -> None:
+    def _drop(self, why: str, sequence: _Sequence) -> None:
         del self._by_key[sequence.key]
         self.bytes -= sequence.reserved
         self.counts[why] += 1

@@ -9,12 +9,19 @@ import msgspec
 
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.metadata import PLATFORM, shown
-from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.model import ModelSpec, Sequencing, TensorSpec
 
 UNSHARED = "mainspring_unshared"
 """Parameter of a model's configuration: why each row of it runs alone."""
 SIZES = "mainspring_sizes."
 """Parameters of a model's configuration: which sizes an open dimension may have, by its name."""
+KINDS: Mapping[str, str] = {
+    "start": "CONTROL_SEQUENCE_START",
+    "end": "CONTROL_SEQUENCE_END",
+    "ready": "CONTROL_SEQUENCE_READY",
+    "id": "CONTROL_SEQUENCE_CORRID",
+}
+"""Triton's names of what a control says."""
 _MODEL: Mapping[str, Any] = {
     "platform": PLATFORM,
     "backend": PLATFORM,
@@ -71,6 +78,12 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
     if "dynamic_batching" in said or not spec.whole:
         sizes = {} if spec.whole else {"preferred_batch_size": list(spec.batch_sizes)}
         found["dynamic_batching"] = {**_BATCHING, **sizes, **said.get("dynamic_batching", {})}
+    if spec.sequencing is not None:
+        found["sequence_batching"] = {
+            **_sequence_batching(spec.sequencing),
+            **found.get("sequence_batching", {}),
+        }
+        found.pop("dynamic_batching", None)
     if spec.symbols:
         taken = {
             f"{SIZES}{symbol.name}": {"string_value": f"{symbol.least} to {symbol.limit}"}
@@ -81,6 +94,20 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
         found["max_batch_size"] = spec.max_rows
         found.get("dynamic_batching", {}).pop("preferred_batch_size", None)
         found["parameters"] = {**found["parameters"], UNSHARED: {"string_value": spec.unshared}}
+    return found
+
+
+def _sequence_batching(sequencing: Sequencing) -> dict[str, Any]:
+    """Return what sequences are, of a model whose repository does not say it in these words."""
+    found: dict[str, Any] = {
+        "state": [{"input_name": each.input, "output_name": each.output} for each in sequencing.states],
+        "control_input": [
+            {"name": each.input, "control": [{"kind": KINDS[each.kind]}]} for each in sequencing.controls
+        ],
+        "oldest": {},
+    }
+    if sequencing.idle_ns is not None:
+        found["max_sequence_idle_microseconds"] = sequencing.idle_ns // 1000
     return found
 
 
