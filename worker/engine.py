@@ -8,7 +8,7 @@ which ends the worker.
 from __future__ import annotations
 
 import time
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +104,37 @@ class Stages(Protocol):
 
     def make_spare(self, name: str) -> None:
         """PREPARE thread: do what `stage` lacked for this model, if it is still resident."""
+
+
+class Ran(NamedTuple):
+    """When a device computed a batch, on the clock of `time.monotonic_ns`."""
+
+    begin_ns: int
+    end_ns: int
+    device_ns: int
+    """Duration on the device alone."""
+
+
+class Given(Protocol):
+    """A batch that a device has been given: nobody can take it back."""
+
+    def wait(self) -> Ran:
+        """EXEC thread: wait for its end, which is that of the oldest batch; raise as `Engine.execute`."""
+
+
+@runtime_checkable
+class Queues(Protocol):
+    """An `Engine` whose device takes the next batch while it computes one, and goes on to it by itself."""
+
+    def takes_ahead(self, action: Infer) -> bool:
+        """Whether a batch of this resident model can be given to the device while that computes another."""
+
+    def give(self, action: Infer, io: Reservation) -> Given:
+        """Give the device a batch, behind the one that it may compute; what fails, `Given.wait` raises.
+
+        One thread at a time calls this. Two batches at most have been given and not waited for; the device
+        `takes_ahead` the second one.
+        """
 
 
 @runtime_checkable

@@ -18,9 +18,10 @@ from types import TracebackType
 
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
+from mainspring.worker.committing import Committing
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Stages, wait_until
+from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.realtime import Rights
 from mainspring.worker.staging import Ended, Staging
@@ -143,6 +144,7 @@ class Executors:
         """Until when each thread waits; -1 while it does not wait."""
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
         self._staging = Staging(core, engine, self._finish)
+        self._committing = Committing(core, engine)
         self._driving = _Driving(core, self._lock, self._staging.settle, self._look_ahead)
         self._sparing: set[str] = set()
         """Models for which PREPARE's thread is to make a spare."""
@@ -184,8 +186,9 @@ class Executors:
                 for result in self._core.expire(now_ns):
                     self._outbox.put(result, None)
                 self._look_ahead()
-                look_ns = self._staging.look_ns(now_ns)
-            wait_ns = min(wait_ns, EXPIRY_NS if look_ns is None else look_ns - now_ns)
+                looks_ns = self._staging.look_ns(now_ns), self._committing.look_ns(now_ns)
+            look_ns = min((each for each in looks_ns if each is not None), default=now_ns + EXPIRY_NS)
+            wait_ns = min(wait_ns, EXPIRY_NS, look_ns - now_ns)
         if not self._outbox.empty:
             wait_ns = 0
         self._looks_ns = now_ns + wait_ns
@@ -265,6 +268,8 @@ class Executors:
                 self._finish(executor, ended)
                 if executor is Executor.EXEC:
                     self._staging.clear()
+                    if (committed := self._committing.begin()) is not None:
+                        return committed
                 elif executor is Executor.LOAD:
                     # An INFER may wait for these weights; no other end makes anything ready.
                     self._look_ahead()
@@ -341,6 +346,8 @@ class Executors:
         """With the lock held: wake whom it concerns, and prepare the next INFER."""
         self._wake()
         self._staging.fill()
+        if not self._stopping:
+            self._committing.fill()
         while self._staging.lacking:
             name = self._staging.lacking.pop()
             assert isinstance(self._engine, Stages)
@@ -371,6 +378,7 @@ class Executors:
         if executor is Executor.EXEC:
             self._worked_ns = ended.end_ns
             self._staging.learn(ended)
+            self._committing.learn(ended)
         # Of what failed to open, or to be prepared again, nothing is left but what the engine has.
         failed = ended.status is Status.ENGINE_ERROR and isinstance(action, Open | Prepare)
         if failed and self._core.residency.closed(job.model.name) is not None:
@@ -412,6 +420,8 @@ class Executors:
     def _carry_out(self, job: Job) -> Ended:
         status = Status.OK
         try:
+            if isinstance(job.action, Infer) and self._committing.engine is not None:
+                return self._compute(self._committing.engine, job)
             if isinstance(job.action, Prepare) and isinstance(self._engine, OpensAlone):
                 status = self._fetch(self._engine, job)
                 device_ns = time.monotonic_ns() - job.begin_ns
@@ -427,6 +437,19 @@ class Executors:
         if self._watch is not None and not isinstance(job.action, Infer):
             self._watch.worked(job.model.name)
         return Ended(job, job.begin_ns, time.monotonic_ns(), device_ns, status)
+
+    def _compute(self, engine: Queues, job: Job) -> Ended:
+        """EXEC: have the device compute a batch, unless it has gone on to it, and give it the next one.
+
+        What the device was given while it computed another begins when the device says so, other batches when
+        the core had them begin: what the host does for them before is a part of them.
+        """
+        given, committed = self._committing.give(engine, job)
+        with self._driving:
+            pass
+        self._outbox.ring()
+        ran = given.wait()
+        return Ended(job, ran.begin_ns if committed else job.begin_ns, ran.end_ns, ran.device_ns)
 
     def _fetch(self, engine: OpensAlone, job: Job) -> Status:
         """Prepare a model as far as it goes beside EXEC; return how that ends."""

@@ -165,14 +165,14 @@ class Staging:
         if isinstance(action, Infer) and self._engine is not None:
             if len(self._usual_ns) >= REMEMBERED:
                 self._usual_ns.clear()
-            self._usual_ns[_kind(action)] = ended.end_ns - ended.begin_ns
+            self._usual_ns[kind_of_run(action)] = ended.end_ns - ended.begin_ns
 
     def look_ns(self, now_ns: int) -> int | None:
         """When the network thread should look whether EXEC has gone on to what is laid out; None if never."""
         running = self._core.running(Executor.EXEC)
         if not self._next or running is None or not isinstance(running.action, Infer):
             return None
-        usual_ns = self._usual_ns.get(_kind(running.action), LOOKED_FOR_NS)
+        usual_ns = self._usual_ns.get(kind_of_run(running.action), LOOKED_FOR_NS)
         if usual_ns >= LOOKED_FOR_NS:
             return None
         return max(running.begin_ns + usual_ns + LATE_NS, now_ns + AGAIN_NS)
@@ -196,6 +196,6 @@ class Staging:
             return None
 
 
-def _kind(action: Infer) -> tuple[str, int, tuple[int, ...]]:
+def kind_of_run(action: Infer) -> tuple[str, int, tuple[int, ...]]:
     """Return what INFERs of about the same duration have in common."""
     return action.model, action.batch_size, action.sizes

@@ -19,7 +19,8 @@ How to drive it::
 * While EXEC runs an Infer, ``stage`` may take the next one out of the queue, so that the driver can prepare
   it. It has not begun: after ``finish`` either ``begin_staged`` follows, inside its window, or ``begin``, for
   which it is back in the queue. ``unstage`` puts it back earlier: before ``stop`` and ``abandon``, when its
-  latest instant has passed, and when it is ``outranked``.
+  latest instant has passed, and when it is ``outranked``. After ``commit`` it can't be put back: a device was
+  given it. It goes on as a running job does, and ``begin_staged`` has to follow ``finish``.
 * Executors: ``EXEC`` runs Infer and Open, ``LOAD`` runs Load, ``PREPARE`` runs Prepare; each one job at a
   time. Unload and Release are bookkeeping and take effect in ``submit``.
 * An Infer begins once it heads its queue (order: ``(earliest_ns, action_id)``), its model is resident and
@@ -57,7 +58,10 @@ class WorkerCore:
         self._running: dict[Executor, Job] = {}
         self._staged: Pending | None = None
         """The Infer that EXEC runs next; it is in no queue."""
-        self._abandoned: set[Executor] = set()
+        self._committed = False
+        """Whether the staged Infer can't be put back."""
+        self._abandoned: set[tuple[Executor, int]] = set()
+        """Jobs that end without a result, by their action's id."""
         self._unsent: dict[int, Slot] = {}
         self._submitted = RecentIds()
         self._stopping = False
@@ -173,8 +177,8 @@ class WorkerCore:
         if job is None or job.action.action_id != action_id:
             raise ValueError(f"executor {executor} does not run action {action_id}; it runs {job}")
         del self._running[executor]
-        abandoned = executor in self._abandoned
-        self._abandoned.discard(executor)
+        abandoned = (executor, action_id) in self._abandoned
+        self._abandoned.discard((executor, action_id))
         self._settle(job, status, abandoned)
         if abandoned:
             return None
@@ -209,14 +213,36 @@ class WorkerCore:
         return self._job(pending, 0)
 
     def unstage(self) -> None:
-        """Put the staged Infer, if there is one, back into its queue."""
+        """Put the staged Infer back into its queue, if there is one that is not committed."""
+        if self._committed:
+            return
         pending, self._staged = self._staged, None
         if pending is not None:
             self._push(pending)
 
-    def begin_staged(self, begin_ns: int) -> None:
+    def stage_ns(self) -> int | None:
+        """From when on `stage` would take the next Infer; None if time alone does not have it do so."""
+        running, head = self._running.get(Executor.EXEC), self._queues[Executor.EXEC].head()
+        if self._staged is not None or head is None:
+            return None
+        if running is None or not isinstance(running.action, Infer):
+            return None
+        pending = self._pending[head[1]]
+        return head[0] if isinstance(pending.action, Infer) and self._ready(pending) else None
+
+    def commit(self) -> None:
+        """Note that the device was given the staged Infer, and will begin it behind what runs.
+
+        Raises `ValueError` if none is staged.
+        """
+        if self._staged is None:
+            raise ValueError("there is no staged Infer to commit")
+        self._committed = True
+
+    def begin_staged(self, begin_ns: int) -> Job:
         """Note that EXEC, which runs nothing, has begun the staged Infer at an instant inside its window.
 
+        One that is committed may have begun after its window: nobody could hold it back.
         Raises `ValueError` if none is staged, if EXEC runs a job, or outside the window.
         """
         pending = self._staged
@@ -224,17 +250,24 @@ class WorkerCore:
             raise ValueError(f"EXEC can't begin {pending}: it runs {self._running.get(Executor.EXEC)}")
         action = pending.action
         assert isinstance(action, Infer), f"{action} is staged"
-        if not action.earliest_ns <= begin_ns <= action.latest_ns:
+        late = begin_ns > action.latest_ns and not self._committed
+        if begin_ns < action.earliest_ns or late:
             raise ValueError(f"{begin_ns} is outside the window of {action}")
         # In this order, so that no other thread ever reads `quiet` between the two.
-        self._start(pending, begin_ns)
-        self._staged = None
+        job = self._start(pending, begin_ns)
+        self._staged, self._committed = None, False
+        return job
 
     @property
     def staged(self) -> Infer | None:
-        """The staged Infer."""
-        action = None if self._staged is None else self._staged.action
+        """The staged Infer, unless it is committed."""
+        action = None if self._staged is None or self._committed else self._staged.action
         return action if isinstance(action, Infer) else None
+
+    @property
+    def committed(self) -> bool:
+        """Whether an Infer is committed that has not begun."""
+        return self._committed
 
     @property
     def outranked(self) -> bool:
@@ -247,7 +280,7 @@ class WorkerCore:
     # --- the end ---
 
     def stop(self, now_ns: int) -> list[Result]:
-        """Reject all queued actions, and from now on all submitted ones; running jobs go on."""
+        """Reject all queued actions, and from now on all submitted ones; running and committed jobs go on."""
         self._stopping = True
         waiting = [action_id for queue in self._queues.values() for action_id in queue.clear()]
         return [self._drop(self._pending[action_id], now_ns, STOPPING) for action_id in waiting]
@@ -258,15 +291,18 @@ class WorkerCore:
         """Forget all queued actions, without results; return their ids.
 
         For a worker whose controller has lost it: the controller already counts these actions as failed.
-        Running jobs can't be stopped: their `finish` will return None. Say hello again only once `quiet` (a
-        running EXEC or LOAD has ended), so that the hello names what the pages hold. A running PREPARE need
-        not be awaited: its model will not count as prepared, because the hello does not name it and the next
-        controller may serve another artifact of that name. `forget_closed` has to follow.
+        Running jobs, and a committed one, can't be stopped: their `finish` will return None. Say hello again
+        only once `quiet` (a running EXEC or LOAD has ended), so that the hello names what the pages hold. A
+        running PREPARE need not be awaited: its model will not count as prepared, because the hello does not
+        name it and the next controller may serve another artifact of that name. `forget_closed` has to
+        follow.
         """
         forgotten = [action_id for queue in self._queues.values() for action_id in queue.clear()]
         for action_id in forgotten:
             self._forget(self._pending[action_id])
-        self._abandoned.update(self._running)
+        self._abandoned.update((executor, job.action.action_id) for executor, job in self._running.items())
+        if self._committed and self._staged is not None:
+            self._abandoned.add((Executor.EXEC, self._staged.action.action_id))
         self._submitted = RecentIds()
         return forgotten
 
@@ -310,6 +346,7 @@ class WorkerCore:
         self.io.validate()
         queued = sum(len(queue) for queue in self._queues.values())
         queued += self._staged is not None
+        assert self._staged is not None or not self._committed, "an Infer is committed that is not staged"
         assert queued == len(self._pending), f"{queued} actions queued, {len(self._pending)} pending"
         infer, load = self._running.get(Executor.EXEC), self._running.get(Executor.LOAD)
         if infer is not None and isinstance(infer.action, Open):

@@ -148,7 +148,9 @@ class FakeDriver:
         """See `Driver`."""
         self._note("synchronize")
         with self._lock:
-            work = self._last[event]
+            work = self._last.get(event)
+            if work is None:
+                return  # An event that nobody has recorded has happened.
             while work.end_ns < 0:
                 self._step()
             self.now_ns = max(self.now_ns, work.end_ns)

@@ -35,6 +35,7 @@ class Worker(RuleBasedStateMachine):
         self.inputs: set[tuple[int, int]] = set()
         self.unsent: list[Slot] = []
         self.staged: Job | None = None
+        self.committed = False
 
     def submit(self, action: Action) -> None:
         self.waiting[action.action_id] = action
@@ -164,7 +165,26 @@ class Worker(RuleBasedStateMachine):
     @rule()
     def unstage(self) -> None:
         self.core.unstage()
-        self.staged = None
+        self.staged = self.staged if self.committed else None
+
+    @precondition(lambda self: self.staged is not None)
+    @rule()
+    def commit(self) -> None:
+        """The device is given the staged Infer: nothing takes it back."""
+        self.core.commit()
+        self.committed = True
+
+    def go_on(self) -> None:
+        """The device has begun what is committed, be it too late, and whatever came first meanwhile."""
+        job = self.staged
+        assert job is not None
+        assert not self.core.quiet
+        begun = self.core.begin_staged(self.now_ns)
+        assert begun == msgspec.structs.replace(job, begin_ns=self.now_ns)
+        assert self.core.running(Executor.EXEC) is begun
+        assert begun.model.name in [each.model for each in self.core.residency.resident()]
+        self.jobs[Executor.EXEC] = begun
+        self.staged, self.committed = None, False
 
     @rule()
     def refuse_late(self) -> None:
@@ -174,7 +194,7 @@ class Worker(RuleBasedStateMachine):
             self.unstage()
         self.settle(self.core.expire(self.now_ns))
 
-    @precondition(lambda self: self.staged is not None)
+    @precondition(lambda self: self.staged is not None and not self.committed)
     @rule(succeeded=st.booleans())
     def turn(self, succeeded: bool) -> None:
         """EXEC goes on to the staged Infer, unless that is too late or no longer the first."""
@@ -239,6 +259,8 @@ class Worker(RuleBasedStateMachine):
             del self.waiting[action_id]
         else:
             assert result is None, "an abandoned action has a result"
+        if executor is Executor.EXEC and self.committed:
+            self.go_on()
 
     @precondition(lambda self: self.unsent)
     @rule()
@@ -250,19 +272,24 @@ class Worker(RuleBasedStateMachine):
         self.unstage()
         forgotten = self.core.abandon()
         running = [job.action.action_id for job in self.jobs.values()]
+        if self.committed and self.staged is not None:
+            running.append(self.staged.action.action_id)
         assert sorted(self.waiting) == sorted(forgotten + [key for key in running if key in self.waiting])
         self.waiting.clear()
 
     @invariant()
     def holds(self) -> None:
         self.core.validate()
-        assert self.core.staged is (None if self.staged is None else self.staged.action)
+        assert self.core.committed is self.committed
+        staged = None if self.staged is None or self.committed else self.staged.action
+        assert self.core.staged is staged
 
     def teardown(self) -> None:
         """Whatever happened, each action that was not abandoned ends, and nothing is left over."""
         self.unstage()
         for executor in Executor:
-            self.finish(executor, True)
+            while executor in self.jobs:
+                self.finish(executor, True)
         self.now_ns += 10_000
         for executor in Executor:
             while self.begin(executor):

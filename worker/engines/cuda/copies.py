@@ -55,6 +55,11 @@ class IoCopies:
         self._came: dict[int, int] = {}
         self._failed: Exception | None = None
 
+    @property
+    def failed(self) -> bool:
+        """Whether an input could not be copied, which the next EXEC raises."""
+        return self._failed is not None
+
     def send(self, io: Reservation, start: int, size: int) -> None:
         """Begin to copy ``size`` bytes, ``start`` bytes into the slot; a failure is EXEC's to raise."""
         try:

@@ -33,7 +33,8 @@ from mainspring.worker.engines.cuda.host_weights import HostWeights, reserve_for
 from mainspring.worker.engines.cuda.memory import SESSION_BYTES, DeviceMemory, Wanted, pinned
 from mainspring.worker.engines.cuda.monitor import GpuMonitor, StateReader
 from mainspring.worker.engines.cuda.opening import AUTO, Open, Opener, count_sessions, program_key
-from mainspring.worker.engines.cuda.programs import Bound, Program, Times
+from mainspring.worker.engines.cuda.programs import Bound, Program
+from mainspring.worker.engines.cuda.runs import Run, Runs
 
 LOG = logging.getLogger(__name__)
 
@@ -90,12 +91,9 @@ class CudaEngine:
         self.transfers = IoCopies(driver, self._io_address, self._memory.io)
         self._loader = Loader(driver, self._memory, config.load_chunk_bytes)
         self._exec = driver.stream(urgent=True)
-        self._times = Times(driver.event(timed=True), driver.event(timed=True))
-        self._ended = driver.event()
-        self._alone = threading.Lock()
-        """Held while a thread launches kernels: they share the workspace."""
+        self._runs = Runs(driver, self.transfers, self._exec, self._explain)
         self._opener = Opener(
-            driver, self._memory, self._store, config.engine, self._exec, self._times, self._run_alone
+            driver, self._memory, self._store, config.engine, self._exec, self._runs.kernels, self._run_alone
         )
         self._weights = HostWeights(
             driver, self._store.root, config.host_weights_bytes or reserve_for(self._store), folder
@@ -178,22 +176,19 @@ class CudaEngine:
         """Forget where the model's weights are."""
         self._bound.pop(name, None)
 
-    def execute(self, action: Infer, io: Reservation) -> int:
-        """Launch the batch behind its inputs, begin copying its outputs back, and wait for its end."""
-        driver, stream = self._driver, self._exec
+    def takes_ahead(self, action: Infer) -> bool:
+        """See `mainspring.worker.engine.Queues`."""
+        bound = self._bound.get(action.model)
+        return bound is not None and bound.at_once and not self.transfers.failed
+
+    def give(self, action: Infer, io: Reservation) -> Run:
+        """Launch the batch behind its inputs, and begin copying its outputs back behind it."""
         self._used_ns = time.monotonic_ns()
-        try:
-            driver.attach()
-            bound = self._bound[action.model]
-            with self._alone:
-                self.transfers.await_inputs(io, stream)
-                bound.launch(action.batch_size, self.transfers.address(io), io.layout, stream)
-                driver.record(self._ended, stream)
-                self.transfers.begin_outputs(io, self._ended)
-                driver.synchronize(self._ended)
-            return driver.elapsed_ns(*self._times)
-        except Exception as error:
-            raise self._explain(error) from error
+        return self._runs.give(lambda: self._bound[action.model], action, io)
+
+    def execute(self, action: Infer, io: Reservation) -> int:
+        """Give the device the batch, and wait for its end."""
+        return self.give(action, io).wait().device_ns
 
     def close(self) -> None:
         """Release everything, as far as the device still accepts it."""
@@ -205,7 +200,8 @@ class CudaEngine:
             self._weights.close()
             return
         held = (*self._prepared, *self._fetched)
-        steps: list[Callable[[], None]] = [partial(self.release, name) for name in held]
+        steps: list[Callable[[], None]] = [self._runs.drain]
+        steps += [partial(self.release, name) for name in held]
         steps += [program.close for key, program in self._programs.items() if key in self._stored]
         steps += [self._weights.close, self._memory.close]
         steps += [lambda: self._driver.free_host(self._io_address), self._driver.close]
@@ -217,13 +213,9 @@ class CudaEngine:
 
     def heartbeat(self) -> None:
         """See `mainspring.worker.engine.Awakened`: a few bytes of the workspace are cleared."""
-        driver, stream = self._driver, self._exec
         try:
-            driver.attach()
-            with self._alone:
-                driver.clear(self._memory.workspace, HEARTBEAT_BYTES, stream)
-                driver.record(self._ended, stream)
-                driver.synchronize(self._ended)
+            self._driver.attach()
+            self._runs.beat(self._memory.workspace, HEARTBEAT_BYTES)
         except Exception as error:
             raise self._explain(error) from error
 
@@ -240,7 +232,7 @@ class CudaEngine:
 
         While it works, its work tells, and the question could hold it up.
         """
-        if time.monotonic_ns() - self._used_ns < IDLE_NS or self._alone.locked():
+        if time.monotonic_ns() - self._used_ns < IDLE_NS or self._runs.busy:
             return
         self._attach()
         try:
@@ -320,7 +312,7 @@ class CudaEngine:
             raise self._driver.explain(error) from error
 
     def _run_alone(self, function: Callable[[], None]) -> None:
-        with self._alone:
+        with self._runs.alone:
             function()
 
     def _explain(self, error: Exception) -> Exception:

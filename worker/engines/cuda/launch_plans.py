@@ -215,6 +215,7 @@ class LaunchPlanBound:
     """A program with one model's weights."""
 
     def __init__(self, program: LaunchPlanProgram, table: AddressTable) -> None:
+        self.at_once = not program.refused
         self.program = program
         self._table = table
 

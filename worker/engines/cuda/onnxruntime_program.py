@@ -161,7 +161,14 @@ class _BoundSize:
 
 
 class OnnxRuntimeBound:
-    """A graph with one model's weights."""
+    """A graph with one model's weights.
+
+    Its batches are not given ahead: a run goes through the whole graph on the host, which may take as long as
+    the kernels do, and waits for the device where a node has to be on the host. Whoever gives a batch ahead
+    holds the worker's lock, which EXEC needs when the batch before has ended.
+    """
+
+    at_once = False
 
     def __init__(
         self,

@@ -18,6 +18,9 @@ class Times(NamedTuple):
 class Bound(Protocol):
     """A program with one model's weights at their places."""
 
+    at_once: bool
+    """Whether `launch` takes some calls that never wait for the device, and nothing else."""
+
     def steps(self) -> Iterator[None]:
         """Bind the weights, as far as that takes time; each step takes less than a chunk's copy."""
 

@@ -142,7 +142,7 @@ def test_exec_is_one_graph_launch_behind_its_addresses(bench: Bench) -> None:
     bench.driver.calls.clear()
     bench.engine.execute(infer(1, model="a"), bench.place(1))
     assert bench.driver.calls == [
-        *("wait", "launch", "launch_graph", "record"),
+        *("wait", "record", "launch", "launch_graph", "record"),
         *("wait", "copy", "record", "synchronize"),
     ]
     assert not bench.driver.find("copy ON_DEVICE")
@@ -378,7 +378,7 @@ def test_a_device_that_works_is_not_asked(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("mainspring.worker.engines.cuda.engine.IDLE_NS", 3600 * 10**9)
     bench.engine._probe()
     monkeypatch.setattr("mainspring.worker.engines.cuda.engine.IDLE_NS", 0)
-    with bench.engine._alone:
+    with bench.engine._runs.alone:
         bench.engine._probe()
     assert len(bench.driver.calls) == before
     bench.engine._probe()

@@ -24,7 +24,7 @@ from mainspring.compiler.artifact.nvrtc import NvrtcMissing, header_folders
 from mainspring.compiler.artifact.store import Store
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.io_memory import slot_layout
-from mainspring.worker.core.jobs import Reservation, Slot
+from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda import driver as drivers
 from mainspring.worker.engines.cuda import libcuda_driver
@@ -32,6 +32,7 @@ from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
 from mainspring.worker.engines.cuda.engine import CudaEngine
 from mainspring.worker.engines.cuda.libcuda_driver import CONSTANTS, SIGNATURES, LibcudaDriver, count_devices
+from mainspring.worker.engines.cuda.runs import Run
 from tests.worker.engines.cuda import fake_libcuda, tiny_store
 from tests.worker.engines.cuda import tiny_plans as tiny
 from tests.worker.engines.cuda.fake_libcuda import IMAGE, FakeLibcuda
@@ -381,16 +382,33 @@ def test_a_driver_that_lacks_a_function_is_too_old(tmp_path: Path) -> None:
 # --- the worker on it ---
 
 
-def test_a_worker_serves_launch_plans_with_the_driver_alone(cuda: FakeLibcuda, tmp_path: Path) -> None:
-    """LOAD to pages that differ, INFER at each batch size, and everything given back at the end."""
+def _worker(cuda: FakeLibcuda, folder: Path) -> tuple[CudaEngine, Store]:
     for name, kernel in tiny.KERNELS.items():
         cuda.add_kernel(name, kernel)
-    store: Store = tiny_store.tiny_store(tmp_path / "store")
+    store: Store = tiny_store.tiny_store(folder / "store")
     config = WorkerConfig(
         name="w", engine="tvm", device="cuda:0", store=str(store.root), pages=8,
         io_bytes=MIB, workspace_bytes=MIB, reserve_bytes=0,
     )  # fmt: skip
-    engine = CudaEngine(config, drivers.open_driver(0), tmp_path / "agreed")
+    return CudaEngine(config, drivers.open_driver(0), folder / "agreed"), store
+
+
+def _send(engine: CudaEngine, io: Reservation, x: tiny.Floats) -> None:
+    start = io.slot.offset + io.layout.inputs[0]
+    engine.io[start : start + x.nbytes] = x.reshape(-1).view(np.uint8)
+    engine.transfers.send(io, io.layout.inputs[0], x.nbytes)
+
+
+def _check(engine: CudaEngine, io: Reservation, x: tiny.Floats, name: str) -> None:
+    assert engine.transfers.receive(io) == ""
+    start = io.slot.offset + io.layout.outputs[0]
+    found = engine.io[start : start + x.nbytes].view(np.float32).reshape(x.shape)
+    np.testing.assert_allclose(found, tiny.expected(tiny.weights_file(ord(name)), x), rtol=1e-6)
+
+
+def test_a_worker_serves_launch_plans_with_the_driver_alone(cuda: FakeLibcuda, tmp_path: Path) -> None:
+    """LOAD to pages that differ, INFER at each batch size, and everything given back at the end."""
+    engine, store = _worker(cuda, tmp_path)
     for number, (name, pages) in enumerate((("a", (0, 1)), ("b", (6, 3)), ("a", (5, 2)))):
         spec = store.manifest(name).spec()
         engine.prepare(spec)
@@ -399,14 +417,42 @@ def test_a_worker_serves_launch_plans_with_the_driver_alone(cuda: FakeLibcuda, t
             layout = slot_layout(spec, rows)
             io = Reservation(Slot(4096 * number, layout.size), layout)
             x = np.random.default_rng(rows).standard_normal((rows, tiny.WIDTH), np.float32)
-            start = io.slot.offset + layout.inputs[0]
-            engine.io[start : start + x.nbytes] = x.reshape(-1).view(np.uint8)
-            engine.transfers.send(io, layout.inputs[0], x.nbytes)
+            _send(engine, io, x)
             assert engine.execute(infer(1, tuple(range(rows)), model=name), io) > 0
-            assert engine.transfers.receive(io) == ""
-            start = io.slot.offset + layout.outputs[0]
-            found = engine.io[start : start + x.nbytes].view(np.float32).reshape(x.shape)
-            np.testing.assert_allclose(found, tiny.expected(tiny.weights_file(ord(name)), x), rtol=1e-6)
+            _check(engine, io, x, name)
+        engine.unload(name)
+        engine.release(name)
+    engine.close()
+    assert not cuda.alive()
+
+
+def test_the_library_has_two_batches_at_once(cuda: FakeLibcuda, tmp_path: Path) -> None:
+    """Of two models and two sizes in turn: each pair has its own addresses, events and outputs."""
+    engine, store = _worker(cuda, tmp_path)
+    layouts: dict[int, SlotLayout] = {}
+    for name, pages in (("a", (0, 1)), ("b", (6, 3))):
+        spec = store.manifest(name).spec()
+        layouts |= {rows: slot_layout(spec, rows) for rows in tiny.SIZES}
+        engine.prepare(spec)
+        engine.load(load(1, pages, name))
+    given: list[tuple[Run, Reservation, tiny.Floats, str]] = []
+    ended_ns = 0
+    for number in range(13):
+        if number < 12:
+            name, rows = "aab"[number % 3], 1 + number % 4 // 2
+            io = Reservation(Slot(4096 * (number % 3), layouts[rows].size), layouts[rows])
+            x = np.random.default_rng(number).standard_normal((rows, tiny.WIDTH), np.float32)
+            _send(engine, io, x)
+            run = engine.give(infer(1, tuple(range(rows)), model=name), io)
+            given.append((run, io, x, name))
+        if number:
+            run, io, x, name = given.pop(0)
+            ran = run.wait()
+            assert ended_ns <= ran.begin_ns <= ran.end_ns
+            assert ran.device_ns > 0
+            ended_ns = ran.end_ns
+            _check(engine, io, x, name)
+    for name in "ab":
         engine.unload(name)
         engine.release(name)
     engine.close()
