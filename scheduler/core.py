@@ -36,7 +36,7 @@ from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
-from mainspring.scheduler.load_queue import MissedModels, Pins
+from mainspring.scheduler.load_queue import Copies, MissedModels, Pins
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.openings import Openings
 from mainspring.scheduler.operating import Operating
@@ -73,7 +73,8 @@ class Scheduler:
         self._missed = MissedModels(state, self._policy)
         self._retry_ns = 0
         self._pins = Pins(state)
-        openings = Openings(state, self._backlog)
+        self._copies = Copies(state, self._policy)
+        openings = Openings(state, self._backlog, self._copies)
         self._residency = Residency(state, self._policy, self._missed, self._pins, openings)
         self._lifecycle = RequestLifecycle(state, self._policy, self._residency, self._backlog, self._missed)
         self._stalls = Stalls(state, self._policy, self._missed)
@@ -217,9 +218,11 @@ class Scheduler:
             if loaded == LOADS_PER_CALL:
                 self._state.alarms.set(now_ns, _RETRY)
                 return
+        while self._copies and (plan := self._copies.next_load(now_ns)) is not None:
+            self._residency.load(now_ns, plan)
         while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
-        if (self._missed or self._pins) and now_ns >= self._retry_ns:
+        if (self._missed or self._pins or self._copies) and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
             self._state.alarms.set(self._retry_ns, _RETRY)
 

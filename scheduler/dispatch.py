@@ -58,14 +58,16 @@ class Dispatcher:
             if available_ns > now_ns + ahead_ns and len(timeline):
                 self._look_again(now_ns, worker, available_ns - ahead_ns)
                 return
-            if self._residency.open_next(now_ns, worker, available_ns, idle=False):
+            if self._opens(now_ns, worker, available_ns, idle=False):
                 continue
             batch = self._policy.next_batch(now_ns, worker, available_ns)
+            if batch is not None and self._policy.refuses:
+                batch = self._openings.first_of(now_ns, worker, available_ns, batch)
             if batch is None and available_ns <= soonest_ns and now_ns >= worker.held_until_ns:
                 # A policy that refuses nothing has promised nothing to what waits.
                 if self._policy.refuses:
                     batch = self._openings.next_batch(now_ns, worker, available_ns)
-                if batch is None and self._residency.open_next(now_ns, worker, available_ns, idle=True):
+                if batch is None and self._opens(now_ns, worker, available_ns, idle=True):
                     continue
                 batch = batch or self._backlog.next_batch(now_ns, worker)
             if batch is None:
@@ -81,6 +83,15 @@ class Dispatcher:
                 if state.suspects:
                     batch = isolated(batch)
             self._send(now_ns, worker, batch)
+
+    def _opens(self, now_ns: int, worker: Worker, available_ns: int, *, idle: bool) -> bool:
+        """Send the OPEN that is due next, if one is; what can't wait for its end is for other workers."""
+        action = self._residency.open_next(now_ns, worker, available_ns, idle=idle)
+        if action is None:
+            return False
+        if not self._openings.can_wait(now_ns, action.predicted_duration_ns):
+            self._stalls.opens(now_ns, worker)
+        return True
 
     def _look_again(self, now_ns: int, worker: Worker, when_ns: int) -> None:
         """Have EXEC filled at an instant; if an overdue action moves that on with the time, its result will

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from mainspring.cluster.membership import PINNED_SHARE
-from mainspring.cluster.placements import Model
+from mainspring.cluster.placements import Model, Placement
 from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.placing import LoadPlan, plan_load, plan_on_freest
 from mainspring.scheduler.policies.base import Policy
@@ -164,10 +164,7 @@ class MissedModels(ModelQueue):
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the idle worker with the most free pages that can take a model."""
-        room = self._state.load_room
-        able = [p for p in model.placements.values() if p.loadable and p.worker.name in room]
-        idle = [p for p in able if not len(p.worker.load)]
-        for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
+        for placement in _idle(self._state, model):
             asked = model.name in self._operators
             plan = self._policy.plan_idle_load(now_ns, placement)
             if plan is None and asked:
@@ -176,3 +173,42 @@ class MissedModels(ModelQueue):
                 plan.reason = LoadReason.OPERATOR if asked else LoadReason.MISSED
                 return plan
         return None
+
+
+class Copies(ModelQueue):
+    """Models that only one worker holds, which is to open an executable, and that requests come for.
+
+    An idle LOAD executor loads each on another worker, so that its requests need not wait for the OPEN.
+    """
+
+    def __init__(self, state: SchedulerState, policy: Policy) -> None:
+        super().__init__(state)
+        self._policy = policy
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return such a model to load on an idle LOAD executor, over victims that the policy spares."""
+        if not self._queued or not self._state.may_load_idly:
+            return None
+        plan = self.first_plan(now_ns)
+        if plan is not None:
+            plan.idle = True
+            plan.reason = LoadReason.REPLICATION
+        return plan
+
+    def _needs(self, model: Model) -> bool:
+        return len(model.usable) == 1
+
+    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
+        for placement in _idle(self._state, model):
+            plan = self._policy.plan_idle_load(now_ns, placement)
+            if plan is not None:
+                return plan
+        return None
+
+
+def _idle(state: SchedulerState, model: Model) -> list[Placement]:
+    """Return where a model could be loaded at once and LOAD has nothing to do, the freest worker first."""
+    room = state.load_room
+    able = [p for p in model.placements.values() if p.loadable and p.worker.name in room]
+    idle = [p for p in able if not len(p.worker.load)]
+    return sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number))

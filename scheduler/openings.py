@@ -7,9 +7,11 @@ it, on an EXEC executor that is idle. After `SchedulerConfig.open_patience_ms` a
 requests may come that have to be refused, and after `SchedulerConfig.open_within_ms` it is sent whatever it
 costs. Few workers that hold models open at a time, so that the others serve.
 
-A gap is found, and requests are accepted meanwhile, by what any worker that holds a model could run. A policy
-may want one certain worker to run it, which now opens, or may want to run it later. So EXEC executors that
-their policy leaves idle run batches of models that a worker holds which opens.
+A gap is found, and requests are accepted meanwhile, by what any worker could run. What only the worker that
+opens holds is therefore loaded elsewhere before (`Copies`), and while it opens LOADs are chosen as if it held
+nothing (`Stalls.opens`): both where requests like those of the last second can't wait for the OPEN. A policy
+may want one certain worker to run them, which now opens, or may want to run them later. So EXEC executors
+run batches of models that a worker holds which opens, where their policy leaves them idle or can wait.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import Final
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.messages.actions import Open, Result
 from mainspring.messages.codes import Status
-from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.best_effort import WATCHED_NS, BestEffort
+from mainspring.scheduler.load_queue import Copies
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
 from mainspring.scheduler.policies.ready_queue import ready_by_ns
@@ -36,13 +39,19 @@ _PREPARED: Final = State.PREPARED
 class _Waiting:
     """The models of one worker that wait for an OPEN."""
 
-    __slots__ = ("models", "rest_until_ns", "retry_ns")
+    __slots__ = ("copies_at_ns", "copying", "copying_until_ns", "models", "rest_until_ns", "retry_ns")
 
     def __init__(self) -> None:
         self.models: OrderedDict[str, int] = OrderedDict()
         """Since when each waits; the next is the first."""
         self.retry_ns = 0
         """When a gap is looked for again."""
+        self.copying = False
+        """Whether models wait to be loaded elsewhere that only this worker holds."""
+        self.copies_at_ns = 0
+        """When they are looked for again."""
+        self.copying_until_ns = 0
+        """Until when the next OPEN waits for them; 0 while it is not this worker's turn."""
         self.rest_until_ns = 0
         """Until when no OPEN is sent that may cost something: the last one took as long."""
 
@@ -50,12 +59,15 @@ class _Waiting:
 class Openings:
     """Chooses the instants of OPENs."""
 
-    def __init__(self, state: SchedulerState, backlog: BestEffort) -> None:
+    def __init__(self, state: SchedulerState, backlog: BestEffort, copies: Copies) -> None:
         self._state = state
         self._backlog = backlog
+        self._copies = copies
         self._waiting: dict[str, _Waiting] = {}
         self._under_way: dict[str, int] = {}
         """The OPEN that each worker has outstanding: one at a time, for others may need the same."""
+        self._rest_until_ns = 0
+        """As `_Waiting.rest_until_ns`, for all workers: they did the last one's work besides their own."""
 
     def add(self, now_ns: int, placement: Placement) -> None:
         """Have a model's executable opened; one that waits already keeps its place."""
@@ -98,7 +110,10 @@ class Openings:
         self._wake_all()
         waiting = self._waiting[worker.name]
         if placement.state is not State.CLOSED:
-            waiting.rest_until_ns = now_ns + (result.end_ns - result.begin_ns)
+            taken_ns = result.end_ns - result.begin_ns
+            waiting.rest_until_ns = now_ns + taken_ns
+            self._rest_until_ns = now_ns + taken_ns // max(1, self._state.cluster.open_workers - 1)
+            waiting.copying_until_ns = 0
             waiting.models.pop(action.model, None)
         same: list[Placement] = []
         if result.status is Status.OK:
@@ -119,18 +134,27 @@ class Openings:
         if not self._waiting:
             return None
         waiting = self._waiting.get(worker.name)
-        if waiting is None or not waiting.models or not worker.open or not self._has_turn(worker):
+        if waiting is None or not waiting.models or not worker.open:
             return None
         name = next(iter(waiting.models))
         placement = worker.placements[name]
         estimates, durations = self._state.cluster.estimates, self._state.ns
         duration_ns = estimates.open_ns(worker.device_kind, placement.times)
-        patient_ns = waiting.models[name] + durations.open_patience
-        last_ns = max(waiting.models[name] + durations.open_within, waiting.rest_until_ns)
-        if now_ns < last_ns and not self._fits(
-            now_ns, worker, waiting, patient_ns, available_ns, duration_ns, idle
-        ):
+        copying = self._copying(now_ns, worker, waiting, duration_ns)
+        if not self._has_turn(worker):
             return None
+        if not waiting.copying_until_ns:
+            waiting.copying_until_ns = now_ns + durations.open_patience
+        rest_ns = max(waiting.rest_until_ns, self._rest_until_ns)
+        patient_ns = max(waiting.models[name] + durations.open_patience, rest_ns)
+        last_ns = max(waiting.models[name] + durations.open_within, rest_ns)
+        if now_ns < last_ns:
+            if copying and now_ns < waiting.copying_until_ns:
+                if idle:
+                    self._state.arm_exec(waiting.copies_at_ns, worker)
+                return None
+            if not self._fits(now_ns, worker, waiting, patient_ns, available_ns, duration_ns, idle):
+                return None
         return Open(
             self._state.next_action_id(),
             worker.name,
@@ -140,6 +164,18 @@ class Openings:
             available_ns,
             duration_ns,
         )
+
+    def first_of(self, now_ns: int, worker: Worker, available_ns: int, batch: Batch) -> Batch:
+        """Return a policy's batch, or the one of `next_batch` if only that order has both in time."""
+        if not self._under_way:
+            return batch
+        other = self.next_batch(now_ns, worker, available_ns)
+        if other is None or other.placement.model is batch.placement.model:
+            return batch
+        other_ns = other.placement.times.ns[other.size_index]
+        own_ns = batch.placement.times.ns[batch.size_index]
+        both_ns = available_ns + own_ns + other_ns
+        return other if _due_ns(other) < both_ns <= _due_ns(batch) else batch
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return a batch, for EXEC that its policy leaves idle, of a model held by a worker that opens.
@@ -171,6 +207,33 @@ class Openings:
                 self._state.wake(other)
         self._state.consider_load_room(now_ns, worker)
         self._state.watch(now_ns + self._state.ns.action_timeout, worker)
+
+    def can_wait(self, now_ns: int, duration_ns: int) -> bool:
+        """Return whether requests like those of the last second could wait for an OPEN of a duration."""
+        limit_ns = self._backlog.limit_ns(now_ns)
+        return limit_ns is None or duration_ns <= limit_ns
+
+    def _copying(self, now_ns: int, worker: Worker, waiting: _Waiting, duration_ns: int) -> bool:
+        """Have models loaded elsewhere that only this worker holds; return whether there are some.
+
+        It is done for those that requests came for lately, if these could not wait for the OPEN.
+        """
+        if now_ns >= waiting.copies_at_ns:
+            waiting.copies_at_ns = now_ns + RETRY_NS
+            waiting.copying = not self.can_wait(now_ns, duration_ns) and self._copy(now_ns, worker)
+        return waiting.copying
+
+    def _copy(self, now_ns: int, worker: Worker) -> bool:
+        """Want a copy of each model that only this worker holds; return whether one could be made."""
+        found = False
+        for placement in reversed(worker.lru.values()):
+            if placement.last_used_ns < now_ns - WATCHED_NS:
+                break
+            model = placement.model
+            if len(model.usable) == 1 and any(other.loadable for other in model.placements.values()):
+                self._copies.add(model)
+                found = True
+        return found
 
     def _has_turn(self, worker: Worker) -> bool:
         """Return whether a worker may open now: it holds nothing, or few others that hold models do."""
@@ -212,15 +275,14 @@ class Openings:
     ) -> bool:
         """Return whether an OPEN has a gap; if it has none and EXEC is idle, EXEC is filled again later."""
         again_ns = now_ns + RETRY_NS
-        if now_ns >= max(patient_ns, waiting.rest_until_ns):
+        if now_ns >= patient_ns:
             fits = now_ns >= waiting.retry_ns
         elif not idle or len(worker.load):
             fits = False
         else:
-            limit_ns = self._backlog.limit_ns(now_ns)
-            fits = not worker.lru or limit_ns is None or duration_ns <= limit_ns
+            fits = not worker.lru or self.can_wait(now_ns, duration_ns)
             if not fits:
-                again_ns = max(patient_ns, waiting.rest_until_ns)
+                again_ns = patient_ns
         if fits and self._costs_nothing(now_ns, worker, available_ns + duration_ns):
             return True
         if fits:
@@ -273,6 +335,11 @@ class Openings:
             worker = self._state.cluster.workers.get(name)
             if worker is not None:
                 self._state.wake(worker)
+
+
+def _due_ns(batch: Batch) -> int:
+    """Return by when a batch of requests with deadlines has to end."""
+    return min([request.due_ns for request in batch.requests if request.due_ns is not None])
 
 
 def _work_ns(placement: Placement) -> int:

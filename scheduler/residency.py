@@ -172,17 +172,16 @@ class Residency:
             self._policy.weights_changed(now_ns, placement)
         return result.status in (Status.OK, Status.TOO_LATE, Status.STOPPING, Status.ENGINE_ERROR)
 
-    def open_next(self, now_ns: int, worker: Worker, available_ns: int, *, idle: bool) -> bool:
-        """Send an OPEN that EXEC begins at ``available_ns`` if it is time for one; return whether it is.
+    def open_next(self, now_ns: int, worker: Worker, available_ns: int, *, idle: bool) -> Open | None:
+        """Send and return an OPEN that EXEC begins at ``available_ns`` if it is time for one.
 
         ``idle``: EXEC has nothing else to begin now.
         """
         action = self._openings.next(now_ns, worker, available_ns, idle)
-        if action is None:
-            return False
-        self._state.emit(now_ns, action)
-        self._openings.sent(now_ns, worker, action)
-        return True
+        if action is not None:
+            self._state.emit(now_ns, action)
+            self._openings.sent(now_ns, worker, action)
+        return action
 
     def open_ended(self, now_ns: int, worker: Worker, action: Open, result: Result) -> None:
         """Enter an OPEN's result; models that waited for the same executable are prepared."""

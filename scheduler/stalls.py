@@ -11,7 +11,7 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.timeline import Slot
-from mainspring.messages.actions import Executed, Load, kind_of
+from mainspring.messages.actions import Executed, Load, Open, kind_of
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.state import SchedulerState
@@ -43,6 +43,12 @@ class Stalls:
                 self._changed(now_ns, placement)
         self.watch(now_ns, worker)
 
+    def opens(self, now_ns: int, worker: Worker) -> None:
+        """Let other workers serve what can't wait for an OPEN that was sent, until it has ended."""
+        if not worker.stalled:
+            worker.stalled = True
+            self._all_changed(now_ns, worker)
+
     def watch(self, now_ns: int, worker: Worker) -> None:
         """Have a worker looked at when its LOAD, or an INFER that should have ended, may have stalled."""
         loaded = worker.load.first()
@@ -57,6 +63,8 @@ class Stalls:
         """Count on EXEC again after a result, unless the action that EXEC runs now has stalled."""
         first = worker.exec.first()
         if not worker.stalled or (first is not None and stalled_at_ns(first) <= now_ns):
+            return
+        if any(isinstance(action, Open) for action in worker.exec.actions()):
             return
         worker.stalled = False
         self._all_changed(now_ns, worker)

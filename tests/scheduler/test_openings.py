@@ -11,6 +11,7 @@ from mainspring.messages.actions import Infer, Load, Open, Prepare, Release
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command
 from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, Wakeup, WorkerLeft
+from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import DrainWorker, LoadOn, ResumeWorker
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
@@ -207,3 +208,34 @@ def test_a_worker_that_opens_for_long_is_not_dropped_as_one_that_executes() -> N
         assert hand.feed(now_ms, Wakeup()) == []
     hand.ok(4_000, action)
     assert state(hand, "n") is State.PREPARED
+
+
+def test_what_only_one_worker_holds_is_loaded_elsewhere_before_it_opens() -> None:
+    hand = Hand(spec("m"), workers=2, open_patience_ms=300)
+    hand.warm("m")
+    commands = add(hand, 30, "n")
+    loads = [each for each in commands if isinstance(each, Load)]
+    assert [(each.model, each.worker) for each in loads] == [("m", "w1")]
+    (copy,) = loads
+    assert copy.evidence is not None
+    assert copy.evidence.reason is LoadReason.REPLICATION
+
+
+def test_no_copy_is_made_for_an_opening_that_requests_can_wait_for() -> None:
+    hand = Hand(spec("m"), workers=2)
+    (load,) = hand.request(0, 1, "m", 2 * OPEN_MS)
+    (infer,) = [each for each in hand.ok(9, load) if isinstance(each, Infer)]
+    hand.ok(14, infer)
+    assert [type(each) for each in add(hand, 30, "n")] == [Open, Open]
+
+
+def test_what_can_not_wait_for_an_opening_is_loaded_elsewhere_meanwhile() -> None:
+    hand = Hand(spec("m"), workers=2, open_patience_ms=0, open_within_ms=0)
+    hand.warm("m")
+    hand.feed(25, OperatorAsked("a person", DrainWorker("w1")))
+    assert [(type(each), each.worker) for each in add(hand, 30, "n") if isinstance(each, Open)] == [
+        (Open, "w0")
+    ]
+    hand.feed(35, OperatorAsked("a person", ResumeWorker("w1")))
+    loads = [each for each in hand.request(40, 1, "m", 100) if isinstance(each, Load)]
+    assert [each.worker for each in loads] == ["w1"]

@@ -43,7 +43,10 @@ def copies(rng: np.random.Generator, name: str, executables: int, models: int) -
 
 
 class Newcomers:
-    """A cluster under steady load, to which models of new architectures come."""
+    """A cluster under steady load, to which models of new architectures come.
+
+    Each of the old models is resident on so many workers as ``holders``, or on all, and prepared on all.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Newcomers:
         config: SchedulerConfig = CONFIG,
         workers: int = 3,
         load: float = 0.3,
+        holders: int | None = None,
         **faults: Any,
     ) -> None:
         self.rng = rng = np.random.default_rng(seed)
@@ -59,6 +63,14 @@ class Newcomers:
         self.old = copies(rng, "old", executables=3, models=6)
         self.new = copies(rng, "new", executables=2, models=5)
         names = [f"w{index}" for index in range(workers)]
+        held = {
+            name: [
+                model
+                for number, model in enumerate(self.old)
+                if (index - number) % workers < (workers if holders is None else holders)
+            ]
+            for index, name in enumerate(names)
+        }
         given = msgspec.structs.replace(Faults(open_ns=OPEN_NS), **faults)
         self.simulation = Simulation(
             config,
@@ -66,7 +78,7 @@ class Newcomers:
             [(name, "fast", 64) for name in names],
             seed=seed,
             faults=given,
-            preloaded={name: Preloaded(self.old, self.old) for name in names},
+            preloaded={name: Preloaded(self.old, held[name]) for name in names},
             record=lambda now_ns, entry: self.stream.append((now_ns, entry)),
             validate_every=40,
         )
@@ -99,9 +111,9 @@ class Newcomers:
         return [each for each in self.simulation.outcomes.values() if not each.in_time and not refused(each)]
 
     def check_ready(self, models: list[ModelSpec]) -> None:
-        """Check that every worker has prepared these models within the bound and what OPENs take."""
+        """Check that each worker has prepared these models within the bound, OPENs and rests besides."""
         openings = len(self.simulation.workers) * len({model.executable for model in self.new})
-        bound_ns = int(CONFIG.open_within_ms * MILLISECOND) + (openings + 1) * OPEN_NS
+        bound_ns = int(CONFIG.open_within_ms * MILLISECOND) + (2 * openings + 1) * OPEN_NS
         for model in models:
             for worker in self.simulation.workers:
                 ready_ns = self.ready_ns(model.name, worker)
@@ -157,6 +169,35 @@ def test_policies_that_wait_for_a_worker_or_an_instant_lose_nothing_by_openings(
             cluster.run()
             missed[index] += len(cluster.missed())
     assert missed[0] <= missed[1]
+
+
+@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize(("workers", "load"), [(2, 0.3), (3, 0.5), (4, 0.5)])
+def test_what_only_the_worker_holds_that_opens_is_served_elsewhere(
+    policy: str, workers: int, load: float
+) -> None:
+    config = msgspec.structs.replace(CONFIG, policy=policy)
+    missed = [0, 0]
+    for seed in range(2):
+        for index, open_ns in enumerate([OPEN_NS, 0]):
+            cluster = Newcomers(seed, config=config, workers=workers, load=load, holders=1, open_ns=open_ns)
+            cluster.run()
+            missed[index] += len(cluster.missed())
+            cluster.check_ready(cluster.new)
+    assert missed[0] <= missed[1] + 1
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_hardly_a_request_is_lost_where_the_others_are_overloaded_meanwhile(policy: str) -> None:
+    config = msgspec.structs.replace(CONFIG, policy=policy)
+    missed, asked = [0, 0], 0
+    for seed in range(2):
+        for index, open_ns in enumerate([OPEN_NS, 0]):
+            cluster = Newcomers(seed, config=config, workers=2, load=0.6, open_ns=open_ns)
+            cluster.run()
+            missed[index] += len(cluster.missed())
+            asked += len(cluster.simulation.outcomes)
+    assert missed[0] <= missed[1] + asked // 400
 
 
 @pytest.mark.parametrize("seed", range(3))
