@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mainspring.client.errors import MainspringError
 from mainspring.client.result import InferResult, seen_by_caller
 from mainspring.messages.clients import InferReply
+from mainspring.messages.model import slot_bytes
 from mainspring.messages.peers import TensorHeader
 
 _LITTLE_ENDIAN = sys.byteorder == "little"
@@ -26,18 +27,19 @@ def to_tensors(
 ) -> tuple[tuple[TensorHeader, ...], list[memoryview]]:
     """Return headers and frames for a request's inputs.
 
-    Takes arrays and everything that `numpy.asarray` accepts; Python lists and numbers become the type that
-    ``dtypes`` says for their input, else what numpy makes of them. What is contiguous and little-endian
-    already is not copied. Raises TypeError for anything else.
+    Takes arrays and everything that `numpy.asarray` accepts; Python lists and numbers, and texts, become the
+    type that ``dtypes`` says for their input; numbers of an input without one what numpy makes of them. What
+    is contiguous and little-endian already is not copied. Raises TypeError for anything else.
     """
     check_mapping(inputs)
     headers, frames = [], []
     for name, value in inputs.items():
         if name in dtypes and is_plain(value):
-            array = to_array(name, cast_plain(name, value, dtypes[name]))
+            array = np.ascontiguousarray(cast_plain(name, value, dtypes[name]))
         else:
             array = to_array(name, value)
-        headers.append(TensorHeader(name, array.dtype.name, array.shape))
+        dtype = array.dtype.str[1:] if array.dtype.kind == "S" else array.dtype.name
+        headers.append(TensorHeader(name, dtype, array.shape))
         frames.append(array.reshape(-1).view(np.uint8).data)
     return tuple(headers), frames
 
@@ -62,7 +64,7 @@ def to_array(name: str, value: ArrayLike) -> NDArray[Any]:
     if array.dtype.kind in _NOT_NUMBERS or array.dtype.names is not None:
         raise TypeError(
             f"input {name!r} is a {type(value).__name__} that makes an array of {array.dtype}; "
-            "pass a numpy array of numbers"
+            "pass a numpy array of numbers, or texts to a model that takes them"
         )
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE_ENDIAN):
         array = array.astype(array.dtype.newbyteorder("<"))
@@ -89,7 +91,7 @@ def from_reply(
 
 
 def _from_frame(header: TensorHeader, frame: zmq.Frame) -> NDArray[Any]:
-    array: NDArray[Any] = np.frombuffer(frame.buffer, dtype=np.dtype(header.dtype)).reshape(header.shape)
+    array: NDArray[Any] = np.frombuffer(frame.buffer, dtype=array_dtype(header.dtype)).reshape(header.shape)
     if not array.flags.aligned:
         # Small frames lie anywhere in the receive buffer; some libraries take aligned arrays only.
         array = array.copy()
@@ -98,26 +100,48 @@ def _from_frame(header: TensorHeader, frame: zmq.Frame) -> NDArray[Any]:
 
 
 _NUMBERS = "biuf"
+_TEXTS = "OSU"
+_BFLOAT16 = "bfloat16"
+
+
+def array_dtype(dtype: str) -> np.dtype[Any]:
+    """Return numpy's type for a tensor's; raise TypeError for bfloat16 without the package ml_dtypes."""
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError("bfloat16 is no type of numpy's own: install the package ml_dtypes") from None
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
+    return np.dtype(dtype)
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value says nothing of its type: a list, a tuple or a number of Python's."""
-    return isinstance(value, list | tuple | bool | int | float)
+    """Whether a value says nothing of a tensor's type: a list, a tuple or a number of Python's, or texts."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in _TEXTS
+    return isinstance(value, list | tuple | bool | int | float | str | bytes)
 
 
 def cast_plain(name: str, value: object, dtype: str) -> NDArray[Any]:
-    """Return Python numbers, in lists or alone, as an array of ``dtype``; raise TypeError if they don't fit.
+    """Return Python numbers or texts, in lists or alone, as an array of ``dtype``.
 
     Real numbers are rounded to the nearest one of the type; whole numbers and truth values must be kept as
-    they are.
+    they are. Texts are written in UTF-8. Raises TypeError if they don't fit.
     """
-    wanted = np.dtype(dtype)
+    slot = slot_bytes(dtype)
+    if slot is not None:
+        return _to_slots(name, value, slot)
+    wanted = array_dtype(dtype)
     try:
         given = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise TypeError(f"input {name!r} can't be made an array ({error}); pass a numpy array") from None
     if given.size == 0 and given.dtype == np.float64:
         return given.astype(wanted)
+    if wanted.name == _BFLOAT16:
+        # What numpy can compare with, if not as exact as the other.
+        return cast_plain(name, value, "float32").astype(wanted)
     if given.dtype.kind not in _NUMBERS or wanted.kind not in _NUMBERS:
         raise TypeError(
             f"input {name!r} is a {type(value).__name__} that makes an array of {given.dtype}, and the model "
@@ -132,6 +156,31 @@ def cast_plain(name: str, value: object, dtype: str) -> NDArray[Any]:
             f"pass numbers that it can, or a numpy array of {dtype}"
         )
     return cast
+
+
+def _to_slots(name: str, value: object, slot: int) -> NDArray[Any]:
+    """Return texts, of Python's or numpy's, in slots of so many bytes."""
+    try:
+        # Numpy's own texts end before their last zeros, which is where the slots' end, too.
+        texts = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, object)
+    except ValueError as error:
+        raise TypeError(
+            f"input {name!r} can't be made an array ({error}); pass lists of one length"
+        ) from None
+    contents = []
+    for each in texts.reshape(-1).tolist():
+        if not isinstance(each, str | bytes):
+            raise TypeError(
+                f"input {name!r} holds a {type(each).__name__}; the model takes texts: str or bytes"
+            )
+        content = each.encode() if isinstance(each, str) else each
+        if len(content) > slot or content.endswith(b"\0"):
+            wrong = f"has {len(content):,} bytes" if len(content) > slot else "ends with a zero byte"
+            raise TypeError(
+                f"a text of input {name!r} {wrong}; the model takes at most {slot:,}, and no zeros at the end"
+            )
+        contents.append(content)
+    return np.array(contents, f"S{slot}").reshape(texts.shape)
 
 
 def _kept(given: NDArray[Any], cast: NDArray[Any]) -> Any:

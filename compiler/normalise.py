@@ -75,10 +75,13 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = Fa
     return normal
 
 
+TEXT_BYTES = 1024
+"""Bytes of the slot that an element of a tensor of texts has in requests and answers."""
+_NAMES: dict[int, str] = {TensorProto.STRING: f"S{TEXT_BYTES}", TensorProto.BFLOAT16: "bfloat16"}
+"""What types are called that numpy's own are not."""
 _INSTEAD = (
-    "inputs and outputs must be dense tensors of bool, int8 to int64, uint8 to uint64, float16, float32 or "
-    "float64. Leave what turns text into numbers, and back, to the client: export the model from its token "
-    "ids on, up to its scores"
+    "inputs and outputs must be dense tensors of text, bool, int8 to int64, uint8 to uint64, bfloat16, "
+    "float16, float32 or float64, which the protocols have: cast it inside the model"
 )
 
 
@@ -96,6 +99,8 @@ def numpy_dtype(value: onnx.ValueInfoProto) -> str:
     """Return the numpy name of an input's or output's element type; raise `CompileError` if it has none."""
     if value.type.WhichOneof("value") == "tensor_type":
         element = value.type.tensor_type.elem_type
+        if element in _NAMES:
+            return _NAMES[element]
         if element in helper.get_all_tensor_dtypes():
             dtype = helper.tensor_dtype_to_np_dtype(element)
             if dtype.isbuiltin == 1 and dtype.kind in "biuf":

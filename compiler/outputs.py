@@ -11,7 +11,7 @@ from mainspring.compiler.forms import Range, fit
 from mainspring.compiler.normalise import numpy_dtype
 from mainspring.compiler.symbols import Found, Sizes, Trials
 from mainspring.compiler.varying import Varying, capped, room
-from mainspring.messages.model import MOST_VARYING, OpenDim, TensorSpec
+from mainspring.messages.model import MOST_VARYING, OpenDim, TensorSpec, item_bytes
 
 _SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 """Parts of the base below which a symbol's sizes are left out, tried one after the other."""
@@ -133,19 +133,21 @@ def _with_room(
 
     ``follows``: whether that is as large as at other sizes, or follows from these.
     """
-    at_limits = list(room(shape, bounds, spec.item_bytes))
+    at_limits = list(room(shape, bounds, item_bytes(spec.dtype)))
     for axis in spec.varies:
         if bounds[axis] is None:
             # Samples at smaller sizes may have been larger.
             at_limits[axis] = max(at_limits[axis], spec.shape[axis])
     if follows:
         return tuple(at_limits)
-    return capped(tuple(at_limits), shape, spec.varies, spec.item_bytes)
+    return capped(tuple(at_limits), shape, spec.varies, item_bytes(spec.dtype))
 
 
 def _roomy(spec: TensorSpec, bounds: dict[int, int | None]) -> TensorSpec:
     """Return an output of fixed shapes with the largest one that it gets memory for."""
     if not spec.varies:
         return spec
-    shape = capped(room(spec.shape, bounds, spec.item_bytes), spec.shape, spec.varies, spec.item_bytes)
+    shape = capped(
+        room(spec.shape, bounds, item_bytes(spec.dtype)), spec.shape, spec.varies, item_bytes(spec.dtype)
+    )
     return TensorSpec(spec.name, spec.dtype, shape, varies=spec.varies)

@@ -17,7 +17,14 @@ from mainspring.compiler.maps import without_maps
 from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
 from mainspring.compiler.outputs import OutputShapes
 from mainspring.compiler.proving import at_sizes, judge
-from mainspring.compiler.samples import draw, index_tables, smallest_limits, value_limits
+from mainspring.compiler.samples import (
+    WORDS,
+    draw,
+    index_tables,
+    known_texts,
+    smallest_limits,
+    value_limits,
+)
 from mainspring.compiler.sequences import without_sequences
 from mainspring.compiler.stock import StockSession, optimise_portably, serialise
 from mainspring.compiler.symbols import Found, Sizes, Trials, check_limits, find_symbols, open_axes
@@ -122,6 +129,7 @@ class Prepared:
             TensorSpec(each.name, numpy_dtype(each), _row_shape(each)) for each in model.graph.input
         )
         axes = open_axes(model)
+        self._texts = [*known_texts(model.graph), *WORDS]
         self._trials = Trials(specs, axes, self._run_small, rows)
         self._found = Found((), (), specs, {})
         if axes or most:
@@ -134,20 +142,20 @@ class Prepared:
         self._most_rows = max(rows, *_PROBES)
         base, tables = self._inputs_at(self.shapes[0]), index_tables(model.graph)
         run = self.reference.run
-        self._values = value_limits(base, self._most_rows, run, tables, whole=self.whole)
+        self._values = value_limits(base, self._most_rows, run, tables, whole=self.whole, texts=self._texts)
         self.rows = self.rows_at(self.shapes[0], self._most_rows)
         return model
 
     def rows_at(self, sizes: Sizes, rows: int) -> Arrays:
         """Return sampled rows for one size of each symbol."""
-        return draw(self._inputs_at(sizes), self._values, rows)
+        return draw(self._inputs_at(sizes), self._values, rows, self._texts)
 
     def _inputs_at(self, sizes: Sizes) -> tuple[TensorSpec, ...]:
         return tuple(spec.at(sizes) for spec in self.inputs)
 
     def _run_small(self, inputs: Sequence[TensorSpec]) -> Arrays:
         """Run a row of small values."""
-        return self.reference.run(draw(inputs, smallest_limits(inputs), 1))
+        return self.reference.run(draw(inputs, smallest_limits(inputs), 1, self._texts))
 
     def _opened(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the outputs with the dimensions that follow from the symbols; least sizes may be raised."""

@@ -15,15 +15,26 @@ import numpy.typing as npt
 import onnx
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
+from mainspring.compiler.artifact.values import array_dtype
 from mainspring.messages.model import TensorSpec
 
 Arrays = list[npt.NDArray[np.generic]]
 
 _SEED = 20201104
+WORDS = (
+    b"a",
+    b"Two words",
+    b"",
+    "Gr\u00fc\u00dfe \u2603".encode(),
+    b"a longer text, of more than a few words",
+)
+"""Texts that are drawn where nothing says which the model knows."""
 _LARGE = 1000
 """Integers below this are tried where no table sets a limit."""
 _SMALL = 2
 """Every model has to accept integers below this: masks, token types."""
+_LONGEST_TEXT = 256
+_MOST_TEXTS = 64
 _MOST_ELEMENTS = 1 << 20
 """Elements of an output up to which larger integers are tried that decide its shape."""
 _SCALES = (1.0, 0.125, 4.0, 1.0, 0.5, 2.0, 0.25)
@@ -59,6 +70,7 @@ def value_limits(
     tables: dict[str, int] | None = None,
     *,
     whole: bool = False,
+    texts: Sequence[bytes] = WORDS,
 ) -> list[int]:
     """Return the number that the values of each integer input stay below.
 
@@ -69,7 +81,7 @@ def value_limits(
     limits = smallest_limits(inputs)
 
     def shapes(limits: Sequence[int]) -> list[tuple[int, ...]]:
-        return [output.shape for output in run([array[:1] for array in draw(inputs, limits, rows)])]
+        return [output.shape for output in run([array[:1] for array in draw(inputs, limits, rows, texts)])]
 
     expected, deciding = shapes(limits), set[int]()
 
@@ -89,7 +101,7 @@ def value_limits(
         return max(map(math.prod, found)) <= _MOST_ELEMENTS
 
     for index, spec in enumerate(inputs):
-        if np.dtype(spec.dtype).kind in "iu" and "mask" not in spec.name:
+        if array_dtype(spec.dtype).kind in "iu" and "mask" not in spec.name:
             most = min((tables or {}).get(spec.name, _LARGE), int(np.iinfo(spec.dtype).max) + 1)
             at_most = functools.partial(accepted, index)
             known = most > _SMALL and at_most(_SMALL + 1)
@@ -120,6 +132,18 @@ def index_tables(graph: onnx.GraphProto) -> dict[str, int]:
     return {name: max(size, _SMALL) for name, size in found.items()}
 
 
+def known_texts(graph: onnx.GraphProto) -> list[bytes]:
+    """Return the texts among the attributes and constants of a graph's nodes."""
+    found = dict[bytes, None]()
+    for node in graph.node:
+        for attribute in node.attribute:
+            found |= dict.fromkeys(attribute.strings)
+    for tensor in graph.initializer:
+        if tensor.data_type == onnx.TensorProto.STRING:
+            found |= dict.fromkeys(tensor.string_data)
+    return [text for text in found if text.isascii() and len(text) <= _LONGEST_TEXT][:_MOST_TEXTS]
+
+
 def _doubled(most: int) -> Iterator[int]:
     """Yield powers of two, and at last ``most``."""
     limit = 2 * _SMALL
@@ -140,14 +164,19 @@ def _largest(accepts: Callable[[int], bool], most: int) -> int:
     return good
 
 
-def draw(inputs: Sequence[TensorSpec], limits: Sequence[int], rows: int) -> Arrays:
+def draw(
+    inputs: Sequence[TensorSpec], limits: Sequence[int], rows: int, texts: Sequence[bytes] = WORDS
+) -> Arrays:
     """Return ``rows`` random rows; the first row of integers has the largest one below its limit."""
     random = np.random.default_rng(_SEED)
     scales = np.resize(np.array(_SCALES, np.float32), rows)
     arrays: Arrays = []
     for spec, limit in zip(inputs, limits, strict=True):
-        dtype, shape = np.dtype(spec.dtype), (rows, *spec.shape)
-        if dtype.kind == "f":
+        dtype, shape = array_dtype(spec.dtype), (rows, *spec.shape)
+        if dtype.kind == "S":
+            arrays.append(random.choice(np.array(texts, dtype), shape))
+            continue
+        if dtype.kind not in "biu":
             values = random.standard_normal(shape, np.float32)
             arrays.append((values * scales.reshape(-1, *[1] * len(spec.shape))).astype(dtype))
             continue

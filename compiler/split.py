@@ -21,6 +21,7 @@ from onnx import helper, numpy_helper
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor, IoTensor
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
+from mainspring.compiler.artifact.values import array_dtype, is_text
 from mainspring.compiler.normalise import all_nodes, graphs_of, rename
 from mainspring.messages.model import Symbol, TensorSpec
 
@@ -245,5 +246,7 @@ def _dims(spec: TensorSpec, name: str) -> list[int | str]:
 
 
 def _value_info(name: str, dtype: str, shape: tuple[int | str, ...]) -> onnx.ValueInfoProto:
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    if is_text(dtype):
+        return helper.make_tensor_value_info(name, onnx.TensorProto.STRING, shape)
+    element = helper.np_dtype_to_tensor_dtype(array_dtype(dtype))
     return helper.make_tensor_value_info(name, element, shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,12 @@ from google.protobuf.message import EncodeError
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import FATAL_ONLY
+from mainspring.compiler.artifact.values import array_dtype, as_slots, as_texts, bound_as, memory_at
 from mainspring.compiler.sequences import INSTEAD, STACKED
 
 Arrays = Sequence[npt.NDArray[np.generic]]
 
+_BFLOAT16 = "tensor(bfloat16)"
 _LEVELS = onnxruntime.GraphOptimizationLevel
 
 
@@ -38,17 +41,42 @@ class StockSession:
         options = _options(_LEVELS.ORT_ENABLE_ALL if optimised else _LEVELS.ORT_DISABLE_ALL)
         self._session = _open(content, options)
         self._names = [value.name for value in self._session.get_inputs()]
+        values = [*self._session.get_inputs(), *self._session.get_outputs()]
+        self._halves = any(value.type == _BFLOAT16 for value in values)
 
     def run(self, arrays: Arrays) -> list[npt.NDArray[np.generic]]:
         """Run on arrays in the order of the model's inputs; raise `CompileError` if it fails."""
         try:
-            outputs = self._session.run(None, dict(zip(self._names, arrays, strict=True)))
+            given = {
+                name: as_texts(array) if array.dtype.kind == "S" else array
+                for name, array in zip(self._names, map(np.asarray, arrays), strict=True)
+            }
+            outputs = self._run_bound(given) if self._halves else self._session.run(None, given)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             instead = f"; {INSTEAD}" if STACKED in str(error) else ""
             raise CompileError(
                 f"stock ONNX Runtime can't run the model: {_first_line(error)}{instead}"
             ) from error
-        return [np.asarray(output) for output in outputs]
+        found = [np.asarray(output) for output in outputs]
+        return [as_slots(output) if output.dtype.kind == "O" else output for output in found]
+
+    def _run_bound(self, given: dict[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Run a model with bfloat16 among its inputs and outputs, which only bindings take."""
+        binding = self._session.io_binding()
+        kept = {name: np.ascontiguousarray(array) for name, array in given.items()}
+        for name, array in kept.items():
+            element = bound_as(array.dtype.name)
+            binding.bind_input(name, "cpu", 0, element, array.shape, array.ctypes.data)
+        for value in self._session.get_outputs():
+            binding.bind_output(value.name, "cpu")
+        self._session.run_with_iobinding(binding)
+        found = zip(self._session.get_outputs(), binding.get_outputs(), strict=True)
+        return [
+            memory_at(output.data_ptr(), tuple(output.shape()), array_dtype("bfloat16")).copy()
+            if value.type == _BFLOAT16
+            else output.numpy()
+            for value, output in found
+        ]
 
 
 def optimise(content: bytes) -> onnx.ModelProto:

@@ -203,12 +203,16 @@ def _differences(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return differences and tolerances; equal infinities, and NaNs in the same place, do not differ.
 
-    Integers may not differ at all.
+    Integers and texts may not differ at all.
     """
-    if expected.dtype.kind != "f":
+    if expected.dtype.kind == "S":
+        difference = (found != expected).astype(np.float64)
+        return difference, np.zeros_like(difference)
+    half = expected.dtype.itemsize == 2 and expected.dtype.kind not in "iu"
+    if expected.dtype.kind != "f" and not half:
         difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
         return difference, np.zeros_like(difference)
-    if expected.dtype.itemsize == 2:
+    if half:
         allowed = Tolerance(HALF_TOLERANCE, HALF_TOLERANCE, allowed.floor)
     ours, theirs = found.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):

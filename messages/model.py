@@ -38,6 +38,11 @@ def is_dtype(dtype: str) -> bool:
     return dtype in _ITEM_BYTES or slot_bytes(dtype) is not None
 
 
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of an element."""
+    return _ITEM_BYTES.get(dtype) or np.dtype(dtype).itemsize
+
+
 FOUND_BYTES = 64
 """What an output that varies begins with: its sizes along the axes that vary, each in 8 bytes, low first."""
 MOST_VARYING = FOUND_BYTES // 8
@@ -130,7 +135,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, the most if it varies."""
-        return math.prod(self.shape) * self.item_bytes + (FOUND_BYTES if self.varies else 0)
+        return math.prod(self.shape) * item_bytes(self.dtype) + (FOUND_BYTES if self.varies else 0)
 
     def found(self, frame: bytes | bytearray | memoryview) -> tuple[tuple[int, ...], int]:
         """Return the shape that a row of an output that varies has, and its bytes with their beginning.
@@ -143,12 +148,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
             shape[axis] = size
         if min(sizes) < 0 or math.prod(shape) > math.prod(self.shape):
             raise ValueError(f"output {self.name!r} is of shape {shape}, and at most of {list(self.shape)}")
-        return tuple(shape), FOUND_BYTES + math.prod(shape) * self.item_bytes
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of an element."""
-        return _ITEM_BYTES.get(self.dtype) or np.dtype(self.dtype).itemsize
+        return tuple(shape), FOUND_BYTES + math.prod(shape) * item_bytes(self.dtype)
 
     @property
     def dims(self) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
+from mainspring.client.arrays import array_dtype
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import TensorHeader
 
@@ -82,13 +83,15 @@ class Inputs:
 
 
 def random_tensor(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.generic]:
-    """Return a random tensor: floats normal, integers in ``[0, MAX_INTEGER)``, booleans even.
+    """Return a random tensor: floats normal, integers in ``[0, MAX_INTEGER)``, booleans even, texts numerals.
 
     Raises `InputsError` for any other dtype.
     """
-    kind = np.dtype(dtype)
-    if kind.kind == "f":
+    kind = array_dtype(dtype)
+    if kind.kind == "f" or dtype == "bfloat16":
         return rng.standard_normal(shape, np.float32).astype(kind)
+    if kind.kind == "S":
+        return rng.integers(0, MAX_INTEGER, shape).astype(kind)
     if kind.kind == "b":
         return rng.random(shape) < 0.5
     if kind.kind in "iu":

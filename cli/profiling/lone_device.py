@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.client.arrays import array_dtype
 from mainspring.compiler.artifact.manifest import CPU
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import FOUND_BYTES, PAGE_BYTES, ModelSpec
@@ -108,7 +109,7 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
             if tensor.varies:
                 shape, size = tensor.found(bytes_.data)
                 bytes_ = bytes_[FOUND_BYTES:size]
-            found.append(bytes_.copy().view(tensor.dtype).reshape(batch_size, *shape))
+            found.append(bytes_.copy().view(array_dtype(tensor.dtype)).reshape(batch_size, *shape))
         return found
 
     def fill(self, model: ModelSpec, batch_size: int, inputs: Sequence[Array]) -> None:
@@ -159,8 +160,9 @@ def random_rows(model: ModelSpec, rows: int, seed: int = 0) -> list[Array]:
     random = np.random.default_rng(seed)
     made: list[Array] = []
     for tensor in model.inputs:
-        dtype, shape = np.dtype(tensor.dtype), (rows, *tensor.shape)
-        numbers = random.standard_normal(shape) if dtype.kind == "f" else random.integers(0, 2, shape)
+        dtype, shape = array_dtype(tensor.dtype), (rows, *tensor.shape)
+        whole = dtype.kind in "biuS"
+        numbers = random.integers(0, 2, shape) if whole else random.standard_normal(shape)
         made.append(numbers.astype(dtype))
     return made
 

@@ -60,13 +60,16 @@ def random_inputs(spec: ModelSpec, rows: int, seed: int) -> dict[str, Any]:
     """Return inputs that the model takes: numbers from a seed, integers small enough to be any index."""
     import numpy as np
 
+    from mainspring.client.arrays import array_dtype
+
     generator = np.random.default_rng(seed)
 
     def make(tensor: TensorSpec) -> Any:
         shape = spec.client_shape(tensor, rows)
-        if np.dtype(tensor.dtype).kind in "iub":
-            return generator.integers(0, 2, shape).astype(tensor.dtype)
-        return generator.standard_normal(shape, dtype=np.float32).astype(tensor.dtype)
+        dtype = array_dtype(tensor.dtype)
+        if dtype.kind in "iubS":
+            return generator.integers(0, 2, shape).astype(dtype)
+        return generator.standard_normal(shape, dtype=np.float32).astype(dtype)
 
     return {tensor.name: make(tensor) for tensor in spec.inputs}
 

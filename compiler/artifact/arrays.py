@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, IoTensor
+from mainspring.compiler.artifact.values import array_dtype
 from mainspring.messages.model import FOUND_BYTES, TensorSpec
 
 Sizes = tuple[int, ...]
@@ -63,37 +62,10 @@ class BatchArrays:
         return [_found(tensor, self._sizes, array) if tensor.varies else array for tensor, array in pairs]
 
 
-def copy_found(tensor: IoTensor, sizes: Sizes, value: Any, address: int) -> None:
-    """Copy an output that varies, a value of ONNX Runtime's, to its memory, behind its sizes.
-
-    Raises `ValueError` if it is larger than this memory.
-    """
-    shape, most = tuple(value.shape())[1:], tensor.at(sizes)
-    fixed = [axis for axis in range(len(most)) if axis not in tensor.varies]
-    if len(shape) != len(most) or any(shape[axis] != most[axis] for axis in fixed):
-        raise ValueError(
-            f"output {tensor.name[1:]} is of shape {list(shape)} for these inputs; planned was {list(most)}"
-        )
-    if math.prod(shape) > math.prod(most):
-        raise ValueError(
-            f"output {tensor.name[1:]} has {math.prod(shape):,} elements for these inputs ({list(shape)}); "
-            f"there is memory for {math.prod(most):,} ({list(most)})"
-        )
-    struct.pack_into(
-        f"<{len(tensor.varies)}q",
-        (ctypes.c_char * FOUND_BYTES).from_address(address),
-        0,
-        *[shape[axis] for axis in tensor.varies],
-    )
-    size = math.prod(shape) * np.dtype(tensor.dtype).itemsize
-    if size:
-        ctypes.memmove(address + FOUND_BYTES, value.data_ptr(), size)
-
-
 def _found(tensor: IoTensor, sizes: Sizes, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     spec = TensorSpec(tensor.name, tensor.dtype, tensor.at(sizes), varies=tensor.varies)
     shape, size = spec.found(array.data)
-    return array[FOUND_BYTES:size].view(np.dtype(tensor.dtype)).reshape(1, *shape)
+    return array[FOUND_BYTES:size].view(array_dtype(tensor.dtype)).reshape(1, *shape)
 
 
 def aligned_array(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
@@ -108,9 +80,9 @@ def _zeros(batch_size: int, tensor: IoTensor, sizes: Sizes) -> npt.NDArray[np.ge
     shape = (batch_size, *tensor.at(sizes))
     if tensor.varies:
         # Bytes, since what they hold begins with its sizes.
-        size = math.prod(shape) * np.dtype(tensor.dtype).itemsize
+        size = math.prod(shape) * array_dtype(tensor.dtype).itemsize
         return aligned_array((FOUND_BYTES + size,), np.dtype(np.uint8))
-    return aligned_array(shape, np.dtype(tensor.dtype))
+    return aligned_array(shape, array_dtype(tensor.dtype))
 
 
 def _addresses(arrays: Arrays) -> list[int]:

@@ -21,7 +21,7 @@ it for as long as an address of it is bound.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from mainspring.compiler.artifact.arrays import BatchArrays, Sizes, copy_found
+from mainspring.compiler.artifact.arrays import BatchArrays, Sizes
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
+from mainspring.compiler.artifact.values import bound_as, is_text, memory_at, put, texts_at, value_at
 
 FATAL_ONLY = 4
 """ONNX Runtime's log level: errors are raised too, and the compiler checks the subjects of its warnings."""
@@ -47,6 +48,8 @@ _OTHER_SHAPE = (
     "inputs that give outputs of that shape can be answered"
 )
 Shape = tuple[int, ...]
+Element = np.dtype[Any] | int
+"""A type of numbers as bindings take it: numpy's, or ONNX's number for one that numpy lacks."""
 _Wanted = tuple[int, tuple[int, ...], tuple[int, ...], Sizes]
 """Batch size, addresses of inputs and of outputs, and sizes of symbols."""
 
@@ -122,31 +125,37 @@ class WeightsPlan:
 
     def bind(self, address_of: Callable[[int], int]) -> BoundModel:
         """Return a model whose weights are at ``address_of(offset)``; about 1 us for each tensor."""
-        return BoundModel(self.info, self._session, partial(self._bind_weights, address_of))
+        if any(is_text(tensor.dtype) for tensor in self.info.inputs):
+            return BoundModel(self.info, partial(self._feed_weights, address_of))
+        return BoundModel(self.info, partial(self._bind_weights, address_of))
 
     def warm(self, address_of: Callable[[int], int], batch_sizes: Sequence[int]) -> None:
         """Warm a model whose weights are at ``address_of(offset)``, as `BoundModel.warm` does."""
         self.bind(address_of).warm(batch_sizes)
 
-    def _bind_weights(self, address_of: Callable[[int], int]) -> Binding:
+    def _bind_weights(self, address_of: Callable[[int], int]) -> _Run:
         binding = Binding(self._session)
         for name, dtype, shape, offset in self._weights:
             binding.input(name, dtype, shape, address_of(offset))
-        return binding
+        return _Run(self.info, self._session, binding)
+
+    def _feed_weights(self, address_of: Callable[[int], int]) -> _FedRun:
+        weights = {
+            name: onnxruntime.OrtValue.ortvalue_from_numpy(memory_at(address_of(offset), shape, dtype))
+            for name, dtype, shape, offset in self._weights
+        }
+        return _FedRun(self.info, self._session, weights)
 
 
 class BoundModel:
     """An executable with one model's weights, ready to run."""
 
-    def __init__(
-        self, info: ExecutableInfo, session: onnxruntime.InferenceSession, bind: Callable[[], Binding]
-    ) -> None:
-        """``bind`` returns a new binding of the weights."""
+    def __init__(self, info: ExecutableInfo, bind: Callable[[], _Run | _FedRun]) -> None:
+        """``bind`` binds the weights once more."""
         self._info = info
-        self._session = session
         self._bind = bind
-        self._first = _Run(info, session, bind())
-        self._spare: _Run | None = None
+        self._first = bind()
+        self._spare: _Run | _FedRun | None = None
 
     def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int], sizes: Sizes = ()) -> None:
         """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails.
@@ -179,7 +188,7 @@ class BoundModel:
     def make_spare(self) -> None:
         """Make a second binding, if there is none; any thread may, while the first one runs."""
         if self._spare is None:
-            self._spare = _Run(self._info, self._session, self._bind())
+            self._spare = self._bind()
 
     def warm(self, batch_sizes: Sequence[int]) -> None:
         """Run each batch size twice on zeros: the first plans memory, the second grows the arena to it.
@@ -211,10 +220,15 @@ class _Run:
         self._info = info
         self._session = session
         self._binding = binding
-        self._inputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.inputs]
-        self._outputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.outputs]
-        self._varies = [index for index, tensor in enumerate(info.outputs) if tensor.varies]
-        """Outputs in memory of ONNX Runtime's own until it is known how large they are."""
+        self._inputs = [(tensor, bound_as(tensor.dtype)) for tensor in info.inputs]
+        self._own = [
+            index for index, tensor in enumerate(info.outputs) if tensor.varies or is_text(tensor.dtype)
+        ]
+        """Outputs in memory of ONNX Runtime's own, to be copied."""
+        self._outputs = [
+            (tensor, None if index in self._own else bound_as(tensor.dtype))
+            for index, tensor in enumerate(info.outputs)
+        ]
         self._placed: _Wanted | None = None
 
     def place(self, wanted: _Wanted) -> None:
@@ -224,45 +238,71 @@ class _Run:
         batch_size, inputs, outputs, sizes = wanted
         self._placed = None
         try:
-            for (tensor, dtype), address in zip(self._inputs, inputs, strict=True):
-                self._binding.input(tensor.name, dtype, (batch_size, *tensor.at(sizes)), address)
-            for (tensor, dtype), address in zip(self._outputs, outputs, strict=True):
-                if tensor.varies:
+            for (tensor, element), address in zip(self._inputs, inputs, strict=True):
+                self._binding.input(tensor.name, element, (batch_size, *tensor.at(sizes)), address)
+            for (tensor, kind), address in zip(self._outputs, outputs, strict=True):
+                if kind is None:
                     self._binding.own_output(tensor.name)
                 else:
-                    self._binding.output(tensor.name, dtype, (batch_size, *tensor.at(sizes)), address)
+                    self._binding.output(tensor.name, kind, (batch_size, *tensor.at(sizes)), address)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
-            raise self._explained(batch_size, error) from error
+            raise explained(self._info, batch_size, error) from error
         self._placed = wanted
 
     def __call__(self) -> None:
-        """Run; raise `ExecutableError` if the engine fails, or an output is larger than its memory."""
+        """Run; raise `ExecutableError` if the engine fails, or an output does not fit its memory."""
+        assert self._placed is not None, "what runs is placed"
+        batch_size, _, addresses, sizes = self._placed
         try:
             self._session.run_with_iobinding(self._binding.io)
+            if self._own:
+                found = self._binding.io.get_outputs()
+                for index in self._own:
+                    put(self._info.outputs[index], batch_size, sizes, found[index], addresses[index])
+                    # Otherwise the next run would write to the memory of this one.
+                    self._binding.own_output(self._info.outputs[index].name)
         except Exception as error:
-            placed, self._placed = self._placed, None
-            raise self._explained(0 if placed is None else placed[0], error) from error
-        if self._varies:
-            self._take_out()
+            self._placed = None
+            raise explained(self._info, batch_size, error) from error
 
-    def _take_out(self) -> None:
-        """Copy the outputs that vary to their addresses, behind their sizes."""
-        assert self._placed is not None, "what has run was placed"
-        _, _, addresses, sizes = self._placed
-        found = self._binding.io.get_outputs()
+
+class _FedRun:
+    """Runs of a model that reads texts, which ONNX Runtime's bindings don't take."""
+
+    def __init__(
+        self, info: ExecutableInfo, session: onnxruntime.InferenceSession, weights: Mapping[str, Any]
+    ) -> None:
+        """``weights`` by name, as values of ONNX Runtime's."""
+        self._info = info
+        self._session = session
+        self._weights = weights
+        self._names = [tensor.name for tensor in info.outputs]
+        self._placed: _Wanted | None = None
+
+    def place(self, wanted: _Wanted) -> None:
+        """Note what the next run reads and writes."""
+        self._placed = wanted
+
+    def __call__(self) -> None:
+        """Run; raise `ExecutableError` if the engine fails, an input is no text or an output does not fit."""
+        assert self._placed is not None, "what runs is placed"
+        batch_size, inputs, outputs, sizes = self._placed
         try:
-            for index in self._varies:
-                copy_found(self._info.outputs[index], sizes, found[index], addresses[index])
-        except ValueError as error:
-            raise ExecutableError(f"executable {self._info.executable[:12]}: {error}") from error
-        finally:
-            # Otherwise the next run would write to the memory of this one.
-            for index in self._varies:
-                self._binding.own_output(self._info.outputs[index].name)
+            feeds = dict(self._weights)
+            for tensor, address in zip(self._info.inputs, inputs, strict=True):
+                read = texts_at if is_text(tensor.dtype) else value_at
+                feeds[tensor.name] = read(address, (batch_size, *tensor.at(sizes)), tensor.dtype)
+            found = self._session.run(self._names, feeds)
+            for tensor, value, address in zip(self._info.outputs, found, outputs, strict=True):
+                put(tensor, batch_size, sizes, value, address)
+        except Exception as error:
+            raise explained(self._info, batch_size, error) from error
 
-    def _explained(self, batch_size: int, error: Exception) -> ExecutableError:
-        why = _OTHER_SHAPE if _PREALLOCATED in str(error) else f"failed at batch size {batch_size}: {error}"
-        return ExecutableError(f"executable {self._info.executable[:12]} {why}")
+
+def explained(info: ExecutableInfo, batch_size: int, error: Exception) -> ExecutableError:
+    """Return the error of a run, or of binding what it reads and writes."""
+    why = _OTHER_SHAPE if _PREALLOCATED in str(error) else f"failed at batch size {batch_size}: {error}"
+    return ExecutableError(f"executable {info.executable[:12]} {why}")
 
 
 @functools.cache
@@ -289,14 +329,14 @@ class Binding:
         self._device = _device(kind, number)
         self._inner = getattr(self.io, "_iobinding", None) if self._device is not None else None
 
-    def input(self, name: str, dtype: np.dtype[np.generic], shape: Shape, address: int) -> None:
+    def input(self, name: str, dtype: Element, shape: Shape, address: int) -> None:
         """Read this input at ``address`` from now on."""
         if self._inner is None:
             self.io.bind_input(name, *self._where, dtype, shape, address)
         else:
             self._inner.bind_input(name, self._device, dtype, shape, address)
 
-    def output(self, name: str, dtype: np.dtype[np.generic], shape: Shape, address: int) -> None:
+    def output(self, name: str, dtype: Element, shape: Shape, address: int) -> None:
         """Write this output to ``address`` from now on."""
         if self._inner is None:
             self.io.bind_output(name, *self._where, dtype, shape, address)

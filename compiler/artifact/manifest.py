@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 import msgspec
-import numpy as np
 
 from mainspring.messages.model import (
     MOST_BUCKETS,
@@ -23,6 +22,7 @@ from mainspring.messages.model import (
     Sequencing,
     Symbol,
     TensorSpec,
+    item_bytes,
     shape_at,
 )
 
@@ -76,7 +76,7 @@ class GraphTensor(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """Bytes of the tensor, or of one row of it."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * item_bytes(self.dtype)
 
 
 class IoTensor(GraphTensor, frozen=True):

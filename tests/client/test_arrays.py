@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from mainspring.client.arrays import cast_plain, is_plain
+from mainspring.client.arrays import array_dtype, cast_plain, is_plain, to_tensors
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,57 @@ def test_numbers_that_do_not(value: Any, dtype: str, says: str) -> None:
 def test_arrays_say_their_type_themselves() -> None:
     assert not is_plain(np.zeros(3))
     assert not is_plain(np.float32(1))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["a", "Grüße"],
+        [b"a", "Grüße".encode()],
+        ("a", "Grüße"),
+        np.array(["a", "Grüße"]),
+        np.array([b"a", "Grüße"], object),
+        np.array([b"a", "Grüße".encode()]),
+    ],
+)
+def test_texts_stand_in_the_models_slots(value: Any) -> None:
+    assert is_plain(value)
+    (header,), (frame,) = to_tensors({"x": value}, {"x": "S8"})
+    assert (header.dtype, header.shape) == ("S8", (2,))
+    assert bytes(frame) == b"a".ljust(8, b"\0") + "Grüße".encode().ljust(8, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (["a" * 9], "has 9 bytes; the model takes at most 8"),
+        ([b"a\0"], "ends with a zero byte"),
+        ([1], "holds a int; the model takes texts"),
+        (np.array([1.5], object), "holds a float"),
+    ],
+)
+def test_what_is_no_text_for_the_model_is_refused(value: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        to_tensors({"x": value}, {"x": "S8"})
+
+
+def test_texts_for_numbers_are_refused() -> None:
+    with pytest.raises(TypeError, match="takes float32; pass a numpy array of numbers"):
+        to_tensors({"x": ["a"]}, {"x": "float32"})
+    with pytest.raises(TypeError, match="array of object"):
+        to_tensors({"x": np.array(["a"], object)})
+
+
+def test_bfloat16_is_that_of_ml_dtypes() -> None:
+    array = np.array([1.5, -2], ml_dtypes.bfloat16)
+    (header,), (frame,) = to_tensors({"x": array})
+    assert (header.dtype, bytes(frame)) == ("bfloat16", array.tobytes())
+    (header,), (frame,) = to_tensors({"x": [1.5, -2]}, {"x": "bfloat16"})
+    assert (header.dtype, bytes(frame)) == ("bfloat16", array.tobytes())
+    assert array_dtype("bfloat16") == array.dtype
+
+
+def test_bfloat16_without_ml_dtypes_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(TypeError, match="install the package ml_dtypes"):
+        array_dtype("bfloat16")

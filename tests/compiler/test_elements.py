@@ -201,8 +201,10 @@ def test_rows_are_proven_apart_where_narrow_weights_are_widened(
     assert manifest.batch_sizes == (1, 2, 3)
 
 
-def test_bfloat16_inputs_are_refused_by_name(store: Store, make_model: MakeModel) -> None:
+@pytest.mark.parametrize("element", ["FLOAT8E4M3FN", "INT4", "UINT4", "COMPLEX64"])
+def test_what_no_protocol_has_is_refused_by_name(store: Store, make_model: MakeModel, element: str) -> None:
     node = helper.make_node("Identity", ["x"], ["y"])
-    model = make_model([node], {"x": ["n", 2]}, {"y": ["n", 2]}, element=TensorProto.BFLOAT16)
-    with pytest.raises(CompileError, match=r"'x' is tensor\(bfloat16\); inputs and outputs must be"):
+    kind = TensorProto.DataType.Value(element)
+    model = make_model([node], {"x": ["n", 2]}, {"y": ["n", 2]}, element=kind, opset=21)
+    with pytest.raises(CompileError, match=rf"tensor\({element.lower()}\); inputs and outputs must be"):
         compile_here(model, store)
