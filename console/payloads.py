@@ -192,7 +192,7 @@ class ActionLine(msgspec.Struct, frozen=True, array_like=True):
     lane: int
     """Index into `Schedule.lanes`."""
     kind: str
-    """``INFER``, ``LOAD``, ``UNLOAD``, ``PREPARE`` or ``RELEASE``."""
+    """``INFER``, ``LOAD``, ``OPEN``, ``UNLOAD``, ``PREPARE`` or ``RELEASE``."""
     model: str
     batch_size: int
     rows: int
@@ -212,6 +212,9 @@ class ActionLine(msgspec.Struct, frozen=True, array_like=True):
     """Why a LOAD was sent, for a person, and the first of what was evicted for it; empty of other actions."""
     evicted: list[str] = []
     """At most 16 of the models that were evicted for a LOAD."""
+    device_ns: int | None = None
+    """The device's part of its duration, of an INFER or a LOAD that ended well; the rest is the host's. None
+    where it is not known."""
 
 
 class Lane(msgspec.Struct, frozen=True):

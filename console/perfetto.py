@@ -236,6 +236,9 @@ def _arguments(life: ActionLife) -> dict[str, Any]:
     if result is not None and result.status in _RAN:
         duration_ns = result.end_ns - result.begin_ns
         args["duration_us"] = duration_ns / 1e3
+        if isinstance(action, Infer | Load) and result.device_ns:
+            args["device_us"] = result.device_ns / 1e3
+            args["host_us"] = max(0, duration_ns - result.device_ns) / 1e3
         args["duration_error_us"] = (duration_ns - action.predicted_duration_ns) / 1e3
         args["begin_error_us"] = (result.begin_ns - action.predicted_begin_ns) / 1e3
         predicted_end_ns = action.predicted_begin_ns + action.predicted_duration_ns

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from mainspring.messages.actions import Infer, Load, Result
+from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.log import Entry, SegmentHeader
@@ -27,6 +29,28 @@ class ModelStats(msgspec.Struct, frozen=True):
     latency_p50_ms: float | None
     """As `RunStats.latency_p50_ms`."""
     latency_p99_ms: float | None
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What INFERs or LOADs that ended well took; percentiles 50, 99 and 99.99, right to 0.4 %."""
+
+    device_ms: tuple[float, float, float]
+    """The device's part, by its own clock."""
+    host_ms: tuple[float, float, float]
+    """The rest, in which the host begins them and notices their ends."""
+    longer_ms: tuple[float, float, float]
+    """How much longer both together took than predicted; 0 where they did not."""
+    longest: Longest
+
+
+class Longest(msgspec.Struct, frozen=True):
+    """The action that took longer than predicted by the most."""
+
+    action_id: int
+    model: str
+    longer_ms: float
+    device_ms: float
+    host_ms: float
 
 
 class RunStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +100,8 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     latency_p9999_ms: float | None
     actions: dict[str, dict[str, int]]
     """By kind and how they ended; ``outstanding`` if they had not."""
+    parts: dict[str, Parts]
+    """By kind, of those whose device's part is known."""
     by_model: dict[str, ModelStats]
     """Of each model that a request came for, the one with the longest p99 first."""
 
@@ -122,6 +148,38 @@ class _Model:
         return ModelStats(self.requests, dict(self.outcomes.most_common()), p50_ms, p99_ms)
 
 
+class _Durations:
+    """What actions of one kind took."""
+
+    __slots__ = ("_longest", "device", "host", "longer")
+
+    def __init__(self) -> None:
+        self.device, self.host, self.longer = (DurationHistogram() for _ in range(3))
+        self._longest: Longest | None = None
+
+    def add(self, action: Infer | Load, result: Result) -> None:
+        """Count one that ended well."""
+        duration_ns = result.end_ns - result.begin_ns
+        host_ns = max(0, duration_ns - result.device_ns)
+        longer_ns = duration_ns - action.predicted_duration_ns
+        self.device.add(result.device_ns)
+        self.host.add(host_ns)
+        self.longer.add(longer_ns)
+        if self._longest is None or longer_ns / 1e6 > self._longest.longer_ms:
+            in_ms = (longer_ns / 1e6, result.device_ns / 1e6, host_ns / 1e6)
+            self._longest = Longest(action.action_id, action.model, *in_ms)
+
+    def parts(self) -> Parts:
+        """Return what was counted."""
+        assert self._longest is not None, "one was counted"
+        return Parts(_three(self.device), _three(self.host), _three(self.longer), self._longest)
+
+
+def _three(counted: DurationHistogram) -> tuple[float, float, float]:
+    p50_ms, p99_ms, p9999_ms = (counted.percentile_ms(percent) or 0.0 for percent in (50, 99, 99.99))
+    return p50_ms, p99_ms, p9999_ms
+
+
 class _RunReader:
     """One pass over a run."""
 
@@ -134,6 +192,7 @@ class _RunReader:
         self._records: Counter[type] = Counter()
         self._rejected: Counter[str] = Counter()
         self._actions: dict[str, Counter[str]] = {}
+        self._durations: dict[str, _Durations] = {}
         self._latency = DurationHistogram()
         self._seconds: Counter[int] = Counter()
         self._asked: dict[str, _Model] = {}
@@ -188,6 +247,11 @@ class _RunReader:
     def _action(self, life: ActionLife) -> None:
         if self._from_ns <= life.sent_ns < self._to_ns:
             self._actions.setdefault(life.kind, Counter())[life.status or "outstanding"] += 1
+            action, result = life.action, life.result
+            if result is None or result.status is not Status.OK or not result.device_ns:
+                return
+            if isinstance(action, Infer | Load):
+                self._durations.setdefault(life.kind, _Durations()).add(action, result)
 
     def _finish(self) -> RunStats:
         run, requests = self._run, sum(model.requests for model in self._asked.values())
@@ -222,5 +286,6 @@ class _RunReader:
             latency_p99_ms=self._latency.percentile_ms(99),
             latency_p9999_ms=self._latency.percentile_ms(99.99),
             actions={kind: dict(ends.most_common()) for kind, ends in sorted(self._actions.items())},
+            parts={kind: durations.parts() for kind, durations in sorted(self._durations.items())},
             by_model=dict(slowest),
         )

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mainspring.client.durations import format_duration
-from mainspring.telemetry.log_stats import LogStats, RunStats
+from mainspring.telemetry.log_stats import LogStats, Parts, RunStats
 
 
 def print_stats(console: Console, title: str, stats: LogStats, models: int = 0) -> None:
@@ -58,7 +58,7 @@ def _models(run: RunStats, most: int) -> Table:
     made.add_column("outcomes", overflow="fold")
     for name, model in list(run.by_model.items())[:most]:
         latencies = (model.latency_p50_ms, model.latency_p99_ms)
-        told = ["-" if ms is None else format_duration(round(ms * 1e6)) for ms in latencies]
+        told = ["-" if ms is None else _ms(ms) for ms in latencies]
         made.add_row(f"  {name}", f"{model.requests:,}", *told, _counts(model.outcomes))
     if len(run.by_model) > most:
         made.add_row(f"  and {len(run.by_model) - most:,} more")
@@ -82,13 +82,37 @@ def _rows(run: RunStats) -> Iterator[tuple[str, str]]:
         yield "  rejected", _counts(run.rejected)
     if run.latency_p50_ms is not None:
         latencies = (run.latency_p50_ms, run.latency_p99_ms or 0.0, run.latency_p9999_ms or 0.0)
-        told = ", ".join(format_duration(round(ms * 1e6)) for ms in latencies)
-        yield "  latency", f"p50, p99, p99.99: {told} (arrival to the end of EXEC); {run.cold:,} cold"
+        yield (
+            "  latency",
+            f"p50, p99, p99.99: {_three(latencies)} (arrival to the end of EXEC); {run.cold:,} cold",
+        )
     for kind, ends in run.actions.items():
         yield f"  {kind}", _counts(ends)
+        if kind in run.parts:
+            yield from _parts(run.parts[kind])
     yield "  records", _counts(run.records)
     if begins_s is None:
         yield "  size", f"{size(run.size_bytes)} in {_many(run.segments, 'segment')}"
+
+
+def _parts(parts: Parts) -> Iterator[tuple[str, str]]:
+    yield "    device", f"p50, p99, p99.99: {_three(parts.device_ms)}"
+    yield "    host", _three(parts.host_ms)
+    longer, most = f"{_three(parts.longer_ms)} than predicted", parts.longest
+    if most.longer_ms > 0:
+        longer += (
+            f"; the most {_ms(most.longer_ms)}, of action {most.action_id} ({most.model}), which took "
+            f"{_ms(most.device_ms)} on the device and {_ms(most.host_ms)} on the host"
+        )
+    yield "    longer", longer
+
+
+def _three(of_ms: tuple[float, float, float]) -> str:
+    return ", ".join(map(_ms, of_ms))
+
+
+def _ms(duration_ms: float) -> str:
+    return format_duration(round(duration_ms * 1e6))
 
 
 def _requests(run: RunStats) -> str:

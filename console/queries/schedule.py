@@ -93,6 +93,7 @@ def action_line(lane: int, action: Action) -> ActionLine:
         detail=action.detail,
         why=why_loaded(action),
         evicted=list(action.evicted[:NAMES]),
+        device_ns=action.device_ns or None,
     )
 
 

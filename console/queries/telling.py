@@ -263,13 +263,21 @@ def _executed(found: Request, infer: Action | None) -> str:
     longer_ns = infer.end_ns - infer.begin_ns - infer.predicted_duration_ns
     if found.outcome == LATE:
         text += (
-            f". It began {_than(begin_ns, 'later', 'earlier')} and took {_than(longer_ns, 'longer', 'less')}"
+            f". It began {_than(begin_ns, 'later', 'earlier')} and took "
+            f"{_than(longer_ns, 'longer', 'less')}{_parts(infer)}"
         )
     return f"{text}."
 
 
 def _than(difference_ns: int, more: str, less: str) -> str:
     return f"{ms(abs(difference_ns))} {more if difference_ns >= 0 else less} than predicted"
+
+
+def _parts(action: Action) -> str:
+    """Say how much of an action's duration was the device's and the host's; empty if it is not known."""
+    if not action.device_ns:
+        return ""
+    return f" ({action.device_ns / 1e6:.2f} ms on the device, {action.host_ns / 1e6:.2f} ms on the host)"
 
 
 def _arrival(found: Request) -> str:
@@ -306,7 +314,7 @@ def _ran(found: Request, worker: str, action: Action) -> Iterator[Step]:
         took_ns = action.end_ns - action.begin_ns
         longer_ns = took_ns - action.predicted_duration_ns
         yield Step(action.begin_ns, "began", _than(began_ns, "later", "earlier"), action.id)
-        text = f"EXEC took {ms(took_ns)}, {_than(longer_ns, 'longer', 'less')}"
+        text = f"EXEC took {ms(took_ns)}, {_than(longer_ns, 'longer', 'less')}{_parts(action)}"
         yield Step(action.end_ns, "ended", text, action.id)
     elif action.status:
         why = f": {action.detail}" if action.detail else ""
@@ -362,7 +370,7 @@ def _load_ended(worker: str, action: Action) -> Step:
         return Step(action.done_ns, "loaded", text, action.id)
     took_ns = action.end_ns - action.begin_ns
     longer = _than(took_ns - action.predicted_duration_ns, "longer", "less")
-    text = f"LOAD {action.id} ended on {worker}: it took {ms(took_ns)}, {longer}"
+    text = f"LOAD {action.id} ended on {worker}: it took {ms(took_ns)}, {longer}{_parts(action)}"
     return Step(action.done_ns, "loaded", text, action.id)
 
 

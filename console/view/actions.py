@@ -26,7 +26,7 @@ _STATUS_NUMBER = {status: number for number, status in enumerate(_STATUSES)}
 _KIND_NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
 _REASONS = ("", *(reason.value for reason in LoadReason))
 _REASON_NUMBER = {reason: number for number, reason in enumerate(_REASONS)}
-_HEAD = Struct("<qqqqqqqqqqqIHHHHHBBB")
+_HEAD = Struct("<qqqqqqqqqqqqIHHHHHBBB")
 _DONE_SEQ = Struct("<q")
 _DONE_NS = Struct("<8xq")
 _HIDDEN_MOST = 1024
@@ -62,6 +62,8 @@ class Action(msgspec.Struct, gc=False):
     end_ns: int = 0
     inputs_ns: int = 0
     """As `Result.inputs_ns`."""
+    device_ns: int = 0
+    """As `Result.device_ns`, of an INFER or a LOAD that ended well; 0 of others, or if it is not known."""
     status: str = ""
     """A `Status`, or `LOST`; empty while it is outstanding."""
     detail: str = ""
@@ -70,6 +72,11 @@ class Action(msgspec.Struct, gc=False):
     def predicted_end_ns(self) -> int:
         """When it was predicted to end."""
         return self.predicted_begin_ns + self.predicted_duration_ns
+
+    @property
+    def host_ns(self) -> int:
+        """What of its duration is not the device's part, if that is known."""
+        return max(0, self.end_ns - self.begin_ns - self.device_ns)
 
     @property
     def began(self) -> bool:
@@ -112,6 +119,8 @@ def ended(life: ActionLife, seq: int) -> Action:
         return action
     action.begin_ns, action.end_ns = result.begin_ns, result.end_ns
     action.inputs_ns, action.detail = result.inputs_ns, result.detail
+    if isinstance(life.action, Infer | Load) and result.status is Status.OK:
+        action.device_ns = result.device_ns
     # As `value`, which is a call.
     action.status = result.status._value_
     return action
@@ -134,6 +143,7 @@ def pack(action: Action) -> bytes:
         action.begin_ns,
         action.end_ns,
         action.inputs_ns,
+        action.device_ns,
         action.rows,
         action.pages if action.kind == "LOAD" else action.batch_size,
         len(requests),
@@ -150,7 +160,7 @@ def pack(action: Action) -> bytes:
 def unpack(data: bytes) -> Action:
     """Return the action of `pack`'s bytes."""
     head = _HEAD.unpack_from(data)
-    rows, size, count, model_bytes, detail_bytes, evicted_bytes, kind, status, reason = head[11:]
+    rows, size, count, model_bytes, detail_bytes, evicted_bytes, kind, status, reason = head[12:]
     at = _HEAD.size + 8 * count
     requests = memoryview(data)[_HEAD.size : at].cast("Q")
     detail_at = at + model_bytes
@@ -177,6 +187,7 @@ def unpack(data: bytes) -> Action:
         begin_ns=head[8],
         end_ns=head[9],
         inputs_ns=head[10],
+        device_ns=head[11],
         status=_STATUSES[status],
         detail=data[detail_at:evicted_at].decode(errors="replace"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 from rich.console import Console
 
 from mainspring.cli.views.log_tables import print_stats, size
+from mainspring.messages.actions import Infer, Load, Result
+from mainspring.messages.codes import Status
+from mainspring.messages.events import RequestArrived, WorkerJoined
 from mainspring.simulator.run import simulate
 from mainspring.telemetry.lifecycles import Lifecycles, RequestLife
-from mainspring.telemetry.log import read_entries
-from mainspring.telemetry.log_stats import log_stats
+from mainspring.telemetry.log import EventLogWriter, read_entries
+from mainspring.telemetry.log_stats import Longest, log_stats
 from mainspring.telemetry.runs import choose_run
 from mainspring.telemetry.slices import slice_run
 from tests.telemetry.recordings import EVENTFUL, record
@@ -112,6 +116,55 @@ def test_models_are_told_apart_the_slowest_first(tmp_path: Path) -> None:
         assert model.latency_p99_ms == pytest.approx(exact_ns / 1e6, rel=0.005)
     slowest = [model.latency_p99_ms or 0.0 for model in run.by_model.values()]
     assert slowest == sorted(slowest, reverse=True)
+
+
+def log_of_durations(folder: Path) -> Path:
+    """Write a log of a LOAD and of INFERs of 1 to 100 ms on the device and half of that on the host; 50 ms
+    were predicted of each. The last does not end well, and of the one before it the parts are not known."""
+    log, ms = EventLogWriter(folder), 1_000_000
+    log.append(1, WorkerJoined("w", "gpu", 8))
+    log.append(1, Load(1000, "w", "m", (0,), 1, ms, 1, 9 * ms))
+    log.append(9 * ms, Result(1000, "w", Status.OK, 1, 8 * ms + 1, device_ns=7 * ms))
+    for each in range(1, 103):
+        now_ns = each * 1000 * ms
+        log.append(now_ns, RequestArrived(each, "m", 1, None))
+        log.append(now_ns, Infer(each, "w", "m", 1, (each,), (1,), (False,), 1, 2, now_ns, 50 * ms))
+        status = Status.ENGINE_ERROR if each == 102 else Status.OK
+        device_ns = 0 if each == 101 else each * ms
+        result = Result(each, "w", status, now_ns, now_ns + each * 3 * ms // 2, device_ns=device_ns)
+        log.append(now_ns + 900 * ms, result)
+    log.close()
+    return folder
+
+
+def test_what_actions_took_is_told_by_part_and_which_took_longer_than_predicted(tmp_path: Path) -> None:
+    (run,) = log_stats(log_of_durations(tmp_path)).runs
+    infer, load = run.parts["INFER"], run.parts["LOAD"]
+    assert infer.device_ms == pytest.approx((50, 99, 100), rel=0.005)
+    assert infer.host_ms == pytest.approx((25, 49.5, 50), rel=0.005)
+    assert infer.longer_ms == pytest.approx((25, 98.5, 100), rel=0.005)
+    assert infer.longest == Longest(100, "m", 100.0, 100.0, 50.0)
+    assert load.device_ms == pytest.approx((7, 7, 7), rel=0.005)
+    assert (load.longer_ms, load.longest.longer_ms) == ((0.0, 0.0, 0.0), -1.0)
+    console = Console(width=80, record=True, markup=False, highlight=False)
+    print_stats(console, "log", log_stats(tmp_path))
+    shown = " ".join(console.export_text().split())
+    assert re.search(r"INFER ok 101, engine_error 1 device p50, p99, p99.99: \d", shown)
+    assert (
+        "the most 100 ms, of action 100 (m), which took 100 ms on the device and 50 ms on the host" in shown
+    )
+    assert shown.count("the most") == 1, "the LOAD took less"
+
+
+def test_parts_that_are_not_known_are_left_out(tmp_path: Path) -> None:
+    log = EventLogWriter(tmp_path)
+    log.append(1, WorkerJoined("w", "gpu", 8))
+    log.append(1, Load(1, "w", "m", (0,), 1, 5, 1, 9))
+    log.append(9, Result(1, "w", Status.OK, 1, 8))
+    log.close()
+    (run,) = log_stats(tmp_path).runs
+    assert run.parts == {}
+    assert run.actions == {"LOAD": {"ok": 1}}
 
 
 def test_a_person_sees_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import { el, keyed, panel, put, write } from "../dom.js";
 import { clock, count, ns, plural } from "../text.js";
-import { BATCH, BEGIN, DETAIL, EARLIEST, END, ID, KIND, LANE, LATEST, MODEL, PLAN_BEGIN, PLAN_END, REQUESTS, ROWS, WHY, beginOf, failed, fateOf, outstanding } from "./actions.js";
+import { BATCH, BEGIN, DETAIL, DEVICE, EARLIEST, END, ID, KIND, LANE, LATEST, MODEL, PLAN_BEGIN, PLAN_END, REQUESTS, ROWS, WHY, beginOf, failed, fateOf, outstanding } from "./actions.js";
 
 const MOST = 60;
 
@@ -30,6 +30,7 @@ export function described(action, lanes, head) {
   ];
   if (action[BEGIN] !== null && !failed(action)) {
     rows.push(["Actual", `${at(action[BEGIN])}${action[END] === null ? "" : `, ${ns(action[END] - action[BEGIN])}`}`], ["Off by", `${begin} begin, ${duration} duration`]);
+    if (action[DEVICE] != null) rows.splice(-1, 0, ["Of these", `${ns(action[DEVICE])} on the device, ${ns(Math.max(0, action[END] - action[BEGIN] - action[DEVICE]))} on the host`]);
   }
   if (action[KIND] === "INFER") rows.splice(1, 0, ["Batch", `${plural(action[ROWS], "row")} in a batch of ${action[BATCH]}`]);
   if (action[WHY]) rows.push(["Why", action[WHY]]);

@@ -1,6 +1,6 @@
 // Actions as the console sends them: arrays, in the order of `ActionLine` of console/payloads.py.
 
-export const [ID, LANE, KIND, MODEL, BATCH, ROWS, REQUESTS, SENT, EARLIEST, LATEST, PLAN_BEGIN, PLAN_END, BEGIN, END, STATUS, DETAIL, WHY] = Array(17).keys();
+export const [ID, LANE, KIND, MODEL, BATCH, ROWS, REQUESTS, SENT, EARLIEST, LATEST, PLAN_BEGIN, PLAN_END, BEGIN, END, STATUS, DETAIL, WHY, EVICTED, DEVICE] = Array(19).keys();
 
 const MOST_HAPPENINGS = 50;
 const JOINED_NS = 2e6;

@@ -122,3 +122,13 @@ def test_a_load_says_why_it_was_sent_and_what_was_evicted_for_it(open_page: Open
         load[why] = text
         rows = page.evaluate(DESCRIBED, [load, {"worker": "w0", "executor": "LOAD"}])
         assert [value for name, value in rows if name == "Why"] == ([text] if text else [])
+
+
+def test_an_action_says_what_of_it_the_device_and_the_host_took(open_page: Open, site: Site) -> None:
+    page = open_page("#/schedule")
+    lane = {"worker": "w0", "executor": "EXEC"}
+    for device_ns, told in ((9_500_000, "9.50 ms on the device, 500 µs on the host"), (None, None)):
+        action = [*line(1, 0, "INFER", "a", 0, 10, "ok"), device_ns]
+        rows = dict(page.evaluate(DESCRIBED, [action, lane]))
+        assert rows.get("Of these") == told
+    assert "Of these" not in dict(page.evaluate(DESCRIBED, [line(1, 0, "INFER", "a", 0, 10, ""), lane]))

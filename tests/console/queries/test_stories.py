@@ -89,6 +89,31 @@ def test_a_load_that_ended_is_told_with_how_long_it_took(view: View) -> None:
     assert "overdue" not in story.summary
 
 
+def test_what_actions_took_is_told_by_part_where_it_is_known(view: View) -> None:
+    loaded = Result(6039, "w0", Status.OK, START + MS, START + 20 * MS, device_ns=18 * MS)
+    view.take(START + 21 * MS, loaded)
+    view.take(START + 21 * MS, Infer(6040, "w0", "m", 1, (7,), (1,), (True,), START, START + 99 * MS, 0, MS))
+    view.take(START + 99 * MS, Result(6040, "w0", Status.OK, START + 90 * MS, START + 99 * MS, device_ns=MS))
+    story = request(view, "7")
+    parts = "(1.00 ms on the device, 8.00 ms on the host)"
+    told = {what: text for _, what, text in steps(story)}
+    assert told["loaded"].endswith(
+        "2.0 ms longer than predicted (18.00 ms on the device, 1.00 ms on the host)"
+    )
+    assert told["ended"] == f"EXEC took 9.0 ms, 8.0 ms longer than predicted {parts}"
+    assert story.summary.endswith(f"took 8.0 ms longer than predicted {parts}."), "it is late"
+    lines = {line.id: line for line in schedule(view, START, START + 99 * MS).actions}
+    assert (lines[6039].device_ns, lines[6040].device_ns) == (18 * MS, MS)
+
+
+def test_an_action_without_parts_is_told_without(view: View) -> None:
+    view.take(
+        START + 21 * MS, Result(6039, "w0", Status.ENGINE_ERROR, START + MS, START + 20 * MS, device_ns=MS)
+    )
+    (line,) = schedule(view, START, START + 99 * MS).actions
+    assert line.device_ns is None, "it did not end well"
+
+
 def test_a_load_that_was_under_way_when_the_request_came_is_part_of_its_story(view: View) -> None:
     view.take(START + 10 * MS, RequestArrived(8, "m", 1, START + 70 * MS))
     view.take(START + 60 * MS, Reject(8, Reason.DEADLINE_PASSED, "queued", None))
