@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -12,7 +13,7 @@ import msgspec
 
 from mainspring.compiler.artifact.profiles import read_profile_table
 from mainspring.compiler.artifact.store import Store
-from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec, bucket_name
 from mainspring.simulator.device import Preloaded
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec
 
@@ -104,7 +105,11 @@ def _rows(group: ModelGroup) -> list[ModelSpec]:
     if group.store is not None:
         return Store(group.store).specs()
     assert group.name is not None
-    infer_ns = {int(size): round(value * 1e6) for size, value in group.infer_ms.items()}
+    infer_ns = _durations(group.infer_ms)
+    shaped = {bucket: _durations(each) for bucket, each in group.shaped_ms.items()}
+    symbols = _symbols(group)
+    if symbols:
+        infer_ns = shaped[bucket_name(tuple(symbol.limit for symbol in symbols))]
     weights_bytes = math.ceil(group.weights_mb * 1e6)
     return [
         ModelSpec(
@@ -116,9 +121,30 @@ def _rows(group: ModelGroup) -> list[ModelSpec]:
             extents=(1,) * -(-weights_bytes // PAGE_BYTES),
             inputs=(TensorSpec("data", "uint8", (max(1, round(group.input_kb * 1e3)),)),),
             outputs=(TensorSpec("output", "uint8", (max(1, round(group.output_kb * 1e3)),)),),
-            profiles={"spec": Profile(dict(sorted(infer_ns.items())), round(group.load_ms * 1e6))},
+            profiles={"spec": Profile(infer_ns, round(group.load_ms * 1e6), shaped)},
+            symbols=symbols,
+            pad={"data": 0.0} if group.pads else {},
         )
     ]
+
+
+def _durations(by_size: dict[str, float]) -> dict[int, int]:
+    return {int(size): round(by_size[size] * 1e6) for size in sorted(by_size, key=int)}
+
+
+def _symbols(group: ModelGroup) -> tuple[Symbol, ...]:
+    """Return the symbols whose ceilings make the buckets of ``shaped_ms``; raise `SpecError` if none do."""
+    if not group.shaped_ms:
+        return ()
+    ceilings = [tuple(map(int, bucket.split("x"))) for bucket in group.shaped_ms]
+    ladders = [sorted({*sizes}) for sizes in zip(*ceilings, strict=True)]
+    symbols = tuple(Symbol(name, tuple(each)) for name, each in zip(group.symbols, ladders, strict=True))
+    missing = {bucket_name(each) for each in itertools.product(*ladders)} - {*group.shaped_ms}
+    if missing:
+        raise SpecError(f"shaped_ms of {group.name} lacks the bucket {min(missing)}")
+    if len({tuple(sorted(each)) for each in group.shaped_ms.values()}) > 1:
+        raise SpecError(f"shaped_ms of {group.name} needs the same batch sizes in each bucket")
+    return symbols
 
 
 def _copy(model: ModelSpec, number: int) -> ModelSpec:
@@ -146,6 +172,11 @@ def _profile(model: ModelSpec, group: DeviceGroup) -> Profile:
         if row is None:
             raise SpecError(f"{group.profiles} has no row for {model.name}, as devices {group.kind!r} need")
         (profile,) = row.profiles.values()
+        if model.symbols:
+            raise SpecError(
+                f"{group.profiles} has durations of fixed shapes, and {model.symbols[0].name} of "
+                f"{model.name} is open: leave profiles out for these devices, and give them a speed"
+            )
     elif group.kind in model.profiles:
         profile = model.profiles[group.kind]
     elif len(model.profiles) == 1:
@@ -163,4 +194,8 @@ def _faster(profile: Profile, speed: float) -> Profile:
     if speed == 1.0:
         return profile
     infer_ns = {size: max(1, round(duration_ns / speed)) for size, duration_ns in profile.infer_ns.items()}
-    return Profile(infer_ns, max(1, round(profile.load_ns / speed)))
+    shaped = {
+        bucket: {size: max(1, round(duration_ns / speed)) for size, duration_ns in each.items()}
+        for bucket, each in profile.shaped.items()
+    }
+    return Profile(infer_ns, max(1, round(profile.load_ns / speed)), shaped)

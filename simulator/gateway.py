@@ -103,11 +103,9 @@ class SimulatedGateway:
     def validate(self) -> None:
         """Check the invariants."""
 
-    def submit(
-        self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1, sizes: tuple[int, ...] = ()
-    ) -> Flight:
-        """Take a request in that comes from its client now; ``sizes`` of the model's symbols."""
-        slo_ns = arrival.slo_ns
+    def submit(self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1) -> Flight:
+        """Take a request in that comes from its client now."""
+        slo_ns, sizes = arrival.slo_ns, arrival.sizes
         now_ns = max(now_ns, self._free_ns)
         if slo_ns is None:
             request = RequestArrived(request_id, arrival.model, arrival.rows, None, sizes=sizes)

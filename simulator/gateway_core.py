@@ -65,18 +65,18 @@ class CoreGateway(SimulatedGateway):
         """Serve a model no longer."""
         self._served.pop(name, None)
 
-    def submit(
-        self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1, sizes: tuple[int, ...] = ()
-    ) -> Flight:
-        """Take in a request that comes from its client now; ``sizes`` of the model's symbols."""
-        model, rows = arrival.model, arrival.rows
+    def submit(self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1) -> Flight:
+        """Take in a request that comes from its client now."""
+        model, rows, sizes = arrival.model, arrival.rows, arrival.sizes
         now_ns = max(now_ns, self._free_ns)
         self._free_ns = now_ns + self._arrival_ns
         signature = self._signatures.get(model, _NO_SIGNATURE)
         every_input = tuple(range(len(signature.inputs)))
         every_output = signature.every_output
         accepted = Accepted(model, rows, arrival.slo_ns, every_input, every_output, signature, sizes=sizes)
-        self.core.submit(now_ns, _CLIENT, request_id, accepted, _frames(signature.input_row_bytes, rows))
+        self.core.submit(
+            now_ns, _CLIENT, request_id, accepted, _frames(signature.at(sizes).input_row_bytes, rows)
+        )
         (arrive,) = self.core.drain()
         assert isinstance(arrive, Arrive), f"request {request_id} led to {arrive}"
         request = RequestArrived(request_id, model, rows, arrive.deadline_ns, sizes=arrive.sizes)
@@ -102,10 +102,11 @@ class CoreGateway(SimulatedGateway):
     def outputs(self, now_ns: int, action: Infer, execute_ns: int) -> None:
         """Give the core a batch's outputs, one request after the other."""
         signature = self._signatures.get(action.model, _NO_SIGNATURE)
-        for request_id, rows in zip(action.request_ids, action.rows, strict=True):
+        for index, (request_id, rows) in enumerate(zip(action.request_ids, action.rows, strict=True)):
+            row_bytes = signature.at(action.sizes_of(index)).output_row_bytes
             leaves_ns = max(now_ns, self._free_ns) + self._reply_ns if self._reply_ns else now_ns
             message = Output(action.action_id, self._core_id(request_id), execute_ns)
-            self.core.outputs(leaves_ns, message, tuple(_frames(signature.output_row_bytes, rows)))
+            self.core.outputs(leaves_ns, message, tuple(_frames(row_bytes, rows)))
             self._perform(leaves_ns)
 
     def rejected(self, now_ns: int, command: Reject) -> None:

@@ -95,7 +95,7 @@ def simulate(
         processes=spec.processes,
         cost=spec.cost,
         preloaded=cluster.preloaded,
-        source=source or build_source(spec, [model.name for model in cluster.models]),
+        source=source or build_source(spec, cluster.models),
         records=records,
         records_from_ns=warm_up_ns,
         record=_both(record, None if analyser is None else analyser.take),

@@ -219,8 +219,8 @@ class Simulation:
         self, request_id: int, model: str, rows: int, slo_ns: int | None, sizes: tuple[int, ...]
     ) -> None:
         now_ns = self._agenda.now_ns
-        arrival = Arrival(now_ns, model, rows, slo_ns)
-        self.ledger.submitted(self.gateway.submit(now_ns, request_id, arrival, sizes=sizes))
+        arrival = Arrival(now_ns, model, rows, slo_ns, sizes=sizes)
+        self.ledger.submitted(self.gateway.submit(now_ns, request_id, arrival))
 
     def _cancel(self, request_id: int) -> None:
         self.gateway.cancel(self._agenda.now_ns, request_id)

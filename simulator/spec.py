@@ -16,6 +16,7 @@ import msgspec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.costs import CostSpec, ProcessCosts
 from mainspring.traces.arrival import FROM_FILE, Kind
+from mainspring.traces.shapes import parse_distribution
 
 LOG = "log"
 """The kind of a workload that was recorded in an event log."""
@@ -74,6 +75,12 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Instances of each, with weights of their own; called ``NAME-1`` and so on if more than one."""
     infer_ms: dict[str, float] = {}
     """Duration of an INFER by batch size, for a model that is described here."""
+    symbols: tuple[str, ...] = ()
+    """Its open dimensions, such as ``seq``."""
+    shaped_ms: dict[str, dict[str, float]] = {}
+    """With ``symbols``, durations by bucket, such as ``128`` or ``640x480``, and then by batch size."""
+    pads: bool = False
+    """Whether requests of one bucket may share an execution."""
     load_ms: float = 10.0
     """Duration of its LOAD."""
     weights_mb: float = 100.0
@@ -90,14 +97,34 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
             given = " and ".join(places) or "nothing"
             raise ValueError(f"models come from one of profiles, store or name with infer_ms, not {given}")
         check_range("copies", self.copies, least=1)
-        if (self.name is None) != (not self.infer_ms):
+        if (self.name is None) != (not self.infer_ms and not self.shaped_ms):
             raise ValueError("name and infer_ms belong together: a model described here needs both")
-        for size, value in self.infer_ms.items():
-            if not (size.isdecimal() and int(size) >= 1):
-                raise ValueError(f"infer_ms has {size!r} for a batch size; it must be a whole number from 1")
-            check_range(f"infer_ms.{size}", value, above=0)
+        check_durations("infer_ms", self.infer_ms)
+        self._check_shaped()
         for name in ("load_ms", "weights_mb", "input_kb", "output_kb"):
             check_range(name, getattr(self, name), above=0)
+
+    def _check_shaped(self) -> None:
+        """Raise `ValueError` unless buckets are of the symbols."""
+        if bool(self.symbols) != bool(self.shaped_ms) or (self.shaped_ms and self.infer_ms):
+            raise ValueError("symbols and shaped_ms belong together, and stand in the place of infer_ms")
+        for bucket, durations in self.shaped_ms.items():
+            sizes = bucket.split("x")
+            whole = all(size.isdecimal() and int(size) >= 1 for size in sizes)
+            if not whole or len(sizes) != len(self.symbols) or not durations:
+                raise ValueError(
+                    f"shaped_ms has {bucket!r} for a bucket of {', '.join(self.symbols)}; it must be a whole "
+                    "number from 1 for each, such as 128 or 640x480, with durations by batch size"
+                )
+            check_durations(f"shaped_ms.{bucket}", durations)
+
+
+def check_durations(name: str, by_size: dict[str, float]) -> None:
+    """Raise `ValueError` unless these are positive durations by batch size."""
+    for size, value in by_size.items():
+        if not (size.isdecimal() and int(size) >= 1):
+            raise ValueError(f"{name} has {size!r} for a batch size; it must be a whole number from 1")
+        check_range(f"{name}.{size}", value, above=0)
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +142,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Requests have no deadline."""
     rows: int = 1
     """Rows of each request."""
+    shape: dict[str, str] = {}
+    """Distributions of the sizes of open dimensions, by symbol, as `replay --shapes` takes them; by default
+    the largest."""
     trace: str | None = None
     """File of an azure2019 or azure2021 workload."""
     log: str | None = None
@@ -147,8 +177,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind == LOG:
             if self.log is None:
                 raise ValueError("a workload of kind log is read from an event log: name its folder with log")
-            defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
-            refuse_over_log(name for name, default in defaults.items() if getattr(self, name) != default)
+            usual = WorkloadSpec()
+            fields = self.__struct_fields__
+            refuse_over_log(name for name in fields if getattr(self, name) != getattr(usual, name))
         elif self.log is not None:
             raise ValueError(f"a workload of kind {self.kind} is not read from a log: take log out, or kind")
         for name in ("slo_ms", "scale", "time_scale", "cv"):
@@ -159,6 +190,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
             check_range(name, getattr(self, name), least=0)
         for name in ("rows", "concurrency"):
             check_range(name, getattr(self, name), least=1)
+        for distribution in self.shape.values():
+            parse_distribution(distribution)
 
 
 def refuse_over_log(given: Iterable[str]) -> None:

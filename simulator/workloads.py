@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from mainspring.messages.events import RequestArrived
+from mainspring.messages.model import ModelSpec
 from mainspring.simulator.cluster import SpecError, matches
 from mainspring.simulator.spec import LOG, SimulationSpec, WorkloadSpec
 from mainspring.telemetry.log import read_log
 from mainspring.traces.arrival import Arrival, Kind
 from mainspring.traces.recipe import Recipe, build
+from mainspring.traces.shapes import with_shapes
 from mainspring.traces.source import OpenSource, Source
 
 
@@ -39,7 +42,7 @@ class SideBySide:
         if arrival.client < 0:
             return arrival
         client = arrival.client * len(self._sources) + place
-        return Arrival(arrival.time_ns, arrival.model, arrival.rows, arrival.slo_ns, client)
+        return msgspec.structs.replace(arrival, client=client)
 
     def completed(self, client: int, now_ns: int) -> None:
         """As `Source.completed`."""
@@ -51,12 +54,12 @@ class SideBySide:
         return all(source.done(now_ns) for source in self._sources)
 
 
-def build_source(spec: SimulationSpec, names: Sequence[str]) -> Source:
-    """Return all workloads of a spec, for models of these names.
+def build_source(spec: SimulationSpec, models: Sequence[ModelSpec]) -> Source:
+    """Return all workloads of a spec, for these models.
 
     Raises `SpecError`, `traces.arrival.WorkloadError` or OSError for what can't be read or be.
     """
-    sources = [_source(spec, workload, place, names) for place, workload in enumerate(spec.workload)]
+    sources = [_source(spec, workload, place, models) for place, workload in enumerate(spec.workload)]
     return sources[0] if len(sources) == 1 else SideBySide(sources)
 
 
@@ -79,7 +82,8 @@ def title(spec: SimulationSpec, models: int) -> str:
     )
 
 
-def _source(spec: SimulationSpec, workload: WorkloadSpec, place: int, names: Sequence[str]) -> Source:
+def _source(spec: SimulationSpec, workload: WorkloadSpec, place: int, models: Sequence[ModelSpec]) -> Source:
+    names = [model.name for model in models]
     chosen = [name for name in names if matches(name, workload.models)]
     if not chosen:
         raise SpecError(f"no model matches models = {workload.models!r}; there are {', '.join(names[:5])}")
@@ -109,7 +113,10 @@ def _source(spec: SimulationSpec, workload: WorkloadSpec, place: int, names: Seq
         concurrency=workload.concurrency,
         think_ns=round(workload.think_ms * 1e6),
     )
-    return build(recipe, chosen).source(np.random.default_rng([seed, place]))
+    named = [model for model in models if model.name in set(chosen)]
+    return with_shapes(build(recipe, chosen), named, workload.shape).source(
+        np.random.default_rng([seed, place])
+    )
 
 
 def _recorded(log: Path, names: set[str], duration_ns: int) -> Iterator[Arrival]:
@@ -122,4 +129,4 @@ def _recorded(log: Path, names: set[str], duration_ns: int) -> Iterator[Arrival]
         if now_ns - first_ns >= duration_ns:
             return
         slo_ns = None if event.deadline_ns is None else max(1, event.deadline_ns - now_ns)
-        yield Arrival(now_ns - first_ns, event.model, event.rows, slo_ns)
+        yield Arrival(now_ns - first_ns, event.model, event.rows, slo_ns, sizes=event.sizes)

@@ -27,6 +27,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     """Time to the deadline; None for best effort."""
     client: int = -1
     """Which closed-loop client waits for the answer; -1 in an open loop."""
+    sizes: tuple[int, ...] = ()
+    """Of each of the model's symbols, if it has any."""
 
 
 class Kind(StrEnum):

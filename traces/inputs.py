@@ -49,10 +49,13 @@ class Inputs:
                 f" serves {_few(list(self._specs)) or 'none'}"
             )
 
-    def get(self, model: str, rows: int) -> tuple[tuple[TensorHeader, ...], list[zmq.Frame]]:
+    def get(
+        self, model: str, rows: int, sizes: tuple[int, ...] = ()
+    ) -> tuple[tuple[TensorHeader, ...], list[zmq.Frame]]:
         """Return the headers and frames of a request; the frames are shared, and may be sent many times.
 
-        Raises `InputsError` when all inputs together would exceed `MAX_BYTES`.
+        ``sizes`` are of the model's symbols, by default their limits. Raises `InputsError` when all inputs
+        together would exceed `MAX_BYTES`.
         """
         ready = self._ready.get((model, rows))
         if ready is None:
@@ -60,7 +63,17 @@ class Inputs:
             tensors = spec.inputs
             headers = tuple(TensorHeader(t.name, t.dtype, spec.client_shape(t, rows)) for t in tensors)
             ready = self._ready[model, rows] = (headers, [self._frame(tensor, rows) for tensor in tensors])
-        return ready
+        return self._smaller(model, rows, sizes, ready[1]) if sizes else ready
+
+    def _smaller(
+        self, model: str, rows: int, sizes: tuple[int, ...], largest: list[zmq.Frame]
+    ) -> tuple[tuple[TensorHeader, ...], list[zmq.Frame]]:
+        """Return a request of these sizes, whose frames are the beginnings of the largest one's."""
+        spec = self._specs[model]
+        tensors = [tensor.at(sizes) for tensor in spec.inputs]
+        headers = tuple(TensorHeader(t.name, t.dtype, spec.client_shape(t, rows)) for t in tensors)
+        cut = zip(largest, tensors, strict=True)
+        return headers, [zmq.Frame(frame.buffer[: rows * t.row_bytes], copy=False) for frame, t in cut]
 
     def prepare(self, models: Iterable[str], rows: int = 1) -> None:
         """Make the inputs of these models now, so that none is made while requests are due."""

@@ -48,6 +48,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """Skew of poisson's and gamma's rates over models; 0 for none."""
     concurrency: int = 4
     """Requests that each model's closed-loop client keeps in flight."""
+    shapes: dict[str, str] = {}
+    """Distributions of the sizes of open dimensions, by symbol (`shapes`); of others the limit is taken."""
     think_ns: int = 0
     """How long such a client pauses between an answer and its next request."""
 

@@ -224,7 +224,7 @@ class _Run:
         return ""
 
     def _send(self, arrival: Arrival) -> None:
-        headers, frames = self._inputs.get(arrival.model, arrival.rows)
+        headers, frames = self._inputs.get(arrival.model, arrival.rows, arrival.sizes)
         sent_ns = self._now_ns()
         index = self.records.sent(arrival.time_ns, sent_ns, arrival.model, arrival.rows, arrival.slo_ns)
         self.tally.lag.add(sent_ns - arrival.time_ns)

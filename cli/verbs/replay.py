@@ -36,6 +36,13 @@ EventLog = Annotated[
     Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
 ]
 ReportFolder = Annotated[Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Sizes of an open dimension: seq=128, seq=12,30,64, seq=1-128, seq=26~0.7 (median, deviation of "
+        "the logarithm), or seq=@FILE of numbers. Default: the largest."
+    ),
+]
 
 
 def replay(
@@ -50,6 +57,7 @@ def replay(
     time_scale: TimeScale = 1.0,
     start: Annotated[str, typer.Option(help="Where in the trace to begin.")] = "0s",
     rows: Annotated[int, typer.Option(min=1, help="Rows of each request.")] = 1,
+    shapes: Shapes = None,
     cv: Annotated[float, typer.Option(min=1e-3, help="gamma: coefficient of variation of the gaps.")] = 4.0,
     zipf: Annotated[float, typer.Option(min=0, help="poisson, gamma: skew over models; 0 is none.")] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
@@ -63,6 +71,7 @@ def replay(
     """Send a workload to a running cluster, on schedule whatever the cluster does."""
     from mainspring.traces.recipe import Recipe
     from mainspring.traces.replayer import ReplayConfig
+    from mainspring.traces.shapes import parse_shapes
 
     recipe = Recipe(
         kind=_kind(workload, trace),
@@ -75,6 +84,7 @@ def replay(
         time_scale=time_scale,
         start_ns=duration_ns(start, "--start", least_ns=0),
         rows=rows,
+        shapes=parse_shapes(shapes or []),
         cv=cv,
         zipf_exponent=zipf,
         concurrency=concurrency,
@@ -115,11 +125,14 @@ def _run(
     from mainspring.traces.display import ProgressLine
     from mainspring.traces.recipe import build
     from mainspring.traces.replayer import Replayer
+    from mainspring.traces.shapes import with_shapes
 
     replayer = Replayer(config)
     try:
         names = matching([spec.name for spec in replayer.specs], glob)
         title, workload = recipe.title(len(names)), build(recipe, names)
+        chosen = [spec for spec in replayer.specs if spec.name in workload.models]
+        workload = with_shapes(workload, chosen, recipe.shapes)
         with claimed(output, "another replay", OUTPUT_REMEDY):
             with stopping() as stop, ProgressLine(Console(stderr=True), recipe.duration_ns / 1e9) as line:
                 summary, _ = replayer.play(

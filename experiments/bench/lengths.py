@@ -168,11 +168,15 @@ def contest(folder: Path, specs: Mapping[str, ModelSpec], slo_ms: float) -> Iter
         yield Contest(f"127.0.0.1:{grpc}", pid, specs[MEDIAN].inputs[0].shape[0], slo_ms)
 
 
-def compiled(folder: Path) -> tuple[dict[str, ModelSpec], float]:
-    """Compile the three models; return them, and how long the open one took in seconds."""
+def compiled(folder: Path, *, pads: bool) -> tuple[dict[str, ModelSpec], float]:
+    """Compile the three models; return them, and how long the open one took in seconds.
+
+    ``pads``: whether its requests of one bucket may share an execution.
+    """
     file, store = minilm.model_file(), Store(folder / "store")
     begin = time.perf_counter()
-    specs = {OPEN: compile_file(file, OPEN, store, most={minilm.SYMBOL: minilm.LONGEST}).manifest.spec()}
+    most, pad = {minilm.SYMBOL: minilm.LONGEST}, minilm.PAD if pads else {}
+    specs = {OPEN: compile_file(file, OPEN, store, most=most, pad=pad).manifest.spec()}
     seconds = time.perf_counter() - begin
     for side, length in ((LONGEST, minilm.LONGEST), (MEDIAN, minilm.median_length(minilm.sentences()))):
         shapes = dict.fromkeys(minilm.INPUTS, (1, length))
@@ -259,13 +263,14 @@ def main(
     turn_s: Annotated[float, typer.Option(help="Length of a turn.")] = 4.0,
     slo_ms: Annotated[float, typer.Option(help="Of every request.")] = 100.0,
     random_lengths: Annotated[int, typer.Option(help="Requests while memory is watched.")] = 3_000,
+    pads: Annotated[bool, typer.Option(help="Let requests of one bucket share executions.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
 ) -> None:
     """Measure, print the figures, and write them down."""
     with tempfile.TemporaryDirectory(prefix="mainspring-") as name:
         folder = Path(name)
         try:
-            specs, compile_s = compiled(folder)
+            specs, compile_s = compiled(folder, pads=pads)
         except Unavailable as why:
             typer.echo(f"skipped: {why}")
             return

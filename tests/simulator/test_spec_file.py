@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.actions import Infer
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event
+from mainspring.simulator.cluster import SpecError, build_cluster
+from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import WorkloadSpec
 from mainspring.simulator.spec_file import put_policy, put_trace, read_spec, read_table
+from mainspring.traces.arrival import WorkloadError
 
 GOOD = """
 duration_s = 3
@@ -41,6 +48,70 @@ def write(folder: Path, text: str, name: str = "spec.toml") -> Path:
     path = folder / name
     path.write_text(text)
     return path
+
+
+SHAPED = """
+duration_s = 2
+[[devices]]
+count = 1
+speed = 2.0
+[[models]]
+name = "text"
+symbols = ["seq"]
+pads = true
+shaped_ms = { 16 = { 1 = 2.0, 4 = 4.0 }, 128 = { 1 = 10.0, 4 = 30.0 } }
+[[workload]]
+rate = 150
+slo_ms = 60
+shape = { seq = "SIZES" }
+"""
+
+
+def note(entries: list[tuple[int, Event | Command]], now_ns: int, entry: Event | Command) -> None:
+    entries.append((now_ns, entry))
+
+
+def test_durations_follow_from_the_sizes_that_are_drawn(tmp_path: Path) -> None:
+    found = []
+    for sizes in ("1-16", "17-128", "20~0.8"):
+        spec = read_spec(write(tmp_path, SHAPED.replace("SIZES", sizes)))
+        entries: list[tuple[int, Event | Command]] = []
+        run = simulate(spec, record=partial(note, entries))
+        infers = [entry for _, entry in entries if isinstance(entry, Infer)]
+        assert run.summary.offered > 100
+        assert {infer.model for infer in infers} == {"text"}
+        found.append({infer.predicted_duration_ns for infer in infers if infer.batch_size == 1})
+        padded = any(infer.request_sizes for infer in infers)
+        assert padded, "requests of one bucket share executions"
+    short, long, both = found
+    assert max(short) < 2_000_000 < min(long)
+    assert short & both
+    assert long & both
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (('symbols = ["seq"]', 'symbols = ["h", "w"]'), "'16' for a bucket of h, w"),
+        (('symbols = ["seq"]', ""), "symbols and shaped_ms belong together"),
+        (("SIZES", "many"), "sizes 'many' are none of"),
+    ],
+)
+def test_shapes_that_can_not_be_are_refused(tmp_path: Path, change: tuple[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        read_spec(write(tmp_path, SHAPED.replace(*change).replace("SIZES", "1-128")))
+
+
+def test_buckets_that_make_no_grid_and_dimensions_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    grid = "shaped_ms = { 8x8 = { 1 = 1.0 }, 16x16 = { 1 = 2.0 } }"
+    text = SHAPED.replace('["seq"]', '["h", "w"]').replace(
+        "shaped_ms = { 16 = { 1 = 2.0, 4 = 4.0 }, 128 = { 1 = 10.0, 4 = 30.0 } }", grid
+    )
+    with pytest.raises(SpecError, match="lacks the bucket 16x8"):
+        build_cluster(read_spec(write(tmp_path, text.replace("seq =", "h =").replace("SIZES", "8"))))
+    spec = read_spec(write(tmp_path, SHAPED.replace("seq =", "width =").replace("SIZES", "8")))
+    with pytest.raises(WorkloadError, match="an open dimension 'width'; there is seq"):
+        simulate(spec)
 
 
 def test_toml_and_json_say_the_same(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def sentences() -> Subject:
     def specs(path: Path, copies: int) -> list[ModelSpec]:
         store, found = Store(path), []
         most = {minilm.SYMBOL: minilm.LONGEST}
-        manifest = compile_file(file, "minilm-1", store, most=most).manifest
+        manifest = compile_file(file, "minilm-1", store, most=most, pad=minilm.PAD).manifest
         for number in range(1, copies + 1):
             copy = msgspec.structs.replace(manifest, name=f"minilm-{number}")
             store.put_manifest(copy)

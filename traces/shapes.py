@@ -1,0 +1,141 @@
+"""Sizes of open dimensions in a workload: one distribution for each symbol, drawn for each request.
+
+A distribution is a text: ``128`` is that size; ``12,30,30,64`` each of these as often; ``1-128`` all of these
+evenly; ``26~0.7`` a median of 26, the logarithm having a standard deviation of 0.7, as lengths of sentences
+do; ``@lengths.txt`` the numbers of a file, each as often. What is drawn is cut to what a model takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mainspring.messages.model import ModelSpec, Symbol
+from mainspring.traces.arrival import Arrival, WorkloadError
+from mainspring.traces.source import Playable, Source
+
+Distribution = Callable[[np.random.Generator], float]
+_FORMS = "128; 12,30,64; 1-128; 26~0.7 (a median and the deviation of the logarithm); or @lengths.txt"
+
+
+def parse_distribution(text: str) -> Distribution:
+    """Return what draws a size; raise `WorkloadError` for a text that is no distribution."""
+    try:
+        if text.startswith("@"):
+            return _one_of([float(word) for word in Path(text[1:]).read_text(encoding="utf-8").split()])
+        if "~" in text:
+            median, deviation = map(float, text.split("~"))
+            return _lognormal(median, deviation)
+        if "-" in text:
+            least, most = map(int, text.split("-"))
+            return _evenly(least, most)
+        return _one_of([float(word) for word in text.split(",")])
+    except OSError as error:
+        raise WorkloadError(f"the sizes in {text[1:]} can't be read: {error.strerror}") from None
+    except ValueError:
+        raise WorkloadError(f"sizes {text!r} are none of: {_FORMS}") from None
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, str]:
+    """Return the distributions in texts such as ``seq=1-128``, by symbol; raise `WorkloadError`."""
+    shapes: dict[str, str] = {}
+    for text in texts:
+        name, _, distribution = text.partition("=")
+        if not name or name in shapes:
+            raise WorkloadError(f"{text!r} is no new dimension and its sizes, such as seq=1-128")
+        parse_distribution(distribution)
+        shapes[name] = distribution
+    return shapes
+
+
+def _one_of(values: Sequence[float]) -> Distribution:
+    if not values or min(values) < 1 or not math.isfinite(sum(values)):
+        raise ValueError("sizes are from 1 on")
+    return lambda rng: values[int(rng.integers(len(values)))]
+
+
+def _evenly(least: int, most: int) -> Distribution:
+    if not 1 <= least <= most:
+        raise ValueError("the smallest size comes first")
+    return lambda rng: int(rng.integers(least, most + 1))
+
+
+def _lognormal(median: float, deviation: float) -> Distribution:
+    if not (median >= 1 and deviation >= 0 and math.isfinite(median + deviation)):
+        raise ValueError("a median from 1 on, and a deviation from 0 on")
+    return lambda rng: median * math.exp(deviation * float(rng.standard_normal()))
+
+
+def with_shapes(workload: Playable, models: Iterable[ModelSpec], shapes: Mapping[str, str]) -> Playable:
+    """Return the workload with sizes for requests to models with symbols: those without one get the limit.
+
+    Raises `WorkloadError` for a distribution that can't be, or of a symbol that no model has.
+    """
+    symbols = {model.name: model.symbols for model in models if model.symbols}
+    known = sorted({symbol.name for each in symbols.values() for symbol in each})
+    for name in shapes:
+        if name not in known:
+            raise WorkloadError(
+                f"no model of the workload has an open dimension {name!r}; there is "
+                f"{', '.join(known) or 'none'}"
+            )
+    drawn = {name: parse_distribution(text) for name, text in shapes.items()}
+    return _Shaped(workload, symbols, drawn) if symbols else workload
+
+
+class _Shaped:
+    """A workload whose requests have sizes."""
+
+    def __init__(
+        self,
+        workload: Playable,
+        symbols: Mapping[str, tuple[Symbol, ...]],
+        drawn: Mapping[str, Distribution],
+    ) -> None:
+        self._workload = workload
+        self._symbols = symbols
+        self._drawn = drawn
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """As `Playable.models`."""
+        return self._workload.models
+
+    def source(self, rng: np.random.Generator) -> Source:
+        """As `Playable.source`; sizes have a generator of their own, so that arrivals are as without."""
+        (sizes,) = rng.spawn(1)
+        return _ShapedSource(self._workload.source(rng), self._symbols, self._drawn, sizes)
+
+
+class _ShapedSource:
+    def __init__(
+        self,
+        source: Source,
+        symbols: Mapping[str, tuple[Symbol, ...]],
+        drawn: Mapping[str, Distribution],
+        rng: np.random.Generator,
+    ) -> None:
+        self._source = source
+        self._symbols = symbols
+        self._drawn = drawn
+        self._rng = rng
+        self.next_ns = source.next_ns
+        self.completed = source.completed
+        self.done = source.done
+
+    def take(self) -> Arrival:
+        """As `Source.take`."""
+        arrival = self._source.take()
+        symbols = self._symbols.get(arrival.model)
+        if symbols is None or arrival.sizes:
+            return arrival
+        return msgspec.structs.replace(arrival, sizes=tuple([self._size(symbol) for symbol in symbols]))
+
+    def _size(self, symbol: Symbol) -> int:
+        drawn = self._drawn.get(symbol.name)
+        size = symbol.limit if drawn is None else round(drawn(self._rng))
+        return min(max(size, symbol.least), symbol.limit)
