@@ -14,8 +14,8 @@ import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
+from mainspring.compiler.open_dims import name_open_dims
 from mainspring.compiler.shapes import shape_option
-from mainspring.compiler.symbols import name_open_dims
 
 MAIN_DOMAINS = ("", "ai.onnx")
 """The names of the domain of ONNX's own operators."""

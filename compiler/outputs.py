@@ -9,7 +9,8 @@ import onnx
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.forms import Range, fit
 from mainspring.compiler.normalise import numpy_dtype
-from mainspring.compiler.symbols import Found, Sizes, Trials
+from mainspring.compiler.size_trials import Trials
+from mainspring.compiler.symbols import Found, Sizes
 from mainspring.compiler.varying import Varying, capped, room
 from mainspring.messages.model import MOST_VARYING, OpenDim, TensorSpec, item_bytes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -15,6 +16,7 @@ from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
 from mainspring.compiler.forms import Range
 from mainspring.compiler.maps import without_maps
 from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
+from mainspring.compiler.open_dims import check_limits, open_axes
 from mainspring.compiler.outputs import OutputShapes
 from mainspring.compiler.proving import at_sizes, judge
 from mainspring.compiler.samples import (
@@ -26,10 +28,12 @@ from mainspring.compiler.samples import (
     value_limits,
 )
 from mainspring.compiler.sequences import without_sequences
+from mainspring.compiler.size_trials import Trials
 from mainspring.compiler.stock import StockSession, optimise_portably, serialise
-from mainspring.compiler.symbols import Found, Sizes, Trials, check_limits, find_symbols, open_axes
+from mainspring.compiler.symbols import Found, Sizes, find_symbols
 from mainspring.compiler.versions import check_conversion, make_readable
-from mainspring.messages.model import Symbol, TensorSpec
+from mainspring.compiler.work import Counter
+from mainspring.messages.model import TensorSpec
 
 _Values = Sequence[onnx.ValueInfoProto]
 Arrays = list[npt.NDArray[np.generic]]
@@ -130,7 +134,7 @@ class Prepared:
         )
         axes = open_axes(model)
         self._texts = [*known_texts(model.graph), *WORDS]
-        self._trials = Trials(specs, axes, self._run_small, rows)
+        self._trials = Trials(specs, axes, self._run_small, rows, Counter(model))
         self._found = Found((), (), specs, {})
         if axes or most:
             self._found = find_symbols(self._trials, axes, most)
@@ -162,7 +166,11 @@ class Prepared:
         found, ranges = self._shapes_out.opened(specs)
         self.ranges = tuple(ranges)
         self.symbols = tuple(
-            Symbol(symbol.name, tuple(size for size in symbol.ceilings if size >= each.least), each.least)
+            msgspec.structs.replace(
+                symbol,
+                ceilings=tuple(size for size in symbol.ceilings if size >= each.least),
+                least=each.least,
+            )
             for symbol, each in zip(self.symbols, ranges, strict=True)
         )
         self.shapes = _shapes_to_try(ranges)

@@ -2,34 +2,25 @@
 
 Open dimensions of one name are one symbol; one without a name is named after its input and axis. What a
 symbol may be is found by running the original: from a small size on, doubled while it runs, within bounded
-time and memory. Symbols that can't change one without the other are one; one that only runs at a single size
+work and memory. Symbols that can't change one without the other are one; one that only runs at a single size
 is a fixed dimension.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-import onnx
-import psutil
-
-from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.forms import Range
+from mainspring.compiler.ladder import ladder
+from mainspring.compiler.open_dims import OpenAxis
+from mainspring.compiler.size_trials import Trials
 from mainspring.messages.model import MOST_BUCKETS, OpenDim, Symbol, TensorSpec, Term
 
 Sizes = tuple[int, ...]
 
-LONGEST_S = 0.25
-"""CPU time of one row up to which larger sizes are looked for; ``--max`` allows more."""
-MOST_IO_BYTES = 128 << 20
-"""Inputs and outputs of the largest batch up to which larger sizes are looked for."""
-MOST_WORKSPACE_BYTES = 2 << 30
-"""Memory for its activations, likewise."""
 _MOST_SIZE = 1 << 20
 """The largest size that is looked for."""
 _FIRST = (32, 48, 64, 16, 128, 224, 320, 512, 1024, 8, 256, 4, 640, 2048, 4096, 16384, 2, 3, 1)
@@ -38,19 +29,6 @@ _TINY = 3
 """How many of them are too small to show anything, and the last to be tried."""
 _SINGLE = 10
 """With how many of them each symbol is tried at 1."""
-_SMALLEST_CEILING = 16
-"""Sizes up to this are one bucket: they hardly differ in time."""
-_PARTS = (4, 2, 1)
-"""Ceilings between a power of two and the next, the finest that the number of buckets allows."""
-
-
-class OpenAxis(NamedTuple):
-    """An open dimension of an input."""
-
-    input: int
-    axis: int
-    """Without the batch axis."""
-    name: str
 
 
 class Found(NamedTuple):
@@ -66,125 +44,6 @@ class Found(NamedTuple):
     def fixed_at(self, sizes: Sizes) -> dict[str, int]:
         """Return the size of every open dimension, by its name, for one size of each symbol."""
         return {name: -index if index < 0 else sizes[index] for name, index in self.dims.items()}
-
-
-def check_limits(model: onnx.ModelProto, most: Mapping[str, int]) -> None:
-    """Raise `NoRows` if a limit is given for an input's first axis, which is not a number of rows then."""
-    for value in model.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        if len(dims) and dims[0].dim_param in most:
-            raise NoRows(
-                f"the first axis of input {value.name!r} is {dims[0].dim_param!r}, to which `--max` gives a "
-                f"limit, so it isn't the batch; or {AS_IT_IS}"
-            )
-
-
-def name_open_dims(model: onnx.ModelProto, *, whole: bool) -> None:
-    """Give each input's open dimensions a name; raise `CompileError` if the batch's name is one of another.
-
-    If ``whole``, the first axis is not a batch.
-    """
-    batches = set[str]()
-    for value in model.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        if not whole and len(dims) and dims[0].dim_param:
-            batches.add(dims[0].dim_param)
-    for value in model.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if axis == 0 and not whole:
-                continue
-            if not dim.HasField("dim_value") and not dim.dim_param:
-                dim.dim_param = f"{value.name}.{axis}"
-            if dim.dim_param in batches:
-                raise CompileError(
-                    f"dimension {axis} of input {value.name!r} is the number of rows ({dim.dim_param}); rows "
-                    "can't share a run of such a model; fix the dimension with `--shape`"
-                )
-
-
-def open_axes(model: onnx.ModelProto) -> list[OpenAxis]:
-    """Return the open dimensions behind the first axis of each input."""
-    return [
-        OpenAxis(index, axis, dim.dim_param)
-        for index, value in enumerate(model.graph.input)
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim[1:])
-        if not dim.HasField("dim_value")
-    ]
-
-
-class Tried(NamedTuple):
-    """A run of one row of the original model."""
-
-    shapes: tuple[tuple[int, ...], ...]
-    """Of its outputs, without the batch."""
-    output_bytes: int
-    seconds: float
-    """CPU time."""
-    grown_bytes: int
-    """By how much the process had grown since the first run."""
-
-
-class Trials:
-    """Runs of one row at different sizes, each made once."""
-
-    def __init__(
-        self,
-        inputs: Sequence[TensorSpec],
-        axes: Sequence[OpenAxis],
-        run: Callable[[Sequence[TensorSpec]], Sequence[npt.NDArray[np.generic]]],
-        rows: int,
-    ) -> None:
-        """``run`` runs one row of inputs of these shapes; it raises `CompileError` if the model can't.
-
-        ``rows``: of the largest batch.
-        """
-        self._rows = rows
-        self._process = psutil.Process()
-        self._first_bytes = self._process.memory_info().rss
-        self._inputs = inputs
-        self._axes = axes
-        self._run = run
-        self._known: dict[tuple[tuple[str, int], ...], Tried | None] = {}
-        self.error = ""
-        """Why the first run that failed did."""
-
-    def inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
-        """Return the inputs of fixed shapes, for a size of each open dimension."""
-        shapes = [list(spec.shape) for spec in self._inputs]
-        for index, axis, name in self._axes:
-            shapes[index][axis] = sizes[name]
-        return tuple(
-            TensorSpec(spec.name, spec.dtype, tuple(shape))
-            for spec, shape in zip(self._inputs, shapes, strict=True)
-        )
-
-    def at(self, sizes: Mapping[str, int]) -> Tried | None:
-        """Return the run at these sizes; None if it fails."""
-        key = tuple(sorted(sizes.items()))
-        if key not in self._known:
-            begin_ns = time.thread_time_ns()
-            try:
-                outputs = self._run(self.inputs_at(sizes))
-                seconds = (time.thread_time_ns() - begin_ns) / 1e9
-                shapes = tuple(output.shape[1:] for output in outputs)
-                grown = self._process.memory_info().rss - self._first_bytes
-                self._known[key] = Tried(shapes, sum(each.nbytes for each in outputs), seconds, grown)
-            except CompileError as error:
-                self.error = self.error or str(error)
-                self._known[key] = None
-        return self._known[key]
-
-    def affords(self, sizes: Mapping[str, int], times: float = 1.0) -> bool:
-        """Whether a batch that is ``times`` as large as at these sizes would fit, as far as it is known."""
-        found = self._known.get(tuple(sorted(sizes.items())))
-        io_bytes = sum(spec.row_bytes for spec in self.inputs_at(sizes))
-        if found is not None:
-            io_bytes += found.output_bytes
-        workspace = found.grown_bytes if found is not None else 0
-        return (
-            io_bytes * self._rows * times <= MOST_IO_BYTES
-            and workspace * self._rows * times <= MOST_WORKSPACE_BYTES
-        )
 
 
 def find_symbols(trials: Trials, axes: Sequence[OpenAxis], most: Mapping[str, int]) -> Found:
@@ -219,7 +78,7 @@ class _Search:
         ranges = [each._replace(limit=limit) for each, limit in zip(ranges, limits, strict=True)]
         shares = max(1, math.floor(MOST_BUCKETS ** (1 / max(len(groups), 1))))
         symbols = tuple(
-            Symbol(group[0], ladder(each, shares), each.least)
+            Symbol(group[0], ladder(each, shares), each.least, each.step)
             for group, each in zip(groups, ranges, strict=True)
         )
         dims = {name: index for index, group in enumerate(groups) for name in group}
@@ -325,11 +184,9 @@ class _Search:
     def _largest(self, group: list[str], base: int, step: int, runs: Callable[[int], bool]) -> int:
         good = base
         while good * 2 <= _MOST_SIZE:
-            tried = self._trials.at(self._with([group], [good]))
-            affords = self._trials.affords(self._with([group], [good]), 2.0)
-            if tried is None or tried.seconds * 2 > LONGEST_S or not affords:
-                return good
             twice = base + (good * 2 - base) // step * step
+            if not self._trials.grows(self._with([group], [good]), self._with([group], [twice])):
+                return good
             if not runs(twice):
                 return self._between(runs, good, twice, step)
             good = twice
@@ -373,48 +230,15 @@ class _Search:
     def _runs_soon(
         self, groups: Sequence[Sequence[str]], limits: Sequence[int], bases: Sequence[int]
     ) -> bool:
-        """Whether the model runs with all symbols at these limits, within the time and memory for one row."""
-        sizes = self._with(groups, limits)
-        if not self._trials.affords(sizes):
-            return False
-        # From a run with one symbol at its limit: a shorter one has more that does not grow.
-        expected = []
-        for index, group in enumerate(groups):
-            alone = self._trials.at(self._with([group], [limits[index]]))
-            others = [limit / base for limit, base in zip(limits, bases, strict=True)]
-            if alone is not None:
-                expected.append(alone.seconds * math.prod(others) / others[index])
-        if not expected or min(expected) > 2 * LONGEST_S:
-            return False
-        tried = self._trials.at(sizes)
-        return tried is not None and tried.seconds <= 2 * LONGEST_S and self._trials.affords(sizes)
+        """Whether the model runs with all symbols at these limits, within the work and memory for one row."""
+        larger = [limit / base for limit, base in zip(limits, bases, strict=True)]
+        alone = [
+            (self._with([group], [limit]), math.prod(larger) / more)
+            for group, limit, more in zip(groups, limits, larger, strict=True)
+        ]
+        return self._trials.corner(self._with(groups, limits), alone)
 
 
 def _rounded(size: int, base: int, step: int) -> int:
     """Return the nearest size at or above this one that is a number of steps from the base."""
     return base - (base - size) // step * step
-
-
-def ladder(sizes: Range, most: int) -> tuple[int, ...]:
-    """Return at most ``most`` ceilings up to the limit: powers of two, and as many between as there is room.
-
-    Each is a number of steps from the base.
-    """
-    for parts in _PARTS:
-        found = _ceilings(sizes, parts)
-        if len(found) <= most:
-            return found
-    return found[-most:]
-
-
-def _ceilings(sizes: Range, parts: int) -> tuple[int, ...]:
-    found = set[int]()
-    power = 1
-    while power < sizes.limit:
-        for part in range(parts):
-            size = power + power * part // parts
-            ceiling = sizes.base - (sizes.base - size) // sizes.step * sizes.step
-            if max(sizes.least, _SMALLEST_CEILING) <= ceiling < sizes.limit:
-                found.add(ceiling)
-        power *= 2
-    return (*sorted(found), sizes.limit)

@@ -97,6 +97,8 @@ class Symbol(msgspec.Struct, frozen=True):
     """Ascending: a size belongs to the smallest that holds it. The last is the limit."""
     least: int = 1
     """The smallest size that the model takes."""
+    step: int = 1
+    """It takes the smallest size and multiples of this more."""
 
     @property
     def limit(self) -> int:
@@ -104,7 +106,16 @@ class Symbol(msgspec.Struct, frozen=True):
         return self.ceilings[-1]
 
     def __str__(self) -> str:
-        return f"{self.name} from {self.least} to {self.limit}"
+        return f"{self.name} from {self.sizes}"
+
+    @property
+    def sizes(self) -> str:
+        """Its sizes for a person."""
+        return f"{self.least} to {self.limit}{f' in steps of {self.step}' if self.step > 1 else ''}"
+
+    def takes(self, size: int) -> bool:
+        """Say whether the model takes this size."""
+        return self.least <= size <= self.limit and (size - self.least) % self.step == 0
 
 
 def bucket_name(ceilings: tuple[int, ...]) -> str:
@@ -290,7 +301,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
             raise ValueError(f"{len(sizes)} sizes were given for the symbols {self._taken}")
         found = []
         for symbol, size in zip(self.symbols, sizes, strict=True):
-            if not symbol.least <= size <= symbol.limit:
+            if not symbol.takes(size):
                 raise ValueError(f"{symbol.name} is {size}; the model takes {self._taken}")
             found.append(symbol.ceilings[bisect_left(symbol.ceilings, size)])
         return tuple(found)

@@ -202,7 +202,12 @@ def _add_workload(
         model = models[int(rng.choice(len(models), p=popularity))]
         rows = 1 if rng.random() < 0.8 else int(rng.integers(1, model.max_rows + 1))
         slo_ns = None if rng.random() < 0.1 else int(rng.uniform(2, 200) * MILLISECOND)
-        sizes = tuple([int(rng.integers(each.least, each.limit + 1)) for each in model.symbols])
+        sizes = tuple(
+            [
+                each.least + each.step * int(rng.integers(0, (each.limit - each.least) // each.step + 1))
+                for each in model.symbols
+            ]
+        )
         simulation.request(int(when_ns), request_id, model.name, rows, slo_ns, sizes)
         if rng.random() < 0.02:
             later_ns = int(when_ns + rng.exponential(10 * MILLISECOND))

@@ -339,8 +339,8 @@ class Manifest(msgspec.Struct, frozen=True):
         for each in self.symbols:
             if not each.ceilings or list(each.ceilings) != sorted({*each.ceilings}) or each.least < 1:
                 found.append(f"ceilings {each.ceilings} of {each.name} are not ascending positive numbers")
-            elif each.least > each.limit:
-                found.append(f"{each.name} is from {each.least} to {each.limit}")
+            elif each.least > each.limit or each.step < 1:
+                found.append(f"{each.name} is from {each.sizes}")
         if math.prod(len(each.ceilings) for each in self.symbols) > MOST_BUCKETS:
             found.append(f"its symbols have more than {MOST_BUCKETS} buckets")
         if found:

@@ -85,10 +85,7 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
         }
         found.pop("dynamic_batching", None)
     if spec.symbols:
-        taken = {
-            f"{SIZES}{symbol.name}": {"string_value": f"{symbol.least} to {symbol.limit}"}
-            for symbol in spec.symbols
-        }
+        taken = {f"{SIZES}{symbol.name}": {"string_value": symbol.sizes} for symbol in spec.symbols}
         found["parameters"] = {**found["parameters"], **taken}
     if spec.unshared:
         found["max_batch_size"] = spec.max_rows

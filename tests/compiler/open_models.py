@@ -66,6 +66,12 @@ def positions() -> onnx.ModelProto:
     return _model(nodes, [("ids", INT64, ["n", "seq"])], **arrays)
 
 
+def eighths() -> onnx.ModelProto:
+    """Eighths of a sequence one after the other, so that its length has to be a multiple of 8."""
+    nodes = [helper.make_node("Reshape", ["x", "eighths"], ["y"])]
+    return _model(nodes, [("x", FLOAT, ["n", "seq", 3])], eighths=np.array([0, 8, -1]))
+
+
 def two_inputs() -> onnx.ModelProto:
     """Two inputs whose open dimensions have no names and have to be equal."""
     return _model(

@@ -18,8 +18,8 @@ from mainspring.compiler.artifact.manifest import CUDA, TVM, Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.compiled import Target
 from mainspring.compiler.forms import Range
+from mainspring.compiler.ladder import ladder
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.symbols import ladder
 from mainspring.messages.model import MOST_BUCKETS, OpenDim, Term
 from tests.compiler import open_models
 from tests.compiler.conftest import RunStored
@@ -156,6 +156,21 @@ def test_contradictions_in_a_manifest_are_found(compiled: Make) -> None:
         {"outputs": (msgspec.structs.replace(output, shape=(41, 4)),)},
     ):
         assert msgspec.structs.replace(manifest, **wrong).problems()
+
+
+def test_a_symbol_may_have_steps(compiled: Make) -> None:
+    model = open_models.eighths()
+    (symbol,) = compiled(model, {"seq": 100}).symbols
+    assert (symbol.least, symbol.limit, symbol.step) == (8, 96, 8)
+    assert {(size - symbol.least) % 8 for size in symbol.ceilings} == {0}
+    assert str(symbol) == "seq from 8 to 96 in steps of 8"
+    spec = compiled(model, {"seq": 100}).spec()
+    assert spec.bucket_of((24,)) == (24,)
+    for size in (12, 104, 0):
+        with pytest.raises(
+            ValueError, match=f"seq is {size}; the model takes seq from 8 to 96 in steps of 8"
+        ):
+            spec.bucket_of((size,))
 
 
 def test_ladders_are_as_fine_as_the_buckets_allow() -> None:

@@ -1,0 +1,134 @@
+"""Runs of a model with open dimensions at different sizes, from which its symbols and forms are found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.open_dims import OpenAxis
+from mainspring.compiler.work import MOST_WORK, Counter
+from mainspring.messages.model import TensorSpec
+
+LONGEST_S = 0.25
+"""CPU time of one row up to which larger sizes are looked for, of a model whose work can't be counted."""
+_MOST_S = 10 * LONGEST_S
+"""The same of one whose work is counted, for operators that take far longer than their count says."""
+MOST_IO_BYTES = 128 << 20
+"""Inputs and outputs of the largest batch up to which larger sizes are looked for."""
+MOST_WORKSPACE_BYTES = 2 << 30
+"""Memory for its activations, likewise."""
+
+
+class Tried(NamedTuple):
+    """A run of one row of the original model."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    """Of its outputs, without the batch."""
+    output_bytes: int
+    seconds: float
+    """CPU time."""
+    grown_bytes: int
+    """By how much the process had grown since the first run."""
+
+
+class Trials:
+    """Runs of one row at different sizes, each made once."""
+
+    def __init__(
+        self,
+        inputs: Sequence[TensorSpec],
+        axes: Sequence[OpenAxis],
+        run: Callable[[Sequence[TensorSpec]], Sequence[npt.NDArray[np.generic]]],
+        rows: int,
+        counter: Counter,
+    ) -> None:
+        """``run`` runs one row of inputs of these shapes; it raises `CompileError` if the model can't.
+
+        ``rows``: of the largest batch; ``counter`` counts what a row costs.
+        """
+        self._counter = counter
+        self._rows = rows
+        self._process = psutil.Process()
+        self._first_bytes = self._process.memory_info().rss
+        self._inputs = inputs
+        self._axes = axes
+        self._run = run
+        self._known: dict[tuple[tuple[str, int], ...], Tried | None] = {}
+        self.error = ""
+        """Why the first run that failed did."""
+
+    def inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+        """Return the inputs of fixed shapes, for a size of each open dimension."""
+        shapes = [list(spec.shape) for spec in self._inputs]
+        for index, axis, name in self._axes:
+            shapes[index][axis] = sizes[name]
+        return tuple(
+            TensorSpec(spec.name, spec.dtype, tuple(shape))
+            for spec, shape in zip(self._inputs, shapes, strict=True)
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> Tried | None:
+        """Return the run at these sizes; None if it fails."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._known:
+            begin_ns = time.thread_time_ns()
+            try:
+                outputs = self._run(self.inputs_at(sizes))
+                seconds = (time.thread_time_ns() - begin_ns) / 1e9
+                shapes = tuple(output.shape[1:] for output in outputs)
+                grown = self._process.memory_info().rss - self._first_bytes
+                self._known[key] = Tried(shapes, sum(each.nbytes for each in outputs), seconds, grown)
+            except CompileError as error:
+                self.error = self.error or str(error)
+                self._known[key] = None
+        return self._known[key]
+
+    def affords(self, sizes: Mapping[str, int], times: float = 1.0) -> bool:
+        """Whether a batch that is ``times`` as large as at these sizes would fit, as far as it is known."""
+        found, counted = self._known.get(tuple(sorted(sizes.items()))), self._counter.at(sizes)
+        io_bytes = sum(spec.row_bytes for spec in self.inputs_at(sizes))
+        if found is not None:
+            io_bytes += found.output_bytes
+        workspace = counted.live_bytes if counted else found.grown_bytes if found is not None else 0
+        return (
+            io_bytes * self._rows * times <= MOST_IO_BYTES
+            and workspace * self._rows * times <= MOST_WORKSPACE_BYTES
+        )
+
+    def grows(self, sizes: Mapping[str, int], larger: Mapping[str, int]) -> bool:
+        """Whether ``larger`` sizes, twice those of a run at ``sizes``, are within the bounds of trials."""
+        found, counted = self.at(sizes), self._counter.at(larger)
+        if found is None:
+            return False
+        if counted is None:
+            return found.seconds * 2 <= LONGEST_S and self.affords(sizes, 2.0)
+        return (
+            counted.work <= MOST_WORK
+            and found.seconds <= _MOST_S
+            and self.affords(larger)
+            and self.affords(sizes, 2.0)
+        )
+
+    def corner(self, sizes: Mapping[str, int], alone: Sequence[tuple[Mapping[str, int], float]]) -> bool:
+        """Whether the model runs at these sizes, all at their limits, within twice what one row may take.
+
+        ``alone`` has sizes with one symbol at its limit, and how much larger a row is than there.
+        """
+        if not self.affords(sizes):
+            return False
+        counted = self._counter.at(sizes)
+        if counted is not None:
+            return counted.work <= 2 * MOST_WORK and self.at(sizes) is not None and self.affords(sizes)
+        # From a run with one symbol at its limit: a shorter one has more that does not grow.
+        runs = [(self.at(each), times) for each, times in alone]
+        expected = [run.seconds * times for run, times in runs if run is not None]
+        if not expected or min(expected) > 2 * LONGEST_S:
+            return False
+        tried = self.at(sizes)
+        return tried is not None and tried.seconds <= 2 * LONGEST_S and self.affords(sizes)

@@ -1,0 +1,189 @@
+"""What one row costs at given sizes, counted from the graph: work, and memory for activations.
+
+Limits of sizes that are found follow from these counts, so that they are the same on every machine: a limit
+is part of what clients are told, and a slower machine has longer estimates, not other models. What is not
+known without a run (control flow, shapes that follow from values, operators without shape inference) is not
+counted, and such a model is timed instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper, shape_inference
+
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.stock import optimise_portably, serialise
+
+Shape = tuple[int, ...]
+
+MOST_WORK = 20_000_000_000
+"""Multiplications with addition of one row up to which larger sizes are looked for: less than half a second
+of one core."""
+_ELEMENT_WORK = 32
+"""Of an element that an operator writes: what a core multiplies while it reads and writes one from memory."""
+_SMALL_CONSTANT = 1024
+"""Elements up to which an initializer may be a shape, and is needed to know others."""
+_PRODUCTS = {"MatMul", "MatMulInteger", "QLinearMatMul"}
+_CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
+"""Which input the kernel is."""
+_RECURRENT = {"LSTM", "GRU", "RNN"}
+_UNKNOWN_COST = {"Einsum"}
+
+
+class Counted(NamedTuple):
+    """What one row costs."""
+
+    work: float
+    """Multiplications with addition, or what takes as long."""
+    live_bytes: float
+    """The most that activations take at one time."""
+
+
+class Counter:
+    """Counts what a row of one model costs at different sizes."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        """``model`` is normalised; what is open of its first axes is the batch."""
+        self._skeleton = _without_weights(model)
+        self._inputs = {value.name for value in model.graph.input}
+        own = self._skeleton.graph.input[: len(model.graph.input)]
+        first = [value.type.tensor_type.shape.dim[0] for value in own]
+        self._rows = max([dim.dim_value for dim in first], default=1) or 1
+        for dim in first:
+            if not dim.dim_value:
+                dim.dim_value = self._rows
+        self._known: dict[tuple[tuple[str, int], ...], Counted | None] = {}
+
+    def at(self, sizes: Mapping[str, int]) -> Counted | None:
+        """Return what a row costs at a size of each open dimension, by name; None if it can't be counted."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._known:
+            self._known[key] = self._count(sizes)
+        return self._known[key]
+
+    def _count(self, sizes: Mapping[str, int]) -> Counted | None:
+        fixed = onnx.ModelProto()
+        fixed.CopyFrom(self._skeleton)
+        for value in fixed.graph.input:
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param in sizes:
+                    dim.dim_value = sizes[dim.dim_param]
+        found = _counted(fixed, self._inputs)
+        if found is None:
+            # With fixed sizes ONNX Runtime folds what shapes are computed with.
+            with suppress(CompileError):
+                found = _counted(optimise_portably(serialise(fixed)), self._inputs)
+        return found and Counted(found.work / self._rows, found.live_bytes / self._rows)
+
+
+def _counted(model: onnx.ModelProto, inputs: set[str]) -> Counted | None:
+    """Count a model of fixed shapes; what does not follow from these inputs is computed before it runs."""
+    try:
+        graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # onnx raises several classes for models that ONNX Runtime takes.
+        return None
+    tensors = _tensors(graph)
+    shapes = {name: shape for name, (shape, _) in tensors.items()}
+    running, moving = set(inputs), []
+    for node in graph.node:
+        if running.intersection(node.input):
+            running.update(node.output)
+            moving.append(node)
+    costs = [_cost(node, shapes) for node in moving]
+    known = [cost for cost in costs if cost is not None]
+    outputs = [value.name for value in graph.output]
+    return Counted(sum(known), _most_live(moving, outputs, tensors)) if len(known) == len(costs) else None
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with large initializers as inputs, so that to infer shapes copies none."""
+    skeleton = onnx.ModelProto(ir_version=model.ir_version)
+    skeleton.opset_import.extend(model.opset_import)
+    graph = skeleton.graph
+    graph.name = model.graph.name or "graph"
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    for value in model.graph.output:
+        graph.output.add().CopyFrom(value)
+        graph.output[-1].type.tensor_type.ClearField("shape")
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= _SMALL_CONSTANT:
+            graph.initializer.append(tensor)
+        else:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return skeleton
+
+
+def _tensors(graph: onnx.GraphProto) -> dict[str, tuple[Shape, int]]:
+    """Return shape and bytes of each tensor whose shape is known."""
+    found: dict[str, tuple[Shape, int]] = {}
+    for tensor in graph.initializer:
+        found[tensor.name] = tuple(tensor.dims), 0
+    for value in [*graph.input, *graph.value_info, *graph.output]:
+        kind = value.type.tensor_type
+        dims = kind.shape.dim
+        if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
+            shape = tuple(dim.dim_value for dim in dims)
+            found[value.name] = shape, math.prod(shape) * _item_bytes(kind.elem_type)
+    return found
+
+
+def _item_bytes(element: int) -> int:
+    try:
+        return int(np.dtype(helper.tensor_dtype_to_np_dtype(element)).itemsize)
+    except (KeyError, TypeError):
+        return 1
+
+
+def _cost(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> float | None:
+    """Return the work of a node; None if it is not known before a run."""
+    if any(each.HasField("g") or each.graphs for each in node.attribute) or node.op_type in _UNKNOWN_COST:
+        return None
+    if any(name and name not in shapes for name in node.output):
+        return None
+    written = sum(math.prod(shapes[name]) for name in node.output if name)
+    given = [shapes.get(name) for name in node.input]
+    return written * _ELEMENT_WORK + _products(node, given, written)
+
+
+def _products(node: onnx.NodeProto, given: Sequence[Shape | None], written: int) -> float:
+    """Return the multiplications of a node that writes so many elements."""
+    first = given[0] if given else None
+    if node.op_type in _PRODUCTS and first:
+        return float(written * first[-1])
+    if node.op_type == "Gemm" and first:
+        turned = any(each.name == "transA" and each.i for each in node.attribute)
+        return float(written * first[0 if turned else -1])
+    kernel = given[_CONVOLUTIONS.get(node.op_type, 0)] if node.op_type in _CONVOLUTIONS else None
+    if kernel:
+        return float(written * math.prod(kernel[1:]))
+    if node.op_type == "ConvTranspose" and first and given[1]:
+        return float(math.prod(first) * math.prod(given[1][1:]))
+    if node.op_type in _RECURRENT and first and given[1] and given[2]:
+        return float(math.prod(first[:2]) * (math.prod(given[1]) + math.prod(given[2])))
+    return 0.0
+
+
+def _most_live(
+    nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], tensors: Mapping[str, tuple[Shape, int]]
+) -> int:
+    """Return the most bytes of tensors between nodes at one time, each kept until its last reader is done."""
+    last = {name: place for place, node in enumerate(nodes) for name in node.input}
+    last |= dict.fromkeys(outputs, len(nodes))
+    live, most = 0, 0
+    ends: dict[int, int] = {}
+    for place, node in enumerate(nodes):
+        for name in node.output:
+            if name in tensors:
+                live += tensors[name][1]
+                end = last.get(name, place)
+                ends[end] = ends.get(end, 0) + tensors[name][1]
+        most = max(most, live)
+        live -= ends.pop(place, 0)
+    return most

@@ -1,0 +1,79 @@
+"""What a row costs, counted from graphs, and that found limits follow from it and from no clock."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from mainspring.compiler import size_trials
+from mainspring.compiler.normalise import normalise
+from mainspring.compiler.reference import Prepared
+from mainspring.compiler.work import Counter
+from tests.compiler import open_models
+from tests.compiler.conftest import MakeModel
+
+
+def count(model: onnx.ModelProto, **sizes: int) -> tuple[float, float]:
+    found = Counter(normalise(model, symbols=True)).at(sizes)
+    assert found is not None
+    return found.work, found.live_bytes
+
+
+def test_a_product_is_counted_by_its_factors() -> None:
+    work, live = count(open_models.lengths(), seq=100)
+    assert work == 100 * 4 * 8 + 32 * 100 * 4
+    assert live == 100 * 4 * 4
+
+
+def test_a_convolution_is_counted_by_its_kernel() -> None:
+    pixels = 16 * 11
+    assert count(open_models.images(), h=32, w=32)[0] == pixels * 4 * (3 * 3 * 3) + 2 * 32 * pixels * 4
+
+
+def test_what_only_weights_decide_costs_nothing(make_model: MakeModel) -> None:
+    nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("MatMul", ["x", "e"], ["y"])]
+    weights = {"w": np.zeros((100, 100), np.float32)}
+    model = make_model(nodes, {"x": ["n", 100]}, {"y": ["n", 100]}, weights)
+    assert count(model) == (100 * 100 + 32 * 100, 400)
+
+
+def test_memory_is_what_lives_at_one_time(make_model: MakeModel) -> None:
+    names = ["x", "a", "b", "c", "y"]
+    nodes = [helper.make_node("Relu", [one], [other]) for one, other in itertools.pairwise(names)]
+    assert count(make_model(nodes, {"x": ["n", 10]}, {"y": ["n", 10]}))[1] == 2 * 40
+
+
+def test_shapes_that_are_computed_from_shapes_are_known() -> None:
+    assert count(open_models.positions(), seq=20)[0] > 0
+
+
+def test_what_is_known_only_after_a_run_is_not_counted(make_model: MakeModel) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
+    model = make_model(nodes, {"x": ["n", "s"]}, {"y": [2, "k"]})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    assert Counter(normalise(model, symbols=True)).at({"s": 9}) is None
+
+
+@pytest.mark.parametrize("factor", [0.01, 7.0])
+def test_found_limits_do_not_depend_on_the_machines_speed(
+    factor: float, monkeypatch: pytest.MonkeyPatch, make_model: MakeModel
+) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "t"], ["scores"]),
+        helper.make_node("ReduceMean", ["scores"], ["y"], axes=[2], keepdims=0),
+    ]
+    weights = {"w": np.full((8, 8), 0.1, np.float32)}
+    model = make_model(nodes, {"x": ["n", "seq", 8]}, {"y": ["n", "seq"]}, weights)
+    passed = itertools.count(0, round(factor * 1e7))
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(passed))
+    monkeypatch.setattr(size_trials, "MOST_WORK", 5_000_000)
+    (symbol,) = Prepared(model, 4, most={}).symbols
+    assert symbol.limit == 256
+    assert count(model, seq=256)[0] < 5_000_000 < count(model, seq=512)[0]
