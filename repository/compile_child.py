@@ -104,6 +104,7 @@ def target_of(store: Store, name: str) -> Target:
 def run(store: Store, job: Job) -> Outcome:
     """Compile one job's file, unless that was done before."""
     from mainspring.compiler.artifact.errors import CompileError, StoreError
+    from mainspring.compiler.description import Described
     from mainspring.compiler.pipeline import compile_file
 
     folder = Path(job.folder)
@@ -124,6 +125,7 @@ def run(store: Store, job: Job) -> Outcome:
             whole=job.recipe.whole,
             most=job.recipe.most,
             pad=job.recipe.pad,
+            described=Described(job.recipe.sequencing),
         )
         if not _is_still(folder, job.digest):
             # Its name stands for another content.

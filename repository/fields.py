@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 _ENGINE = "Mainspring compiles the model itself and decides on which worker it runs"
 _PLANNED = "the scheduler decides by deadlines when which requests share a batch"
+_NO_SLOT = "every sequence has its state in the gateway and needs no slot"
+_IN_PLACE = "the gateway hands each request its state"
 _NO_GPU = "a worker is one device, and each runs every model"
 
 READ: Mapping[str, frozenset[str]] = {
@@ -18,7 +20,7 @@ READ: Mapping[str, frozenset[str]] = {
         {
             "name", "platform", "backend", "max_batch_size", "input", "output", "version_policy",
             "dynamic_batching", "parameters", "response_cache", "default_model_filename", "instance_group",
-            "model_transaction_policy",
+            "model_transaction_policy", "sequence_batching",
         }
     ),
     "input": frozenset({"name", "data_type", "dims", "reshape"}),
@@ -32,6 +34,15 @@ READ: Mapping[str, frozenset[str]] = {
         {"preferred_batch_size", "default_queue_policy", "priority_levels", "default_priority_level"}
     ),
     "default_queue_policy": frozenset({"default_timeout_microseconds", "timeout_action"}),
+    "sequence_batching": frozenset(
+        {"max_sequence_idle_microseconds", "control_input", "state", "direct", "oldest"}
+    ),
+    "control_input": frozenset({"name", "control"}),
+    "control": frozenset({"kind", "int32_false_true", "fp32_false_true", "bool_false_true", "data_type"}),
+    "state": frozenset({"input_name", "output_name", "data_type", "dims", "initial_state"}),
+    "initial_state": frozenset({"data_type", "dims", "zero_data", "data_file", "name"}),
+    "direct": frozenset(),
+    "oldest": frozenset({"max_candidate_sequences"}),
     "response_cache": frozenset({"enable"}),
     "instance_group": frozenset({"count", "kind", "name"}),
     "model_transaction_policy": frozenset(),
@@ -67,6 +78,13 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "allow_timeout_override": "the nearest of all deadlines of a request counts",
         "max_queue_size": "the gateway's bounds on requests in flight hold for all models together",
     },
+    "state": {"use_same_buffer_for_input_output": _IN_PLACE, "use_growable_memory": _IN_PLACE},
+    "direct": {"max_queue_delay_microseconds": _PLANNED, "minimum_slot_utilization": _NO_SLOT},
+    "oldest": {
+        "max_queue_delay_microseconds": _PLANNED,
+        "preferred_batch_size": _PLANNED,
+        "preserve_ordering": "requests of a sequence run in order, and those of others need none",
+    },
     "instance_group": {
         "gpus": _NO_GPU,
         "secondary_devices": _NO_GPU,
@@ -82,8 +100,11 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "": {
         "ensemble_scheduling": "an ensemble is several models, and Mainspring runs one for a request; "
         "have the client call one after the other",
-        "sequence_batching": "requests are independent of one another; there is no state between them",
         "model_repository_agents": "nothing would check or change the model's files as agents do",
+    },
+    "sequence_batching": {
+        "iterative_sequence": "each request has exactly one answer",
+        "generative_sequence": "each request has exactly one answer",
     },
     "model_transaction_policy": {"decoupled": "each request has exactly one answer"},
     "input": {

@@ -21,6 +21,7 @@ _LONG = frozenset(
     {
         *("dims", "shape", "versions", "priority_levels", "default_priority_level"),
         *("max_queue_delay_microseconds", "default_timeout_microseconds"),
+        "max_sequence_idle_microseconds",
     }
 )
 """Numbers of 64 bits, which protobuf's JSON has in quotes."""

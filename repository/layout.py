@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from mainspring.repository.digests import Stamp, digest_of, stamp_of, stamp_of_file
+from mainspring.repository.initial_states import InitialStates
 from mainspring.repository.labels import LabelFiles
 from mainspring.repository.model_config import ModelConfig, read_config
 from mainspring.repository.reading import ConfigFault
@@ -100,6 +101,7 @@ class Layout:
         self._configs: dict[str, _Config] = {}
         self._found: dict[str, FoundModel] = {}
         self._labels = LabelFiles(self._settles)
+        self._initial = InitialStates(self._settles)
 
     def names(self) -> list[str]:
         """Return the folders of models, sorted; raise `RepositoryFault` if they can't be read."""
@@ -144,6 +146,7 @@ class Layout:
             if versions is None:
                 return None
             config, given = self._config(folder, name, now_ns)
+            config = None if config is None else self._initial.into(config, folder, now_ns)
             if config is None:
                 return FoundModel(name=name, given=True, settling=(0,))
             labels = self._labels.of(folder, config.outputs, now_ns)
@@ -244,6 +247,7 @@ class Layout:
         self._configs.pop(path, None)
         self._seen.pop(path, None)
         self._labels.forget(f"{self.root}/{name}")
+        self._initial.forget(f"{self.root}/{name}")
         if found is not None:
             self._forget_versions(name, found.numbers)
 

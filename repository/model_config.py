@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
+from mainspring.messages.model import Sequencing
 from mainspring.repository.fields import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS
 from mainspring.repository.passed_on import passed_on
 from mainspring.repository.reading import ConfigFault, Fields
+from mainspring.repository.sequence_batching import read_sequences
 from mainspring.repository.textproto import Message, SyntaxFault, parse
 
 MOST_VERSIONS = 1024
@@ -82,6 +84,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Values with which inputs may be padded to the sizes of others, by the inputs' names."""
     file_name: str = MODEL_FILE
     """Of the ONNX file in a version's folder."""
+    sequencing: Sequencing | None = None
+    """Of a model with ``sequence_batching``; an initial state that lies in a file is not in it yet."""
+    kept_inputs: tuple[TensorConfig, ...] = ()
+    """What the file says of the inputs that are states or controls."""
+    kept_outputs: tuple[TensorConfig, ...] = ()
+    """The same of states' outputs that clients do not see."""
+    initial_files: dict[str, str] = {}
+    """For states' inputs, the files of their initial states, in the model's folder of these."""
     passed: dict[str, Any] = {}
     """What nothing acts upon and clients may read, in the protocol's names."""
     warnings: tuple[str, ...] = ()
@@ -115,11 +125,17 @@ def read_fields(message: Message, model: str) -> ModelConfig:
     most = fields.number("max_batch_size", None, 0, 1024)
     batching, parameters = fields.message("dynamic_batching"), _parameters(fields)
     levels, default = _priorities(batching)
+    outputs = _tensors(fields, "output")
+    sequences = read_sequences(fields, [each.name for each in outputs])
     _check_instances(fields)
     return ModelConfig(
         max_batch_size=most,
         inputs=_tensors(fields, "input"),
-        outputs=_tensors(fields, "output"),
+        outputs=outputs,
+        sequencing=sequences.sequencing,
+        kept_inputs=tuple([TensorConfig(name=n, data_type=t, dims=d) for n, t, d in sequences.inputs]),
+        kept_outputs=tuple([TensorConfig(name=n, data_type=t, dims=d) for n, t, d in sequences.outputs]),
+        initial_files=dict(sequences.files),
         version_policy=_version_policy(fields),
         preferred_batch_sizes=_preferred(batching, most),
         slo_ns=_slo_ns(batching),

@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mainspring.repository.fields import INSTANCE_KINDS
+from mainspring.repository.fields import DATA_TYPES, INSTANCE_KINDS
 from mainspring.repository.reading import ConfigFault, Fields
 
 _MOST = 2**31 - 1
+_KINDS = frozenset(
+    {
+        "CONTROL_SEQUENCE_START",
+        "CONTROL_SEQUENCE_READY",
+        "CONTROL_SEQUENCE_END",
+        "CONTROL_SEQUENCE_CORRID",
+    }
+)
 _MESSAGE, _MESSAGES, _MAP = "message", "messages", "map"
 _TEXT, _FLAG, _NUMBER, _NUMBERS = "text", "flag", "number", "numbers"
 
+_DATA_TYPES = frozenset(DATA_TYPES)
 _FORMATS = frozenset({"FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"})
 _PRIORITIES = frozenset({"PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"})
 
@@ -23,6 +32,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
         "instance_group": _MESSAGES,
         "optimization": _MESSAGE,
         "dynamic_batching": _MESSAGE,
+        "sequence_batching": _MESSAGE,
         "metric_tags": _MAP,
         "cc_model_filenames": _MAP,
         "runtime": _TEXT,
@@ -41,6 +51,42 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
         "default_queue_policy": _MESSAGE,
     },
     "default_queue_policy": {"allow_timeout_override": _FLAG, "max_queue_size": _NUMBER},
+    "sequence_batching": {
+        "max_sequence_idle_microseconds": _NUMBER,
+        "control_input": _MESSAGES,
+        "state": _MESSAGES,
+        "direct": _MESSAGE,
+        "oldest": _MESSAGE,
+    },
+    "control_input": {"name": _TEXT, "control": _MESSAGES},
+    "control": {
+        "kind": _KINDS,
+        "int32_false_true": "signeds",
+        "fp32_false_true": "reals",
+        "bool_false_true": "flags",
+        "data_type": _DATA_TYPES,
+    },
+    "state": {
+        "input_name": _TEXT,
+        "output_name": _TEXT,
+        "data_type": _DATA_TYPES,
+        "dims": "signeds",
+        "initial_state": _MESSAGES,
+    },
+    "initial_state": {
+        "data_type": _DATA_TYPES,
+        "dims": "signeds",
+        "zero_data": _FLAG,
+        "data_file": _TEXT,
+        "name": _TEXT,
+    },
+    "direct": {"max_queue_delay_microseconds": _NUMBER, "minimum_slot_utilization": "real"},
+    "oldest": {
+        "max_candidate_sequences": _NUMBER,
+        "preferred_batch_size": _NUMBERS,
+        "max_queue_delay_microseconds": _NUMBER,
+        "preserve_ordering": _FLAG,
+    },
     "reshape": {"shape": _NUMBERS},
     "instance_group": {
         "name": _TEXT,
@@ -101,6 +147,14 @@ def _value(fields: Fields, name: str, wanted: str | frozenset[str]) -> Any:
             return fields.flag(name)
         case "number":
             return fields.count(name, 0, 0, _MOST)
+        case "signeds":
+            return list(fields.numbers(name, -(1 << 31), _MOST))
+        case "reals":
+            return list(fields.reals(name))
+        case "real":
+            return next(iter(fields.reals(name)), 0.0)
+        case "flags":
+            return list(fields.flags(name))
         case "signed":
             return fields.count(name, 0, -1, _MOST)
         case _:

@@ -130,6 +130,19 @@ class Fields:
         """Return every value of a field whose values are whole numbers within bounds."""
         return tuple(self._number(name, entry, least, most) for entry in self._message.get(name, []))
 
+    def flags(self, name: str) -> tuple[bool, ...]:
+        """Return every value of a field whose values are truth values."""
+        return tuple(not _is_false([entry]) for entry in self._message.get(name, []))
+
+    def reals(self, name: str) -> tuple[float, ...]:
+        """Return every value of a field whose values are numbers."""
+        found = []
+        for entry in self._message.get(name, []):
+            if isinstance(entry.value, bool) or not isinstance(entry.value, int | float):
+                raise self._wrong(name, entry, "a number")
+            found.append(float(entry.value))
+        return tuple(found)
+
     def _number(self, name: str, entry: Entry, least: int, most: int) -> int:
         if not isinstance(entry.value, int):
             raise self._wrong(name, entry, "a whole number")

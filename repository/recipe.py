@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.model import ModelSpec, Sequencing, TensorSpec
 from mainspring.repository.fields import DATA_TYPES
 from mainspring.repository.model_config import ModelConfig, TensorConfig
 from mainspring.repository.reading import ConfigFault
@@ -41,12 +41,15 @@ class Recipe(msgspec.Struct, frozen=True):
     """Limits of open dimensions, by name."""
     pad: dict[str, float] = {}
     """Values with which inputs with open dimensions may be padded, by their names."""
+    sequencing: Sequencing | None = None
+    """As `ModelSpec.sequencing`."""
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
     """Return how a version of the model is compiled."""
     shapes = {}
-    for tensor in config.inputs:
+    silent = config.max_batch_size is None and all(tensor.dims is None for tensor in config.inputs)
+    for tensor in config.inputs if silent else (*config.inputs, *config.kept_inputs):
         dims = tensor.dims if tensor.reshape is None else tensor.reshape
         if dims is None:
             continue
@@ -57,9 +60,20 @@ def recipe_of(config: ModelConfig) -> Recipe:
         if not given or max(given if whole else given[1:], default=1) > 0:
             # What is -1 beside a number stays open.
             shapes[tensor.name] = given
-    silent = config.max_batch_size is None and all(tensor.dims is None for tensor in config.inputs)
     as_whole = None if silent else _is_whole(config)
-    return Recipe(_batch_sizes(config), shapes, as_whole, config.limits, config.pads)
+    return Recipe(_batch_sizes(config), shapes, as_whole, config.limits, config.pads, _sequencing(config))
+
+
+def _sequencing(config: ModelConfig) -> Sequencing | None:
+    """Return what sequences are, with the initial states' dimensions without rows."""
+    sequencing = config.sequencing
+    if sequencing is None or config.max_batch_size != 0 or _is_whole(config):
+        return sequencing
+    states = [
+        state if state.dims is None else msgspec.structs.replace(state, dims=state.dims[1:])
+        for state in sequencing.states
+    ]
+    return msgspec.structs.replace(sequencing, states=tuple(states))
 
 
 def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -> str:
@@ -69,6 +83,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
     told |= {"whole": True} if recipe.whole else {}
     told |= {"most": recipe.most} if recipe.most else {}
     told |= {"pad": recipe.pad} if recipe.pad else {}
+    told |= {"sequencing": recipe.sequencing} if recipe.sequencing is not None else {}
     content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
     digest = hashlib.sha256(content).hexdigest()
     return f"{model}{SEPARATOR}{version}-{digest[:DIGEST_DIGITS]}"
@@ -94,8 +109,12 @@ def served_spec(spec: ModelSpec, model: str, version: int, config: ModelConfig) 
         spec,
         served_as=model,
         version=version,
-        inputs=_as_configured(config, "input", config.inputs, spec.inputs, spec.whole),
-        outputs=_as_configured(config, "output", config.outputs, spec.outputs, spec.whole),
+        inputs=_as_configured(
+            config, "input", (*config.inputs, *config.kept_inputs), spec.inputs, spec.whole
+        ),
+        outputs=_as_configured(
+            config, "output", (*config.outputs, *config.kept_outputs), spec.outputs, spec.whole
+        ),
     )
 
 
@@ -104,7 +123,8 @@ def _is_whole(config: ModelConfig) -> bool:
 
     Where each input begins with -1, that axis is the rows of a request.
     """
-    shapes = [tensor.dims if tensor.reshape is None else tensor.reshape for tensor in config.inputs]
+    tensors = (*config.inputs, *config.kept_inputs)
+    shapes = [tensor.dims if tensor.reshape is None else tensor.reshape for tensor in tensors]
     known = [shape for shape in shapes if shape is not None]
     return config.max_batch_size == 0 and not (known and all(shape[:1] == (-1,) for shape in known))
 

@@ -73,6 +73,7 @@ TIER_OF = {
     "native": "codegen",
     "repository": "unit",
     "repository/test_compiling": "cluster",
+    "repository/test_sequence_compiling": "cluster",
     "repository/test_control": "cluster",
     "scheduler": "unit",
     "simulator": "unit",

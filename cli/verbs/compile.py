@@ -189,6 +189,7 @@ def _compiled(
     from mainspring.compiler.artifact.errors import CompileError
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.conversion.opening import as_onnx
+    from mainspring.compiler.description import Described
     from mainspring.compiler.pipeline import compile_file
     from mainspring.repository.one_folder import read_folder
 
@@ -199,13 +200,16 @@ def _compiled(
     folder = read_folder(path) if path.is_dir() else None
     if folder is not None:
         path, recipe = folder.file, _over(folder.recipe, recipe, asked=asked)
+    sequences = options.sequences
+    if sequences.sequencing is None and recipe.sequencing is not None:
+        sequences = Described(recipe.sequencing)
     with as_onnx(path, trust=trust) as converted:
         compiled = compile_file(
             *(converted.path, name, store, recipe.batch_sizes, recipe.shapes, target, judge, recipe.whole),
             most={**converted.most, **recipe.most},
             origin=converted.origin,
             pad=recipe.pad,
-            described=options.sequences,
+            described=sequences,
         )
     if folder is not None:
         try:
