@@ -1,7 +1,7 @@
 """What lengthens an EXEC that a profile of one size, run again and again, does not show.
 
 Batch sizes in turn, a pause before it, a PREPARE beside it, its input on the way while LOADs take the bus;
-and the gap that the host leaves between two of them.
+and the gap between two of them (`gaps`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from mainspring.cli.profiling.lone_device import LoneDevice, as_exec_thread, device_for, random_rows
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Ints, quantile
+from mainspring.experiments.gpu_check.gaps import of_gaps, of_gaps_in_a_worker
 from mainspring.experiments.gpu_check.settings import LARGE, Settings
 from mainspring.experiments.gpu_check.steady import again_and_again, loading_beside
 from mainspring.experiments.gpu_check.variants import beside
@@ -60,6 +61,7 @@ def check_executing(settings: Settings) -> Iterator[Verdict]:
         ways = [
             partial(of_sizes, device, spec, runs),
             partial(of_gaps, device, spec, runs),
+            partial(of_gaps_in_a_worker, device, spec, runs, rights),
             partial(of_inputs, device, spec, second, runs, rights),
             *[partial(of_preparing, device, spec, other.spec(), runs) for other in others],
             *[partial(of_opening, device, spec, other.spec()) for other in others],
@@ -115,22 +117,6 @@ def of_sizes(device: LoneDevice, spec: ModelSpec, runs: int) -> list[Verdict]:
             f"batch {worst}, of {', '.join(map(str, sizes))} in turn {runs:,} times",
         ),
         told("  alone", ", ".join(f"{alone[size] / 1e6:.4f}" for size in sizes), "ms, by batch size"),
-    ]
-
-
-def of_gaps(device: LoneDevice, spec: ModelSpec, runs: int) -> list[Verdict]:
-    """Run one batch behind the other: what of each is not the device's."""
-    run = device.infer(spec, 1)
-    begin_ns = time.monotonic_ns()
-    parts = [run() for _ in range(runs)]
-    whole_ns = (time.monotonic_ns() - begin_ns) / runs
-    part_ns = float(np.mean(parts))
-    return [
-        told(
-            "EXEC back to back, batch 1: beside the device's part",
-            f"{(whole_ns - part_ns) / 1e3:.1f} us",
-            f"{part_ns / 1e6:.4f} of {whole_ns / 1e6:.4f} ms each",
-        )
     ]
 
 

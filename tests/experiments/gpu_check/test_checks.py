@@ -108,7 +108,12 @@ def test_what_lengthens_an_exec_is_measured(settings: Settings) -> None:
     (pauses,) = [verdict for verdict in found if verdict.what.startswith("first EXEC after 1, 150 ms")]
     assert len(pauses.found.split(", ")) == 2
     absent = [verdict.what for verdict in found if verdict.state is State.NOT_RUN]
-    assert absent == ["INPUT and EXEC, batch 1, LOADs beside", "OPEN"]
+    assert absent == [
+        "EXEC given ahead, batch 1: beside the device's part",
+        "EXEC back to back in a worker: median beside the device's part",
+        "INPUT and EXEC, batch 1, LOADs beside",
+        "OPEN",
+    ]
 
 
 def test_a_size_that_is_slow_after_another_one_is_seen(

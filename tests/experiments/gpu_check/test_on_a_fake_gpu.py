@@ -15,7 +15,7 @@ from mainspring.cli.profiling.lone_device import device_for
 from mainspring.cli.profiling.profiling import measure
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Effort
-from mainspring.experiments.gpu_check import allocations, executing, loading, sessions
+from mainspring.experiments.gpu_check import allocations, executing, gaps, loading, sessions
 from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
 from mainspring.experiments.gpu_check.cycling import affordable, affordable_pages, check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
@@ -25,6 +25,8 @@ from mainspring.experiments.gpu_check.settings import LARGE, TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.experiments.predictability.__main__ import Plan, isolated
+from mainspring.messages.actions import Result
+from mainspring.messages.codes import Status
 from mainspring.worker.config import MIB
 from mainspring.worker.engines.cuda.engine import CudaEngine
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
@@ -235,3 +237,50 @@ def test_figure_2a_is_of_the_devices_own_times(on_gpu: Settings) -> None:
     series, _ = isolated(Plan(model=spec, config=on_gpu.config(), runs=20), Console(quiet=True))
     assert [each.name for each in series] == ["device"]
     assert series[0].percentiles_ms["50"] == series[0].percentiles_ms["100"]
+
+
+def test_a_worker_s_threads_run_one_exec_behind_the_other(on_gpu: Settings) -> None:
+    spec = Store(on_gpu.store(TVM)).manifest(MAIN).spec()
+    with device_for([spec], on_gpu.config()) as device:
+        device.prepare(spec)
+        device.load(spec)
+        (judged,) = gaps.of_gaps_in_a_worker(device, spec, 40, Rights(False))
+        # How long a busy machine takes is not for a test to say.
+        assert judged.state in (State.MET, State.MISSED)
+        assert "of 40 given ahead; without" in judged.note
+        for engine in (gaps.Unhurried(device.engine), gaps.Counting(device.engine)):
+            results = gaps.served(device, engine, spec, 40, Rights(False))
+            assert [each.action_id for each in results] == [*range(1, len(results) + 1)]
+            assert {each.status for each in results} == {Status.OK}
+
+
+def test_a_worker_whose_execs_fail_is_no_measure(on_gpu: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Store(on_gpu.store(TVM)).manifest(MAIN).spec()
+    with device_for([spec], on_gpu.config()) as device:
+        device.prepare(spec)
+        device.load(spec)
+        before = gaps.served
+
+        def failing(*args: Any) -> list[Result]:
+            monkeypatch.setattr(device.engine._driver, "fails", {"launch_graph": RuntimeError("no more")})  # type: ignore[attr-defined]
+            try:
+                return before(*args)
+            finally:
+                monkeypatch.setattr(device.engine._driver, "fails", {})  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(gaps, "served", failing)
+        (found,) = gaps.of_gaps_in_a_worker(device, spec, 5, Rights(False))
+    assert found.state is State.FAILED
+    assert "no more" in found.found
+
+
+def test_what_is_not_given_ahead_is_not_measured(on_gpu: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CudaEngine, "takes_ahead", lambda *_: False)
+    spec = Store(on_gpu.store(TVM)).manifest(MAIN).spec()
+    with device_for([spec], on_gpu.config()) as device:
+        device.prepare(spec)
+        device.load(spec)
+        _, one = gaps.of_gaps(device, spec, 5)
+        (other,) = gaps.of_gaps_in_a_worker(device, spec, 5, Rights(False))
+    assert one.state is other.state is State.NOT_RUN
+    assert one.found == other.found == f"batches of {MAIN} are not given ahead: they are no single launch"

@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for
 from mainspring.compiler.artifact.store import Store
-from mainspring.experiments.gpu_check import executing
+from mainspring.experiments.gpu_check import executing, gaps
 from mainspring.experiments.gpu_check.allocations import check_allocations
 from mainspring.experiments.gpu_check.loading import check_loading
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
@@ -61,6 +61,14 @@ class SlowLaunch(Right):
 
     def launch_graph(self, executable: int, stream: int) -> None:
         self.now_ns += 30_000
+        super().launch_graph(executable, stream)
+
+
+class SlowBegin(Right):
+    """The device takes 30 us before it begins a graph."""
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        self.busy(stream, 30_000)
         super().launch_graph(executable, stream)
 
 
@@ -145,10 +153,15 @@ def test_a_batch_that_is_slower_after_another_size(
     assert abs(float(judged.found.split()[0]) - float(found.split(maxsplit=1)[0])) < 1.5
 
 
-@pytest.mark.parametrize(("driver", "more_us"), [(Right, 0), (SlowLaunch, 30)])
-def test_the_gap_between_execs(virtual: Gpu, driver: type[Right], more_us: int) -> None:
+@pytest.mark.parametrize(
+    ("driver", "more_us", "state"),
+    [(Right, 0, State.MET), (SlowLaunch, 30, State.MET), (SlowBegin, 30, State.MISSED)],
+)
+def test_the_gap_between_execs(virtual: Gpu, driver: type[Right], more_us: int, state: State) -> None:
+    """What the host takes is hidden if the device has the next one, what the device takes is not."""
     with resident(virtual(driver())) as (device, spec):
-        (told,) = executing.of_gaps(device, spec, 10)
+        told, judged = gaps.of_gaps(device, spec, 10)
+    assert judged.state is state, judged.found
     # The kernel that writes the table of addresses and the copy of the input precede the device's part.
     assert more_us <= float(told.found.split()[0]) < more_us + 5
 
