@@ -138,4 +138,5 @@ class _ShapedSource:
     def _size(self, symbol: Symbol) -> int:
         drawn = self._drawn.get(symbol.name)
         size = symbol.limit if drawn is None else round(drawn(self._rng))
-        return min(max(size, symbol.least), symbol.limit)
+        size = min(max(size, symbol.least), symbol.limit)
+        return size - (size - symbol.least) % symbol.step

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -32,6 +32,22 @@ _LOCALE = "C.UTF-8"
 """For changing the case of letters: ONNX's own default, en_US.UTF-8, is not installed everywhere."""
 
 
+_UNKNOWN = (
+    "a category that an encoder was not fitted on is encoded as none of its own, where the estimator "
+    "raises an error (handle_unknown='error')"
+)
+
+
+class _Written(NamedTuple):
+    """An estimator as ONNX."""
+
+    model: onnx.ModelProto
+    differ: float
+    """The part of drawn rows that are answered otherwise."""
+    strict: bool
+    """Whether the estimator refuses categories that it does not know."""
+
+
 def convert_estimator(path: Path, target: Path, *, trust: bool) -> tuple[str, ...]:
     """Write an estimator as ONNX; return sentences for the user. Raises `CompileError`."""
     try:
@@ -51,17 +67,19 @@ def convert_estimator(path: Path, target: Path, *, trust: bool) -> tuple[str, ..
             "fitted estimator or pipeline itself"
         )
     columns = columns_of(estimator)
-    model, difference = _written(skl2onnx, estimator, columns, "float32")
-    if difference > _MOST_DIFFERENT:
-        model, again = _written(skl2onnx, estimator, columns, "float64")
-        if again > _MOST_DIFFERENT:
+    found = _written(skl2onnx, estimator, columns, "float32")
+    if found.differ > _MOST_DIFFERENT:
+        found = _written(skl2onnx, estimator, columns, "float64")
+        if found.differ > _MOST_DIFFERENT:
             raise CompileError(
-                f"skl2onnx {skl2onnx.__version__} writes {path} as a model that answers {again:.0%} of drawn "
-                f"rows otherwise than the estimator ({_name(estimator)}); try another version of skl2onnx, "
+                f"skl2onnx {skl2onnx.__version__} writes {path} as a model that answers {found.differ:.0%} of "
+                f"drawn rows otherwise than the estimator ({_name(estimator)}); try another version of skl2onnx, "
                 "or the model's author can choose another kind of estimator"
             )
         notes += ("its inputs are float64, because in float32 its answers would differ from the estimator's",)
-    target.write_bytes(serialise(model))
+    if found.strict:
+        notes += (_UNKNOWN,)
+    target.write_bytes(serialise(found.model))
     return notes
 
 
@@ -113,10 +131,8 @@ def _name(estimator: Any) -> str:
     return " > ".join(steps) or type(estimator).__name__
 
 
-def _written(
-    skl2onnx: Any, estimator: Any, columns: Sequence[Column], number: str
-) -> tuple[onnx.ModelProto, float]:
-    """Return the estimator as ONNX, and the part of drawn rows that are answered otherwise."""
+def _written(skl2onnx: Any, estimator: Any, columns: Sequence[Column], number: str) -> _Written:
+    """Return the estimator as ONNX."""
     from skl2onnx.common import data_types
 
     kinds = {
@@ -136,12 +152,22 @@ def _written(
             f"skl2onnx {skl2onnx.__version__} can't convert {_name(estimator)} ({last_line(error)}); try its "
             "newest version, or the model's author can replace the step that it does not know"
         ) from error
-    for node in model.graph.node:
-        if node.op_type == "StringNormalizer" and not any(each.name == "locale" for each in node.attribute):
-            node.attribute.append(helper.make_attribute("locale", _LOCALE))
+    strict = _settle(model)
     if len(columns) > 1 or columns[0].kind == TEXT:
-        return model, 0.0
-    return model, _difference(estimator, model, columns[0].width, number)
+        return _Written(model, 0.0, strict)
+    return _Written(model, _difference(estimator, model, columns[0].width, number), strict)
+
+
+def _settle(model: onnx.ModelProto) -> bool:
+    """Let nodes run on any machine and any text; return whether an encoder refused unknown ones."""
+    strict = False
+    for node in model.graph.node:
+        attributes = {each.name: each for each in node.attribute}
+        if node.op_type == "StringNormalizer" and "locale" not in attributes:
+            node.attribute.append(helper.make_attribute("locale", _LOCALE))
+        if node.op_type == "OneHotEncoder" and "zeros" in attributes and not attributes["zeros"].i:
+            attributes["zeros"].i, strict = 1, True
+    return strict
 
 
 def _is_classifier(estimator: Any) -> bool:

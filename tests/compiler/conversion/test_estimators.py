@@ -85,7 +85,8 @@ def test_columns_of_two_kinds_are_inputs_of_their_own(tmp_path: Path) -> None:
         ]
     )
     estimator = make_pipeline(columns, LogisticRegression()).fit(MIXED, [0, 1, 1] * 5)
-    model, _ = written(tmp_path, estimator)
+    model, notes = written(tmp_path, estimator)
+    assert "not fitted on" in notes[0], "a stranger's odd row would fail the batch"
     text, number = onnx.TensorProto.STRING, onnx.TensorProto.FLOAT
     assert inputs(model) == {"x0": (text, ["", 1]), "x1": (number, ["", 1]), "x2": (text, ["", 1])}
     rows = MIXED[:4]
