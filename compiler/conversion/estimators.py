@@ -72,9 +72,9 @@ def convert_estimator(path: Path, target: Path, *, trust: bool) -> tuple[str, ..
         found = _written(skl2onnx, estimator, columns, "float64")
         if found.differ > _MOST_DIFFERENT:
             raise CompileError(
-                f"skl2onnx {skl2onnx.__version__} writes {path} as a model that answers {found.differ:.0%} of "
-                f"drawn rows otherwise than the estimator ({_name(estimator)}); try another version of skl2onnx, "
-                "or the model's author can choose another kind of estimator"
+                f"skl2onnx {skl2onnx.__version__} writes {path} as a model that answers {found.differ:.0%} "
+                f"of drawn rows otherwise than the estimator ({_name(estimator)}); try another version of "
+                "skl2onnx, or the model's author can choose another kind of estimator"
             )
         notes += ("its inputs are float64, because in float32 its answers would differ from the estimator's",)
     if found.strict:
