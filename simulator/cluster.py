@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,7 @@ from mainspring.compiler.artifact.profiles import read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec, bucket_name
 from mainspring.simulator.device import Preloaded
-from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec
+from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, matches
 
 
 class SpecError(ValueError):
@@ -69,11 +68,6 @@ def preload(
                 free[place] -= model.pages
                 resident[place].append(model)
     return {name: Preloaded(models, resident[place]) for place, (name, _, _) in enumerate(workers)}
-
-
-def matches(name: str, patterns: str) -> bool:
-    """Return whether a name matches one of several patterns with commas between."""
-    return any(fnmatchcase(name, pattern.strip()) for pattern in patterns.split(",") if pattern.strip())
 
 
 def _models(groups: Iterable[ModelGroup]) -> list[ModelSpec]:

@@ -13,7 +13,7 @@ from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Draws
-from mainspring.simulator.spec import Faults
+from mainspring.simulator.spec import Faults, Spread, matches
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 
@@ -74,6 +74,8 @@ class SimulatedWorker:
         """Time that EXEC has run for."""
         self._faults = faults
         self._opened = set(opened)
+        self._spreads: dict[str, Spread | None] = {}
+        """Of each model that ran."""
         self._draws = Draws(rng)
         self._agenda = agenda
         self._results = results
@@ -242,6 +244,17 @@ class SimulatedWorker:
             return profile.shaped[bucket][action.batch_size]
         return profile.infer_ns[action.batch_size]
 
+    def _multiple(self, action: Infer) -> float:
+        """Draw how many times as long as its profile says a batch takes."""
+        name = action.model
+        if name not in self._spreads:
+            fitting = [each for each in self._faults.spreads if matches(name, each.models)]
+            self._spreads[name] = fitting[0] if fitting else None
+        spread = self._spreads[name]
+        if spread is None:
+            return 1.0
+        return max([_one_multiple(spread, self._draws) for _ in action.request_ids])
+
     def _duration_ns(self, job: Job) -> int:
         """Draw how long a job takes."""
         action, faults, draws = job.action, self._faults, self._draws
@@ -254,8 +267,17 @@ class SimulatedWorker:
         else:
             return PREPARE_NS
         duration_ns = float(nominal_ns)
+        if isinstance(action, Infer) and faults.spreads:
+            duration_ns *= self._multiple(action)
         if faults.duration_jitter > 0:
             duration_ns *= math.exp(faults.duration_jitter * draws.normal())
         if faults.slow_probability > 0 and draws.uniform() < faults.slow_probability:
             duration_ns += draws.uniform() * faults.slow_ns
         return max(1, round(duration_ns)) + self._action_ns
+
+
+def _one_multiple(spread: Spread, draws: Draws) -> float:
+    """Draw the multiple of one request."""
+    if spread.kind == "lognormal":
+        return math.exp(spread.sigma * draws.normal())
+    return spread.long_factor if draws.uniform() < spread.long_share else 1.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -35,6 +36,11 @@ def check_range(
         low = f"greater than {above:g}" if above is not None else f"at least {least:g}"
         high = "" if most == math.inf else f" and at most {most:g}"
         raise ValueError(f"{name} is {value}; it must be {low}{high}")
+
+
+def matches(name: str, patterns: str) -> bool:
+    """Return whether a name matches one of several patterns with commas between."""
+    return any(fnmatchcase(name, pattern.strip()) for pattern in patterns.split(",") if pattern.strip())
 
 
 class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +247,32 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
         check_range("down_s", self.down_s, above=0)
 
 
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """INFERs of some models take a random multiple of what the profile says, whatever the inputs' shapes.
+
+    It is drawn for each request; a batch takes as many times as long as the largest multiple among its own.
+    """
+
+    models: str = "*"
+    """Pattern of the models' names; several with commas between."""
+    kind: str = "bimodal"
+    """lognormal or bimodal."""
+    sigma: float = 0.5
+    """lognormal: standard deviation of the multiple's logarithm, whose median is 1."""
+    long_share: float = 0.1
+    """bimodal: part of the requests that take long; the others take what the profile says."""
+    long_factor: float = 10.0
+    """bimodal: how many times as long these take."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be."""
+        if self.kind not in ("lognormal", "bimodal"):
+            raise ValueError(f"kind is {self.kind!r}; choose lognormal or bimodal")
+        check_range("sigma", self.sigma, above=0)
+        check_range("long_share", self.long_share, above=0, most=1)
+        check_range("long_factor", self.long_factor, above=0)
+
+
 class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How far the devices are from their profiles, and what breaks."""
 
@@ -254,6 +286,8 @@ class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
     detection_ms: float = 1000.0
     """From a crash until the controller knows of it."""
     crashes: tuple[Crash, ...] = ()
+    spreads: tuple[Spread, ...] = ()
+    """Models whose durations vary; of several that fit a model the first counts."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
@@ -297,6 +331,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     opens all beside what it does."""
     surprising_opens: bool = False
     """With ``open_ns``: whether workers open at PREPARE, so that the scheduler does not know of it."""
+    spreads: tuple[Spread, ...] = ()
+    """As of `FaultsSpec`."""
     worker_loss_notices: bool = False
     """Whether the controller tells the gateway of each worker that is gone, as it does live: the gateway then
     submits what it last pushed there again, under new ids. Implies the gateway's core, not its stand-in."""
@@ -356,5 +392,6 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
             crashes=tuple(
                 (round(each.at_s * 1e9), each.worker, round(each.down_s * 1e9)) for each in faults.crashes
             ),
+            spreads=faults.spreads,
             detection_ns=round(faults.detection_ms * 1e6),
         )

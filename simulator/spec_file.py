@@ -21,6 +21,7 @@ from mainspring.simulator.spec import (
     LOG,
     Crash,
     SimulationSpec,
+    Spread,
     WorkloadSpec,
     refuse_over_log,
 )
@@ -165,9 +166,10 @@ def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
 def _part(name: str, part: Table, source: str) -> msgspec.Struct:
     where = f"{source}, [{name}]"
     inner: Table = dict(part)
-    if name == "faults" and "crashes" in inner:
-        crashes = _checked_list(inner["crashes"], "faults.crashes", source)
-        inner["crashes"] = tuple(_build(Crash, each, f"{source}, [[faults.crashes]]") for each in crashes)
+    for key, kind in (("crashes", Crash), ("spreads", Spread)) if name == "faults" else ():
+        if key in inner:
+            entries = _checked_list(inner[key], f"faults.{key}", source)
+            inner[key] = tuple(_build(kind, each, f"{source}, [[faults.{key}]]") for each in entries)
     if name == "cost" and "controller" in inner:
         at = f"{source}, [cost.controller]"
         inner["controller"] = _build(ControllerCost, _checked_table(inner["controller"], at), at)

@@ -10,8 +10,8 @@ import numpy as np
 
 from mainspring.messages.events import RequestArrived
 from mainspring.messages.model import ModelSpec
-from mainspring.simulator.cluster import SpecError, matches
-from mainspring.simulator.spec import LOG, SimulationSpec, WorkloadSpec
+from mainspring.simulator.cluster import SpecError
+from mainspring.simulator.spec import LOG, SimulationSpec, WorkloadSpec, matches
 from mainspring.telemetry.log import read_log
 from mainspring.traces.arrival import Arrival, Kind
 from mainspring.traces.recipe import Recipe, build
