@@ -328,6 +328,9 @@ class ModelPage(msgspec.Struct, frozen=True):
     """How often which model made room for it."""
     load_now_ms: float | None = None
     """The present estimate of LOAD, of the device kind that most workers have."""
+    buckets: dict[str, dict[int, float]] = {}
+    """Of a model with open dimensions, present estimates in ms of that kind by bucket, such as ``128``, the
+    smallest first, and batch size."""
 
 
 class Norm(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from mainspring.cli.options import DEFAULT_GATEWAY, DEFAULT_STORE, AsJson, Gatew
 
 if TYPE_CHECKING:
     from mainspring.client.repository import RepositoryClient
-    from mainspring.messages.model import ModelSpec
+    from mainspring.messages.model import ModelSpec, Profile
     from mainspring.messages.peers import ModelStatus
 
 Http = Annotated[
@@ -218,6 +218,19 @@ def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
     return summary
 
 
+def _curve(spec: ModelSpec, profile: Profile) -> str:
+    """Return the durations of the smallest batch by bucket, the smallest first."""
+    from mainspring.messages.model import bucket_name
+
+    rows = spec.batch_sizes[0]
+    known = [
+        (name, profile.shaped[name]) for name in map(bucket_name, spec.buckets) if name in profile.shaped
+    ]
+    times = ", ".join(f"{name}: {seeds[rows] / 1e6:.3g}" for name, seeds in known if rows in seeds)
+    names = " x ".join(symbol.name for symbol in spec.symbols)
+    return f"by {names}, batch of {rows}: {times} ms"
+
+
 def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> None:
     """Print a paragraph for each model: signatures are too long for the columns of a table."""
     from mainspring.cli.views.models_view import state_of
@@ -227,7 +240,7 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
         pages = "1 page" if spec.pages == 1 else f"{spec.pages} pages"
         print(f"{spec.name}: {spec.weights_bytes / 1e6:.1f} MB in {pages}, batches of {sizes}")
         if spec.symbols:
-            print(f"  open {', '.join(map(str, spec.symbols))} (the times are for the largest)")
+            print(f"  open {', '.join(map(str, spec.symbols))} (times are for the largest)")
         for word, tensors in (("in", spec.inputs), ("out", spec.outputs)):
             for tensor in tensors:
                 shape = ", ".join(tensor.dims if spec.whole else ["rows", *tensor.dims])
@@ -235,6 +248,8 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
         for kind, profile in spec.profiles.items():
             sizes_ms = ", ".join(f"{size}: {ns / 1e6:.3g}" for size, ns in sorted(profile.infer_ns.items()))
             print(f"  time {kind}: LOAD {profile.load_ns / 1e6:.3g} ms, INFER {sizes_ms or 'unknown'} ms")
+            if profile.shaped:
+                print(f"       {_curve(spec, profile)}")
         if spec.unshared:
             print(f"  one row at a time: {spec.unshared}")
         state = state_of(spec, states)

@@ -8,11 +8,11 @@ from collections import Counter
 from mainspring.cluster.placements import Model, Placement, State
 from mainspring.console.payloads import ModelPage, RequestLine
 from mainspring.console.queries.asking import Unknown
-from mainspring.console.queries.models import commonest_kind, model_line
+from mainspring.console.queries.models import commonest_kind, estimates_ms, model_line
 from mainspring.console.queries.recent import request_line
 from mainspring.console.view.requests import still_open
 from mainspring.console.view.view import View
-from mainspring.messages.model import TensorSpec
+from mainspring.messages.model import TensorSpec, bucket_name
 
 ROOM = 10
 """Models that are named which it made room for, and which made room for it."""
@@ -30,10 +30,10 @@ def model(view: View, name: str) -> ModelPage:
         inputs=[_shape(each, whole=spec.whole) for each in spec.inputs],
         outputs=[_shape(each, whole=spec.whole) for each in spec.outputs],
         profiles={
-            kind: {size: ns / 1e6 for size, ns in sorted(profile.infer_ns.items())}
-            for kind, profile in sorted(spec.profiles.items())
+            each: {size: ns / 1e6 for size, ns in sorted(profile.infer_ns.items())}
+            for each, profile in sorted(spec.profiles.items())
         },
-        load_ms={kind: profile.load_ns / 1e6 for kind, profile in sorted(spec.profiles.items())},
+        load_ms={each: profile.load_ns / 1e6 for each, profile in sorted(spec.profiles.items())},
         placements={
             worker: _where(each)
             for worker, each in known.placements.items()
@@ -42,6 +42,10 @@ def model(view: View, name: str) -> ModelPage:
         recent=_recent(view, known),
         evicted_for=_room(view, name, of_it=True),
         evicted=_room(view, name, of_it=False),
+        buckets={
+            bucket_name(ceilings): estimates_ms(bucket.infer_times.get(kind))
+            for ceilings, bucket in known.buckets.items()
+        },
         load_now_ms=known.load_times[kind].ns / 1e6 if kind in known.load_times else None,
     )
 
@@ -49,7 +53,7 @@ def model(view: View, name: str) -> ModelPage:
 def _recent(view: View, model: Model) -> list[RequestLine]:
     """Return a model's requests that have not ended, and those that ended last, the newest first."""
     most = view.limits.requests_of_model
-    opened = [each for each in view.cluster.requests.values() if each.model is model][-most:]
+    opened = [each for each in view.cluster.requests.values() if each.model.base is model][-most:]
     found = [request_line(still_open(view.cluster, each, view.now_ns)) for each in reversed(opened)]
     found += [request_line(each) for each in reversed(view.traffic.model(model.name).recent or ())]
     return found[:most]

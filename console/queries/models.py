@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.placements import PREPARED_STATES, Model, State
 from mainspring.console.payloads import ModelLine, Models
 from mainspring.console.queries.asking import BadQuery
@@ -67,9 +68,9 @@ def models(
 
 
 def model_line(view: View, model: Model, kind: str) -> ModelLine:
-    """Return one row; ``kind`` is the kind of device whose estimates it shows."""
+    """Return one row; ``kind`` is the kind of device whose estimates it shows, at the largest sizes."""
     seen = view.traffic.model(model.name)
-    counts, times = seen.counts, model.infer_times.get(kind)
+    counts, times = seen.counts, model.by_bucket[-1].infer_times.get(kind)
     minutes = max(1, view.traffic.seconds.in_window(300)) / 60
     latencies_ns = sorted(seen.latencies_ns or ())
     return ModelLine(
@@ -86,9 +87,7 @@ def model_line(view: View, model: Model, kind: str) -> ModelLine:
         rejected=counts[REJECTED],
         cold=counts[COLD],
         last_load_ns=seen.last_load_ns,
-        infer_ms={}
-        if times is None
-        else {size: ns / 1e6 for size, ns in zip(times.sizes, times.ns, strict=True)},
+        infer_ms=estimates_ms(times),
         pinned=model.name in view.cluster.pinned,
         slo_ms=_slo_ms(view, model),
         loads_pm=counts[LOADS] / minutes,
@@ -97,6 +96,11 @@ def model_line(view: View, model: Model, kind: str) -> ModelLine:
         p99_ms=_rank_ms(latencies_ns, 99),
         thrashes=counts[EVICTIONS] >= THRASHES and 2 * counts[LOADS] >= counts[EVICTIONS],
     )
+
+
+def estimates_ms(times: InferTimes | None) -> dict[int, float]:
+    """Return present estimates by batch size; none of a kind of device that no worker has."""
+    return {} if times is None else {size: ns / 1e6 for size, ns in zip(times.sizes, times.ns, strict=True)}
 
 
 def where(model: Model, *states: State) -> list[str]:

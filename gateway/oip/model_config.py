@@ -9,12 +9,14 @@ import msgspec
 
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.metadata import PLATFORM, shown
-from mainspring.messages.model import ModelSpec, Sequencing, TensorSpec
+from mainspring.messages.model import ModelSpec, Profile, Sequencing, TensorSpec
 
 UNSHARED = "mainspring_unshared"
 """Parameter of a model's configuration: why each row of it runs alone."""
 SIZES = "mainspring_sizes."
 """Parameters of a model's configuration: which sizes an open dimension may have, by its name."""
+TIMES = "mainspring_infer_ms."
+"""Begins parameters that say how long executions take on a kind of device: JSON, by bucket and batch size."""
 KINDS: Mapping[str, str] = {
     "start": "CONTROL_SEQUENCE_START",
     "end": "CONTROL_SEQUENCE_END",
@@ -58,7 +60,7 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
 
     ``config`` is what its repository says, as JSON; what it leaves open is filled in from the model itself.
     If requests may not share executions of it, the parameter `UNSHARED` says which node is the reason; those
-    that begin with `SIZES` say which sizes its open dimensions may have.
+    that begin with `SIZES` say which sizes its open dimensions may have, with `TIMES` how long these take.
     """
     said = msgspec.json.decode(config, type=dict[str, Any]) if config else {}
     inputs, outputs = said.pop("input", []), said.pop("output", [])
@@ -87,11 +89,25 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
     if spec.symbols:
         taken = {f"{SIZES}{symbol.name}": {"string_value": symbol.sizes} for symbol in spec.symbols}
         found["parameters"] = {**found["parameters"], **taken}
+        found["parameters"] |= {
+            f"{TIMES}{kind}": {"string_value": _curve(profile)}
+            for kind, profile in spec.profiles.items()
+            if profile.shaped
+        }
     if spec.unshared:
         found["max_batch_size"] = spec.max_rows
         found.get("dynamic_batching", {}).pop("preferred_batch_size", None)
         found["parameters"] = {**found["parameters"], UNSHARED: {"string_value": spec.unshared}}
     return found
+
+
+def _curve(profile: Profile) -> str:
+    """Return a profile's durations in milliseconds as JSON, by bucket of sizes and then by batch size."""
+    curve = {
+        bucket: {str(size): round(duration_ns / 1e6, 3) for size, duration_ns in each.items()}
+        for bucket, each in profile.shaped.items()
+    }
+    return msgspec.json.encode(curve).decode()
 
 
 def _sequence_batching(sequencing: Sequencing) -> dict[str, Any]:

@@ -42,15 +42,22 @@ function placementsPanel() {
   };
 }
 
+/** Buckets in the order of the space that they take: an object has whole numbers first. */
+function bySpace(buckets) {
+  const space = (bucket) => bucket.split("x").reduce((product, size) => product * Number(size), 1);
+  return Object.entries(buckets).sort(([a], [b]) => space(a) - space(b));
+}
+
 function durationsPanel() {
   const root = panel("How long it takes");
   const holder = el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Durations by batch size" });
-  root.append(holder);
+  const curve = el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Estimates by size", hidden: true });
+  root.append(holder, curve);
   let drawn = "";
   return {
     root,
     draw(data) {
-      const key = JSON.stringify([data.profiles, data.load_ms, data.load_now_ms, data.line.infer_ms]);
+      const key = JSON.stringify([data.profiles, data.load_ms, data.load_now_ms, data.line.infer_ms, data.buckets]);
       if (key === drawn) return;
       drawn = key;
       const kinds = Object.keys(data.profiles).sort();
@@ -67,6 +74,11 @@ function durationsPanel() {
       const load = el("tr", {}, el("th", { scope: "row" }, "LOAD"), el("td.n", {}, ms(data.load_now_ms)), el("td"), ...kinds.map((kind) => el("td.n", {}, ms(data.load_ms[kind]))), el("td"));
       holder.replaceChildren(el("table", { "aria-label": "Durations by batch size" },
         el("thead", {}, el("tr", {}, ...heads.map((text, at) => (text ? el(at ? "th.n" : "th", { scope: "col" }, text) : el("td"))))), el("tbody", {}, ...lines, load)));
+      curve.hidden = Object.keys(data.buckets).length === 0;
+      curve.replaceChildren(el("table", { "aria-label": "Estimates by size" },
+        el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Sizes up to"), ...sizes.map((size) => el("th.n", { scope: "col" }, `Batch of ${size}`)))),
+        el("tbody", {}, ...bySpace(data.buckets).map(([bucket, times]) =>
+          el("tr", {}, el("th", { scope: "row" }, bucket.replaceAll("x", " x ")), ...sizes.map((size) => el("td.n", {}, ms(times[size]))))))));
     },
   };
 }

@@ -19,6 +19,7 @@ from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import in_order, schedule
 from mainspring.console.view.view import View
 from mainspring.messages.events import OperatorAsked, RequestArrived, Wakeup, WorkerLeft
+from mainspring.messages.model import bucket_name
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, SetDefaultSlo
 from tests.console.view.streams import EVERYTHING, Watched, feed, never_removed, tallied
 
@@ -68,6 +69,25 @@ def test_pages_models_and_workers_are_the_schedulers(seed: int) -> None:
             for index, size in enumerate(state.cluster.models[told.name].spec.batch_sizes)
             if kind in state.cluster.models[told.name].infer_times
         }
+
+
+def test_a_model_with_open_dimensions_has_estimates_by_bucket() -> None:
+    watched, view = Watched(4, shaped=True), View(EVERYTHING)
+    feed(view, watched.run_ms(400))
+    kind = _kind(view)
+    opened = [each for each in watched.scheduler._state.cluster.models.values() if each.buckets]
+    assert opened
+    for known in opened:
+        page = model(view, known.name)
+        assert [*page.buckets] == [bucket_name(ceilings) for ceilings in known.buckets]
+        for bucket in known.buckets.values():
+            times = bucket.infer_times[kind]
+            shown = page.buckets[bucket.name.partition("@")[2]]
+            assert shown == {size: ns / 1e6 for size, ns in zip(times.sizes, times.ns, strict=True)}
+        assert page.line.infer_ms == shown, "the table has the largest"
+    waiting = {each.model.base.name for each in view.cluster.requests.values() if each.model.of is not None}
+    assert waiting, "some have not ended"
+    assert all(model(view, name).recent for name in waiting)
 
 
 def _kind(view: View) -> str:

@@ -19,11 +19,14 @@ EVERYTHING = Limits(keep_ns=1000 * SECOND)
 class Watched:
     """A random cluster in virtual time, with its stream as the controller would write it."""
 
-    def __init__(self, seed: int, policy: str = "mainspring", length_ns: int = SECOND) -> None:
+    def __init__(
+        self, seed: int, policy: str = "mainspring", length_ns: int = SECOND, *, shaped: bool = False
+    ) -> None:
+        """If ``shaped``, some of the models have symbols."""
         self.records: list[tuple[int, Entry]] = []
         self.length_ns = length_ns
         self.simulation = random_scenario(
-            seed, policy, length_ns, validate_every=1_000_000, record=self._record
+            seed, policy, length_ns, validate_every=1_000_000, record=self._record, shaped=shaped
         )
         self.scheduler = self.simulation.scheduler
         header = SegmentHeader(FORMAT, 7, True, 1_700_000_000 * SECOND, about(self.scheduler.config))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 
 from mainspring.gateway.bounds import answer_bytes
@@ -11,7 +14,7 @@ from mainspring.gateway.core.validation import Accepted, BadRequest, Signature, 
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.messages.clients import InferRequest
-from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
+from mainspring.messages.model import ModelSpec, OpenDim, Profile, Symbol, TensorSpec, Term
 from mainspring.messages.peers import TensorHeader
 
 SEQ, WIDTH = OpenDim(0, (Term(0),)), OpenDim(1, (Term(1),))
@@ -101,6 +104,13 @@ def test_clients_see_open_dimensions_and_their_limits() -> None:
     config = model_config("m", open_model())
     assert config["input"][1]["dims"] == [-1, -1, 3]
     assert config["parameters"]["mainspring_sizes.seq"] == {"string_value": "2 to 128"}
+
+
+def test_clients_see_how_long_sizes_take() -> None:
+    profile = Profile({1: 8_000_000}, 1, {"16": {1: 1_500_000, 2: 2_000_000}, "128": {1: 8_000_000}})
+    shown = model_config("m", msgspec.structs.replace(open_model(), profiles={"cpu": profile}))["parameters"]
+    curve = json.loads(shown["mainspring_infer_ms.cpu"]["string_value"])
+    assert curve == {"16": {"1": 1.5, "2": 2.0}, "128": {"1": 8.0}}
 
 
 def test_equal_bytes_of_other_sizes_are_other_inputs() -> None:
