@@ -19,6 +19,7 @@ import onnx
 
 from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.contents import read_back
 from mainspring.compiler.independence.walk import why_places_mix
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.stock import optimise_portably
@@ -99,7 +100,7 @@ def padding(
 
 def _is_proven(prepared: Prepared) -> bool:
     """Whether no place along any symbol depends on another, or on how many there are."""
-    model = onnx.load_from_string(prepared.content)
+    model = read_back(prepared.content)
     models = [model]
     # The compiler reports whether ONNX Runtime accepts the model.
     with suppress(CompileError):

@@ -22,16 +22,18 @@ from mainspring.messages.model import ModelSpec
 if TYPE_CHECKING:
     import onnx
 
+    from mainspring.compiler.contents import Content
+
 _LOGGER = logging.getLogger(__name__)
 
 
-def judge(model: onnx.ModelProto, content: bytes, fixed: Sequence[Mapping[str, int]] = ()) -> Independence:
+def judge(model: onnx.ModelProto, content: Content, fixed: Sequence[Mapping[str, int]] = ()) -> Independence:
     """Return whether the rows of a model whose batch is open are proven to be independent.
 
-    ``content``: the model's bytes. A proof that fails may succeed once the graph's constants are folded, or
-    at each of some sizes of the other open dimensions, ``fixed``, at which samples are compared too.
+    ``content``: the model as ONNX Runtime reads it. A proof that fails may succeed once the graph's constants
+    are folded, or at each of some sizes of the other open dimensions, ``fixed``, where samples are compared.
     """
-    from mainspring.compiler.stock import serialise
+    from mainspring.compiler.contents import serialise
 
     found = _judge(model, content)
     if not found.mixes or not fixed:
@@ -59,7 +61,7 @@ def at_sizes(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProt
     return fixed
 
 
-def _judge(model: onnx.ModelProto, content: bytes) -> Independence:
+def _judge(model: onnx.ModelProto, content: Content) -> Independence:
     from mainspring.compiler.independence.walk import why_rows_mix
     from mainspring.compiler.stock import optimise_portably
 

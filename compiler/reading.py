@@ -30,7 +30,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         if path.stat().st_size > MOST_BYTES:
             raise CompileError(
                 f"{path} has {path.stat().st_size} bytes, more than the 2 GiB that one ONNX message can "
-                "have; export it in lower precision, or as several models"
+                "have; export its weights as external data"
             )
         content = path.read_bytes()
     except OSError as error:

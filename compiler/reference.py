@@ -13,6 +13,7 @@ import onnx
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
+from mainspring.compiler.contents import serialise
 from mainspring.compiler.forms import Range
 from mainspring.compiler.maps import without_maps
 from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
@@ -29,7 +30,7 @@ from mainspring.compiler.samples import (
 )
 from mainspring.compiler.sequences import without_sequences
 from mainspring.compiler.size_trials import Trials
-from mainspring.compiler.stock import StockSession, optimise_portably, serialise
+from mainspring.compiler.stock import StockSession, optimise_portably
 from mainspring.compiler.symbols import Found, Sizes, find_symbols
 from mainspring.compiler.versions import check_conversion, make_readable
 from mainspring.compiler.work import Counter

@@ -11,33 +11,25 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from google.protobuf.message import EncodeError
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import FATAL_ONLY
 from mainspring.compiler.artifact.values import array_dtype, as_slots, as_texts, bound_as, memory_at
+from mainspring.compiler.contents import WEIGHTS, Content, Stored, source_of
 from mainspring.compiler.sequences import INSTEAD, STACKED
 
 Arrays = Sequence[npt.NDArray[np.generic]]
 
 _BFLOAT16 = "tensor(bfloat16)"
+_BESIDE = "session.optimized_model_external_initializers_file_name"
+_BESIDE_LEAST = "session.optimized_model_external_initializers_min_size_in_bytes"
 _LEVELS = onnxruntime.GraphOptimizationLevel
-
-
-def serialise(model: onnx.ModelProto) -> bytes:
-    """Return the model's bytes; raise `CompileError` if they are more than a protobuf message can hold."""
-    try:
-        return bytes(model.SerializeToString())
-    except (EncodeError, ValueError) as error:
-        raise CompileError(
-            f"the model is larger than the 2 GiB of one ONNX message ({error}); split or quantise it"
-        ) from error
 
 
 class StockSession:
     """An ordinary session on a model, one thread, on the CPU."""
 
-    def __init__(self, content: bytes, optimised: bool = True) -> None:
+    def __init__(self, content: Content, optimised: bool = True) -> None:
         options = _options(_LEVELS.ORT_ENABLE_ALL if optimised else _LEVELS.ORT_DISABLE_ALL)
         self._session = _open(content, options)
         self._names = [value.name for value in self._session.get_inputs()]
@@ -79,7 +71,7 @@ class StockSession:
         ]
 
 
-def optimise(content: bytes) -> onnx.ModelProto:
+def optimise(content: Content) -> onnx.ModelProto:
     """Return a serialised model as ONNX Runtime would run it here: fused, folded, in the layout of this CPU.
 
     Raises `CompileError` for a model that ONNX Runtime can't open.
@@ -87,7 +79,7 @@ def optimise(content: bytes) -> onnx.ModelProto:
     return _optimised(content, _LEVELS.ORT_ENABLE_ALL)
 
 
-def optimise_portably(content: bytes) -> onnx.ModelProto:
+def optimise_portably(content: Content) -> onnx.ModelProto:
     """Return a serialised model folded and simplified, in standard operators of any machine.
 
     Raises `CompileError` for a model that ONNX Runtime can't open.
@@ -95,11 +87,14 @@ def optimise_portably(content: bytes) -> onnx.ModelProto:
     return _optimised(content, _LEVELS.ORT_ENABLE_BASIC)
 
 
-def _optimised(content: bytes, level: onnxruntime.GraphOptimizationLevel) -> onnx.ModelProto:
+def _optimised(content: Content, level: onnxruntime.GraphOptimizationLevel) -> onnx.ModelProto:
     options = _options(level)
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         path = Path(folder) / "optimised.onnx"
         options.optimized_model_filepath = str(path)
+        if isinstance(content, Stored):
+            options.add_session_config_entry(_BESIDE, WEIGHTS)
+            options.add_session_config_entry(_BESIDE_LEAST, "4096")
         _open(content, options)
         try:
             return onnx.load(path)
@@ -116,9 +111,9 @@ def _options(level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOp
     return options
 
 
-def _open(content: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+def _open(content: Content, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(source_of(content), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
         raise CompileError(f"stock ONNX Runtime refuses the model: {_first_line(error)}") from error
 

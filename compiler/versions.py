@@ -21,8 +21,9 @@ from onnx import TensorProto, helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.contents import serialise
 from mainspring.compiler.normalise import MAIN_DOMAINS, opset_of
-from mainspring.compiler.stock import StockSession, serialise
+from mainspring.compiler.stock import StockSession
 
 OLDEST_OPSET = 7
 """From this opset on ONNX Runtime has all operators; of older opsets it has some."""

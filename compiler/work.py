@@ -18,7 +18,8 @@ import onnx
 from onnx import helper, shape_inference
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.stock import optimise_portably, serialise
+from mainspring.compiler.contents import serialise
+from mainspring.compiler.stock import optimise_portably
 
 Shape = tuple[int, ...]
 

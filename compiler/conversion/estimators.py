@@ -18,9 +18,10 @@ from onnx import helper
 
 from mainspring import extras
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.contents import serialise
 from mainspring.compiler.conversion.columns import TEXT, Column, columns_of
 from mainspring.compiler.conversion.opening import SKOPS, check_trust, last_line
-from mainspring.compiler.stock import StockSession, serialise
+from mainspring.compiler.stock import StockSession
 
 _ROWS = 200
 _SEED = 20201104
@@ -79,7 +80,10 @@ def convert_estimator(path: Path, target: Path, *, trust: bool) -> tuple[str, ..
         notes += ("its inputs are float64, because in float32 its answers would differ from the estimator's",)
     if found.strict:
         notes += (_UNKNOWN,)
-    target.write_bytes(serialise(found.model))
+    content = serialise(found.model)
+    if not isinstance(content, bytes):
+        raise CompileError(f"{path} makes a model of more than 1 GiB; train it with fewer or smaller trees")
+    target.write_bytes(content)
     return notes
 
 

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler import reference, stock
+from mainspring.compiler import contents, reference
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import TVM, Source
 from mainspring.compiler.artifact.store import Store, recompile_command
@@ -57,13 +57,13 @@ def test_a_model_is_serialised_once_beside_its_original(
     store: Store, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     serialised: list[onnx.ModelProto] = []
-    serialise = stock.serialise
+    serialise = contents.serialise
 
-    def counting(model: onnx.ModelProto) -> bytes:
+    def counting(model: onnx.ModelProto) -> contents.Content:
         serialised.append(model)
         return serialise(model)
 
-    for module in (reference, stock):
+    for module in (reference, contents):
         monkeypatch.setattr(module, "serialise", counting)
     model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [1, 4]}, {"y": [1, 4]})
     compile_model(model, "m", store, (1, 2), Source("onnx", "m.onnx", whole=whole))
