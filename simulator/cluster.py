@@ -25,16 +25,25 @@ class Cluster(msgspec.Struct, frozen=True):
     """What a `Simulation` is built from."""
 
     models: tuple[ModelSpec, ...]
+    """All that there will be."""
     workers: tuple[tuple[str, str, int], ...]
     """(name, kind, pages)"""
     preloaded: dict[str, Preloaded]
+    later_ns: dict[str, int] = {}
+    """When models come that are not there from the start, by name."""
+
+    @property
+    def first(self) -> list[ModelSpec]:
+        """The models of the start."""
+        return [model for model in self.models if model.name not in self.later_ns]
 
 
 def build_cluster(spec: SimulationSpec) -> Cluster:
     """Return a spec's cluster; raise `SpecError`, or `CompileError` for a table or store it can't read."""
     devices = [group for group in spec.devices for _ in range(group.count)]
     workers = tuple((f"worker-{index}", group.kind, group.pages) for index, group in enumerate(devices))
-    models = tuple(_with_profiles(model, spec.devices) for model in _models(spec.models))
+    found, later_ns = _models(spec.models)
+    models = tuple(_with_profiles(model, spec.devices) for model in found)
     largest = max(pages for _, _, pages in workers)
     for model in models:
         if model.pages > largest:
@@ -48,7 +57,8 @@ def build_cluster(spec: SimulationSpec) -> Cluster:
             raise SpecError(
                 f"a crash names {crash.worker!r}; there are worker-0 to worker-{len(workers) - 1}"
             )
-    return Cluster(models, workers, preload(models, workers, spec.preload))
+    first = [model for model in models if model.name not in later_ns]
+    return Cluster(models, workers, preload(first, workers, spec.preload), later_ns)
 
 
 def preload(
@@ -70,8 +80,10 @@ def preload(
     return {name: Preloaded(models, resident[place]) for place, (name, _, _) in enumerate(workers)}
 
 
-def _models(groups: Iterable[ModelGroup]) -> list[ModelSpec]:
+def _models(groups: Iterable[ModelGroup]) -> tuple[list[ModelSpec], dict[str, int]]:
+    """Return all models, and when those come that are not there from the start."""
     found: dict[str, ModelSpec] = {}
+    later_ns: dict[str, int] = {}
     for group in groups:
         rows = _rows(group)
         chosen = [row for row in rows if matches(row.name, group.include)]
@@ -90,7 +102,9 @@ def _models(groups: Iterable[ModelGroup]) -> list[ModelSpec]:
                         f"two models are called {model.name!r}: take one group's out with exclude"
                     )
                 found[model.name] = model
-    return list(found.values())
+                if group.at_s:
+                    later_ns[model.name] = round(group.at_s * 1e9)
+    return list(found.values()), later_ns
 
 
 def _rows(group: ModelGroup) -> list[ModelSpec]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from mainspring.messages.commands import Command
-from mainspring.messages.events import Event
+from mainspring.messages.events import Event, ModelAdded
 from mainspring.simulator.bound.possible import deadlines, is_wanted, possible
 from mainspring.simulator.cluster import Cluster, build_cluster
 from mainspring.simulator.controller import Record
@@ -84,11 +84,10 @@ def simulate(
     cluster = cluster or build_cluster(spec)
     warm_up_ns = round(spec.warm_up_s * 1e9)
     end_ns = warm_up_ns + round(spec.duration_s * 1e9)
-    analyser = Analyser(warm_up_ns, end_ns) if analyse else None
-    records = Records(max_requests)
+    analyser, records = Analyser(warm_up_ns, end_ns) if analyse else None, Records(max_requests)
     simulation = Simulation(
         spec.scheduler,
-        cluster.models,
+        cluster.first,
         cluster.workers,
         seed=spec.seed,
         faults=spec.fault_options(),
@@ -101,6 +100,7 @@ def simulate(
         record=_both(record, None if analyser is None else analyser.take),
         validate_every=validate_every,
     )
+    _add_later(simulation, cluster)
     if analyser is not None:
         analyser.share(simulation.scheduler.cluster)
     ended = play(simulation, records, end_ns, progress)
@@ -113,6 +113,12 @@ def simulate(
     )
     analysis = None if analyser is None else analyser.finish()
     return SimulatedRun(spec, summary, analysis, records, fingerprint(records), wall_s)
+
+
+def _add_later(simulation: Simulation, cluster: Cluster) -> None:
+    for model in cluster.models:
+        if model.name in cluster.later_ns:
+            simulation.feed(cluster.later_ns[model.name], ModelAdded(model))
 
 
 def bounded(

@@ -95,6 +95,9 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Its inputs for each row, in thousands of bytes."""
     output_kb: float = 4.0
     """Its outputs for each row."""
+    at_s: float = 0.0
+    """When they are registered, from the start of the simulation with its warm-up; 0: they are there from the
+    start, and prepared. Requests that come for them before are rejected."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` unless the models come from one place."""
@@ -109,6 +112,7 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
         self._check_shaped()
         for name in ("load_ms", "weights_mb", "input_kb", "output_kb"):
             check_range(name, getattr(self, name), above=0)
+        check_range("at_s", self.at_s, least=0)
 
     def _check_shaped(self) -> None:
         """Raise `ValueError` unless buckets are of the symbols."""
@@ -285,13 +289,16 @@ class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Chance that an action's engine fails."""
     detection_ms: float = 1000.0
     """From a crash until the controller knows of it."""
+    open_ms: float = 0.0
+    """How long a device does nothing else while it opens an executable that no model of the start has; 0: it
+    opens all beside what it does."""
     crashes: tuple[Crash, ...] = ()
     spreads: tuple[Spread, ...] = ()
     """Models whose durations vary; of several that fit a model the first counts."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
-        for name in ("duration_jitter", "slow_ms", "detection_ms"):
+        for name in ("duration_jitter", "slow_ms", "detection_ms", "open_ms"):
             check_range(name, getattr(self, name), least=0)
         for name in ("slow_probability", "engine_error_probability"):
             check_range(name, getattr(self, name), least=0, most=1)
@@ -374,6 +381,12 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
                     f"two groups of devices are of kind {group.kind!r} and differ in speed or profiles: "
                     "give one another kind"
                 )
+        length_s = self.warm_up_s + self.duration_s
+        for models in self.models:
+            if models.at_s >= length_s:
+                raise ValueError(f"models come at_s = {models.at_s:g}, and the run ends after {length_s:g} s")
+        if all(models.at_s for models in self.models):
+            raise ValueError("all models come later: give at least one [[models]] without at_s")
 
     def fault_options(self) -> Faults:
         """Return network and faults as the simulation takes them."""
@@ -394,4 +407,5 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
             ),
             spreads=faults.spreads,
             detection_ns=round(faults.detection_ms * 1e6),
+            open_ns=round(faults.open_ms * 1e6),
         )

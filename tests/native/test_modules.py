@@ -14,7 +14,7 @@ from mainspring.native import CORES, Core
 ROOT = Path(__file__).resolve().parent.parent.parent
 STAYS_PYTHON = (
     *("mainspring/gateway/core/", "mainspring/gateway/restrictions.py", "mainspring/messages/"),
-    *("mainspring/telemetry/series.py", "mainspring/traces/source.py"),
+    *("mainspring/telemetry/series.py", "mainspring/traces/shapes.py", "mainspring/traces/source.py"),
 )
 """What compiled modules import and is not compiled, beside packages and modules that define Structs."""
 

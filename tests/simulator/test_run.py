@@ -7,6 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mainspring.messages.actions import Infer, Open, Result
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Command, Reject
+from mainspring.messages.events import Event, ModelAdded
 from mainspring.simulator.cluster import SpecError, build_cluster
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import (
@@ -17,6 +21,7 @@ from mainspring.simulator.spec import (
     SimulationSpec,
     WorkloadSpec,
 )
+from mainspring.simulator.spec_file import read_spec
 
 INFER_MS = {"1": 2.6, "2": 4.0, "4": 6.0, "8": 10.0, "16": 17.3}
 
@@ -149,3 +154,51 @@ def test_a_recorded_log_is_played_again_with_its_arrivals(tmp_path: Path) -> Non
     assert again.summary.offered > first.summary.offered
     assert again.summary.slo_ms == pytest.approx(99.9, abs=0.01)
     assert again.summary.goodput_share > 0.98
+
+
+NEWCOMER = """
+warm_up_s = 0.5
+duration_s = 3
+[[devices]]
+count = 2
+[[models]]
+name = "old"
+infer_ms = { 1 = 2.0, 4 = 5.0 }
+copies = 3
+[[models]]
+name = "new"
+infer_ms = { 1 = 4.0 }
+copies = 2
+at_s = 1.5
+[[workload]]
+rate = 150
+[faults]
+open_ms = OPEN_MS
+"""
+
+
+@pytest.mark.parametrize("open_ms", [120.0, 0.0])
+def test_a_spec_has_models_that_come_while_others_are_served_and_what_it_takes_to_open_them(
+    tmp_path: Path, open_ms: float
+) -> None:
+    path = tmp_path / "spec.toml"
+    path.write_text(NEWCOMER.replace("OPEN_MS", str(open_ms)))
+    read = read_spec(path)
+    stream: list[tuple[int, Event | Command]] = []
+    run = simulate(read, validate_every=20, record=lambda now_ns, entry: stream.append((now_ns, entry)))
+    assert run.summary.lost == 0
+    added = {entry.model.name: now_ns for now_ns, entry in stream if isinstance(entry, ModelAdded)}
+    assert sorted(added) == ["new-1", "new-2", "old-1", "old-2", "old-3"]
+    assert {name for name, now_ns in added.items() if now_ns == 0} == {"old-1", "old-2", "old-3"}
+    assert all(added[name] >= 1_500_000_000 for name in ("new-1", "new-2"))
+    # Copies share an executable, which each device opens once.
+    opens = [entry for _, entry in stream if isinstance(entry, Open)]
+    assert len({entry.worker for entry in opens}) == len(opens) == (2 if open_ms else 0)
+    ids = {entry.action_id for entry in opens}
+    took_ns = [e.end_ns - e.begin_ns for _, e in stream if isinstance(e, Result) and e.action_id in ids]
+    assert took_ns == pytest.approx([open_ms * 1e6] * len(opens), rel=0.01)
+    served = {entry.model for _, entry in stream if isinstance(entry, Infer)}
+    assert {"new-1", "new-2"} <= served
+    unknown = [now_ns for now_ns, e in stream if isinstance(e, Reject) and e.reason is Reason.UNKNOWN_MODEL]
+    assert unknown
+    assert max(unknown) < min(added["new-1"], added["new-2"]) + 1_000_000
