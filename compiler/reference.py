@@ -140,6 +140,7 @@ class Prepared:
         if axes or most:
             self._found = find_symbols(self._trials, axes, most)
         self.symbols, self.inputs = self._found.symbols, self._found.inputs
+        self._trials.check_room(self._found.fixed_at(tuple(symbol.limit for symbol in self.symbols)))
         self.ranges = self._found.ranges
         self.shapes = _shapes_to_try(self._found.ranges)
         if single := {name: -size for name, size in self._found.dims.items() if size < 0}:

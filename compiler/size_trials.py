@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -101,6 +102,17 @@ class Trials:
             and workspace * self._rows * times <= MOST_WORKSPACE_BYTES
         )
 
+    def check_room(self, sizes: Mapping[str, int]) -> None:
+        """Raise `CompileError` if the largest batch's activations don't fit into memory at these sizes."""
+        counted, there = self._counter.at(sizes), _available_bytes()
+        needed = counted.live_bytes * self._rows if counted is not None else 0
+        if needed > there:
+            at = "".join(f", {name} = {size}" for name, size in sizes.items())
+            raise CompileError(
+                f"a run of {self._rows} rows{at} needs {needed / 1e9:,.1f} GB for activations, and there are "
+                f"{there / 1e9:,.1f} GB; give smaller `--batch-sizes`{', or a smaller `--max`' if at else ''}"
+            )
+
     def grows(self, sizes: Mapping[str, int], larger: Mapping[str, int]) -> bool:
         """Whether ``larger`` sizes, twice those of a run at ``sizes``, are within the bounds of trials."""
         found, counted = self.at(sizes), self._counter.at(larger)
@@ -132,3 +144,10 @@ class Trials:
             return False
         tried = self.at(sizes)
         return tried is not None and tried.seconds <= 2 * LONGEST_S and self.affords(sizes)
+
+
+def _available_bytes() -> int:
+    """Return the memory that this process may still take."""
+    free = int(psutil.virtual_memory().available)
+    bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return free if bound == resource.RLIM_INFINITY else min(free, bound)

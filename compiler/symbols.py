@@ -173,6 +173,7 @@ class _Search:
 
     def _given(self, group: list[str], base: int, limit: int, step: int) -> int:
         limit = base + (limit - base) // step * step
+        self._trials.check_room(self._with([group], [limit]))
         self._trials.error = ""
         if self._trials.at(self._with([group], [limit])) is None:
             raise CompileError(

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from mainspring.compiler import size_trials
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.normalise import normalise
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.work import Counter
@@ -77,3 +78,31 @@ def test_found_limits_do_not_depend_on_the_machines_speed(
     (symbol,) = Prepared(model, 4, most={}).symbols
     assert symbol.limit == 256
     assert count(model, seq=256)[0] < 5_000_000 < count(model, seq=512)[0]
+
+
+def wide(make_model: MakeModel) -> onnx.ModelProto:
+    """The outer product of a sequence with itself: 40 GB for 100,000 places."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "two"], ["column"]),
+        helper.make_node("Unsqueeze", ["x", "one"], ["row"]),
+        helper.make_node("Mul", ["column", "row"], ["products"]),
+        helper.make_node("ReduceMax", ["products"], ["y"], axes=[2], keepdims=0),
+    ]
+    weights = {"one": np.array([1]), "two": np.array([2])}
+    return make_model(nodes, {"x": ["n", "seq"]}, {"y": ["n", "seq"]}, weights)
+
+
+def test_what_needs_more_memory_than_there_is_is_refused_with_the_number(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size_trials, "_available_bytes", lambda: 10**9)
+    with pytest.raises(
+        CompileError, match=r"4 rows, seq = 100000 needs 160\.0 GB .*there are 1\.0 GB; .*--max"
+    ):
+        Prepared(wide(make_model), 4, most={"seq": 100_000})
+    fixed = wide(make_model)
+    for value in fixed.graph.input:
+        value.type.tensor_type.shape.dim[1].dim_value = 100_000
+    with pytest.raises(CompileError, match=r"4 rows needs 160\.0 GB .*give smaller `--batch-sizes`$"):
+        Prepared(fixed, 4, most={})
+    assert Prepared(wide(make_model), 4, most={"seq": 100}).symbols[0].limit == 100
