@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import onnx
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
+from mainspring.compiler.artifact.errors import AS_IT_IS, NoRows
 
 
 class OpenAxis(NamedTuple):
@@ -41,7 +41,7 @@ def check_limits(model: onnx.ModelProto, most: Mapping[str, int]) -> None:
 
 
 def name_open_dims(model: onnx.ModelProto, *, whole: bool) -> None:
-    """Give each input's open dimensions a name; raise `CompileError` if the batch's name is one of another.
+    """Give each input's open dimensions a name; raise `NoRows` if the batch's name is one of another.
 
     If ``whole``, the first axis is not a batch.
     """
@@ -57,7 +57,7 @@ def name_open_dims(model: onnx.ModelProto, *, whole: bool) -> None:
             if not dim.HasField("dim_value") and not dim.dim_param:
                 dim.dim_param = f"{value.name}.{axis}"
             if dim.dim_param in batches:
-                raise CompileError(
+                raise NoRows(
                     f"dimension {axis} of input {value.name!r} is the number of rows ({dim.dim_param}); rows "
                     "can't share a run of such a model; fix the dimension with `--shape`"
                 )

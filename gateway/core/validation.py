@@ -332,7 +332,8 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
                 f"model {request.model!r} takes {tensor.dtype}",
             )
         if signature.whole:
-            if header.shape != tensor.shape:
+            # Clients without arrays of no axes send a scalar as one element.
+            if header.shape != tensor.shape and (tensor.shape or header.shape != (1,)):
                 raise BadRequest(Reason.BAD_INPUT, _wrong_whole(request.model, header, tensor))
             continue
         if (

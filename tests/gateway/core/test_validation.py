@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.gateway.core.catalog import Catalog
-from mainspring.gateway.core.validation import Accepted, BadRequest, check_request, nearest
+from mainspring.gateway.core.validation import Accepted, BadRequest, Signature, check_request, nearest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import TensorHeader
+from tests.gateway.fakes import make_spec
 
 HOUR_NS = 3_600_000_000_000
 SPEC = ModelSpec(
@@ -160,3 +161,15 @@ def test_anything_is_refused_or_right(
         return
     assert {inputs[place].name for place in accepted.frame_order} == {"ids", "mask"}
     assert 1 <= accepted.rows <= 4
+
+
+def test_a_scalar_of_a_model_without_rows_may_come_as_one_element() -> None:
+    whole = msgspec.structs.replace(
+        make_spec("m"), inputs=(TensorSpec("rate", "float32", ()),), batch_sizes=(1,), whole=True
+    )
+    for shape in ((), (1,)):
+        request = InferRequest(1, "m", (TensorHeader("rate", "float32", shape),), None)
+        assert check_request(request, [4], lambda *_: Signature(whole), 10**9).rows == 1
+    request = InferRequest(1, "m", (TensorHeader("rate", "float32", (1, 1)),), None)
+    with pytest.raises(BadRequest, match="takes just"):
+        check_request(request, [4], lambda *_: Signature(whole), 10**9)
