@@ -49,6 +49,10 @@ class Queueing(EmulatedEngine):
         """Those for whose ends EXEC waits, or has waited."""
         self.gate = threading.Semaphore(0)
         self.takes = True
+        self.giving = threading.Event()
+        self.gives = threading.Event()
+        """Cleared: EXEC's calls to give the device a batch do not return."""
+        self.gives.set()
         self.begins_ns: dict[int, int] = {}
         """When the device says that an action began, where the test says that."""
         self.fails: dict[int, Exception] = {}
@@ -62,6 +66,9 @@ class Queueing(EmulatedEngine):
 
     def give(self, action: Infer, io: Reservation) -> Batch:
         del io
+        self.giving.set()
+        if threading.current_thread().name == Executor.EXEC:
+            assert self.gives.wait(PATIENCE_S), f"nobody lets EXEC give {action}"
         assert len(self.given) - self._ended < 2, f"more than one ahead: {action} behind {self.given}"
         self.given.append(action.action_id)
         return Batch(self, action)
@@ -138,6 +145,17 @@ def test_what_waits_already_is_given_behind_the_first_at_once(bench: Bench) -> N
             action = infer(action_id, window=(0, time.monotonic_ns() + WINDOW_NS))
             assert core.submit(time.monotonic_ns(), action) == []
             core.input_arrived(action_id, 1, time.monotonic_ns())
+    bench.running(10)
+    assert bench.device.given == [10, 11]
+
+
+def test_nothing_overtakes_what_exec_is_giving_the_device(bench: Bench) -> None:
+    bench.device.gives.clear()
+    bench.infer(10)
+    assert bench.device.giving.wait(PATIENCE_S)
+    bench.infer(11)
+    assert bench.device.given == []
+    bench.device.gives.set()
     bench.running(10)
     assert bench.device.given == [10, 11]
 
@@ -320,6 +338,7 @@ def test_a_lost_controllers_actions_end_on_the_device_without_a_result(bench: Be
     assert not bench.core.quiet, "no hello before the device has ended it"
     bench.device.gate.release()
     bench.until(lambda: bench.core.quiet)
+    bench.flush()
     assert bench.results == []
     # The next controller begins with the same numbers.
     bench.infer(11)

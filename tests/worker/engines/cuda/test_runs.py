@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,7 +106,9 @@ def test_the_second_begins_behind_the_first_and_the_host_is_not_asked_between(be
     one, other = ("a", rows(2), 0), ("b", rows(1), 4096)
     first, second = give(bench, one), give(bench, other)
     bench.driver.calls.clear()
-    began, then = first.wait(), second.wait()
+    began = first.wait()
+    assert len(bench.driver.find("kernel")) == 2, "the host waited for more than the first"
+    then = second.wait()
     assert bench.driver.calls == ["synchronize", "synchronize"]
     multiply, add, next_multiply, next_add = bench.driver.find("kernel")
     assert next_multiply.begin_ns == add.end_ns + LAUNCH_NS, "between the two is what writes the addresses"
@@ -116,6 +119,37 @@ def test_the_second_begins_behind_the_first_and_the_host_is_not_asked_between(be
     assert began.device_ns == KERNELS_NS[2] + LAUNCH_NS, "its kernels, and what writes their addresses"
     assert began.begin_ns <= began.end_ns <= then.begin_ns <= then.end_ns
     assert multiply.begin_ns < add.begin_ns
+
+
+def test_begin_and_end_are_the_devices_even_if_the_host_looks_late(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the device's own clock, which is the host's here."""
+    driver = bench.driver
+    monkeypatch.setattr(time, "monotonic_ns", lambda: driver.now_ns)
+    synchronize, late_ns = driver.synchronize, itertools.cycle([0, 0, 0, 3_000_000, 0])
+
+    def looks_late(event: int) -> None:
+        synchronize(event)
+        driver.now_ns += next(late_ns)
+
+    driver.synchronize = looks_late  # type: ignore[method-assign]
+    bench.engine.execute(infer(1, model="a"), bench.place(1, 8192))
+    driver.done.clear()
+    batches = asked(12)
+    found, ahead = [], give(bench, batches[0])
+    for each in batches[1:]:
+        following = give(bench, each)
+        found.append(ahead.wait())
+        ahead = following
+    found.append(ahead.wait())
+    ends_ns = [work.end_ns for work in driver.find("kernel add")]
+    starts_ns = [work.begin_ns for work in driver.find("addresses")]
+    assert len(ends_ns) == len(starts_ns) == len(found)
+    for ran, start_ns, end_ns in zip(found, starts_ns, ends_ns, strict=True):
+        # As much as clocks may differ: the device's and the host's are the same here, and nobody knows.
+        assert start_ns <= ran.begin_ns + 3_000 <= start_ns + 6_000
+        assert end_ns <= ran.end_ns <= end_ns + 3_000
 
 
 def test_a_batch_alone_has_the_duration_of_its_kernels(bench: Bench) -> None:
