@@ -23,6 +23,8 @@ from mainspring.repository.served_files import replace_file
 
 _LOGGER = logging.getLogger("mainspring.repository")
 MEMORY_FILE = "repository-digests.json"
+GIVEN_FILE = "given-configurations.json"
+"""In the cluster's folder: the configurations with which clients loaded models."""
 SETTLING_POLL_S = 0.1
 """Between two looks while files are being changed."""
 
@@ -40,6 +42,8 @@ class Scanner:
         self._layout = Layout(
             Path(config.path), round(config.settle_ms * 1e6), _read_memory(self._memory_path)
         )
+        self._given_path = Path(config.state_dir) / GIVEN_FILE if config.state_dir else None
+        self._layout.overrides.update(_read_given(self._given_path))
         self._changed = changed
         self._kept = 0
         """The memory's changes that are in its file."""
@@ -71,12 +75,23 @@ class Scanner:
     def override(self, name: str, config: ModelConfig | None) -> ModelConfig | None:
         """Have a configuration count in the place of a model's file, None for the file; return the former.
 
-        It counts from the next look on.
+        It counts from the next look on, and after a restart of this process.
         """
         former = self._layout.overrides.pop(name, None)
         if config is not None:
             self._layout.overrides[name] = config
+        if config != former:
+            self._keep_given()
         return former
+
+    def _keep_given(self) -> None:
+        """Keep the configurations that clients gave; without the file a restart goes by models' folders."""
+        if self._given_path is None:
+            return
+        try:
+            replace_file(self._given_path, self._layout.overrides)
+        except OSError as error:
+            _LOGGER.warning("can't keep configurations in %s: %s", self._given_path, error.strerror)
 
     async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
         """Look at one model; return what was found, None if it is gone.
@@ -139,6 +154,17 @@ class Scanner:
             for warning in warnings:
                 _LOGGER.warning("%s/config.pbtxt, %s", name, warning)
         self._warned[name] = warnings
+
+
+def _read_given(path: Path | None) -> dict[str, ModelConfig]:
+    """Return the configurations that clients gave before this process was restarted."""
+    try:
+        return {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, ModelConfig])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _LOGGER.warning("%s is left out, and models go by their folders' files: %s", path, error)
+        return {}
 
 
 def _read_memory(path: Path) -> dict[str, Remembered]:
