@@ -74,6 +74,7 @@ FROM_CLIENT: tuple[msgspec.Struct, ...] = (
     clients.InferRequest(2, "hold", (HEADER,), 10**6, ("sum",)),
     clients.InferRequest(3, "mute", (HEADER, HEADER), None),
     clients.CancelRequest(2),
+    clients.EndSequence(3, "double", "call"),
     clients.ListModels(4),
     clients.AddModel(5, SPEC),
     clients.RemoveModel(6, "fuzzed"),
