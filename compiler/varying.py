@@ -16,6 +16,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from mainspring.compiler.normalise import graphs_of
+from mainspring.compiler.work import without_weights
 
 Dims = tuple[int | None, ...]
 """A shape, None where a size is not known."""
@@ -26,8 +27,6 @@ MOST_BYTES = 16 << 20
 """Most memory for an output that varies, unless it follows from the sizes that a request chooses."""
 _TIMES = 4
 """By how much an output without a bound may be larger along an axis than it was seen."""
-_SMALL_ELEMENTS = 1024
-"""Initializers up to this size are kept for inference: axes, shapes and limits are among them."""
 _MOST_TURNS = 32
 """How often inference is repeated: once for each operator of the kind on a way through the model."""
 _SHAPES = {"Shape", "Size"}
@@ -66,10 +65,10 @@ class Varying:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         """``model`` is a normalised one; its inputs' dimensions may be open."""
-        self._skeleton = _skeleton(model)
+        self._skeleton = without_weights(model)
         graph = self._skeleton.graph
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        deciding = _deciding(graph)
+        deciding = _deciding(graph, {value.name for value in model.graph.input})
         self._deciding = {node.output[0] for node in deciding}
         self._tainted = _reached(graph, self._deciding)
         # Bounds that came through other operators say nothing.
@@ -215,9 +214,9 @@ def _attribute(node: onnx.NodeProto, name: str) -> int | None:
     return next((each.i for each in node.attribute if each.name == name), None)
 
 
-def _deciding(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Return the nodes of which values, not only shapes of inputs, decide the shape of an output."""
-    values = {value.name for value in graph.input if not value.name.startswith(_STAND_IN)}
+def _deciding(graph: onnx.GraphProto, inputs: set[str]) -> list[onnx.NodeProto]:
+    """Return the nodes of which values, not only shapes of ``inputs``, decide the shape of an output."""
+    values = set(inputs)
     varying, found = set[str](), []
     for node in graph.node:
         read = {*node.input}
@@ -239,34 +238,6 @@ def _reached(graph: onnx.GraphProto, names: set[str]) -> set[str]:
     for node in graph.node:
         if ({*node.input} | {*node.output}) & found:
             found.update(node.output)
-    return found
-
-
-_STAND_IN = "weight:"
-
-
-def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inputs for its larger initializers, and without what is said of its values."""
-    found = onnx.ModelProto(ir_version=model.ir_version)
-    found.opset_import.extend(model.opset_import)
-    graph = found.graph
-    graph.name = "skeleton"
-    graph.node.extend(model.graph.node)
-    graph.input.extend(model.graph.input)
-    for value in model.graph.output:
-        graph.output.add().name = value.name
-        graph.output[-1].type.tensor_type.elem_type = value.type.tensor_type.elem_type
-    large = {}
-    for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) <= _SMALL_ELEMENTS:
-            graph.initializer.append(tensor)
-        else:
-            large[tensor.name] = f"{_STAND_IN}{tensor.name}"
-            graph.input.append(
-                helper.make_tensor_value_info(large[tensor.name], tensor.data_type, list(tensor.dims))
-            )
-    for node in graph.node:
-        node.input[:] = [large.get(name, name) for name in node.input]
     return found
 
 

@@ -51,7 +51,7 @@ class Counter:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         """``model`` is normalised; what is open of its first axes is the batch."""
-        self._skeleton = _without_weights(model)
+        self._skeleton = without_weights(model)
         self._inputs = {value.name for value in model.graph.input}
         own = self._skeleton.graph.input[: len(model.graph.input)]
         first = [value.type.tensor_type.shape.dim[0] for value in own]
@@ -102,7 +102,7 @@ def _counted(model: onnx.ModelProto, inputs: set[str]) -> Counted | None:
     return Counted(sum(known), _most_live(moving, outputs, tensors)) if len(known) == len(costs) else None
 
 
-def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with large initializers as inputs, so that to infer shapes copies none."""
     skeleton = onnx.ModelProto(ir_version=model.ir_version)
     skeleton.opset_import.extend(model.opset_import)
