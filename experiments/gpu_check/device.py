@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from mainspring.experiments.gpu_check.executing import spans_ns
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, not_run, told
 from mainspring.worker.engines.cuda.driver import open_driver
-from mainspring.worker.engines.cuda.nvml import try_states
+from mainspring.worker.engines.cuda.monitor import StateReader
+from mainspring.worker.engines.cuda.nvml import NvmlMissing, try_reader, try_states
 from mainspring.worker.engines.cuda.state import GpuState, describe, problems
+
+READINGS = 30
+"""Times that the GPU's state is read."""
 
 
 def tell_device(settings: Settings) -> list[Verdict]:
@@ -20,9 +27,25 @@ def tell_device(settings: Settings) -> list[Verdict]:
     states = try_states()
     driver = open_driver(number)
     try:
-        return lines(driver.name(), driver.bus_id(), states)
+        found = lines(driver.name(), driver.bus_id(), states)
+        return [*found, *of_readings(try_reader(driver.bus_id()))]
     finally:
         driver.close()
+
+
+def of_readings(reader: StateReader | None) -> list[Verdict]:
+    """Time what a worker does once a second while it serves: it reads the state. None: NVML can't be used."""
+    what = "  reading the state"
+    if reader is None:
+        return [not_run(what, "NVML can't be used here")]
+    try:
+        took_us = spans_ns(reader.read, READINGS) / 1e3
+    except NvmlMissing as error:
+        return [not_run(what, str(error))]
+    finally:
+        reader.close()
+    of_first = f"the first {took_us[0]:.0f}, the others up to {took_us[1:].max():.0f}"
+    return [told(what, f"{np.median(took_us):.0f} us", f"{of_first}; a worker reads once a second")]
 
 
 def lines(name: str, bus_id: str, states: Sequence[GpuState] | str) -> list[Verdict]:
