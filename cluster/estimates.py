@@ -12,12 +12,13 @@ more requests than it saves (docs/measurements.md, "Estimates where durations sp
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Final
 
-from mainspring.messages.model import ModelSpec, Profile
+from mainspring.cluster.seeds import indices_by_rows, infer_seeds, profile_of
+from mainspring.cluster.spread import Spreads
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import DurationState, InferEstimate, LoadEstimate, LoadRates
 
 SAMPLES: Final = 10
@@ -36,20 +37,10 @@ OUTLYING: Final = 2
 """An estimate of more than this many times the median of at least `FEWEST` samples is an outlier."""
 FEWEST: Final = 3
 """Of two samples that differ, neither is known to be the exception."""
-UNKNOWN_INFER_NS = 50_000_000
-"""Duration assumed of a batch that was never profiled or measured anywhere."""
 UNKNOWN_LOAD_NS_PER_BYTE = 0.25
 """Copy cost assumed of a device that has never loaded anything: 4 GB/s."""
 UNKNOWN_OPEN_NS: Final = 500_000_000
 """Duration assumed of an OPEN on a device that has never opened anything; one of the first ten samples."""
-
-
-@functools.lru_cache(maxsize=256)
-def indices_by_rows(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return, for each number of rows up to the largest size, the index of the smallest that holds it."""
-    return tuple(
-        next(index for index, size in enumerate(sizes) if size >= rows) for rows in range(sizes[-1] + 1)
-    )
 
 
 class Rolling:
@@ -201,7 +192,17 @@ class InferTimes:
     ``ns[i]`` belongs to ``sizes[i]``; readers keep a reference to the list, which is updated in place.
     """
 
-    __slots__ = ("_rolling", "_transfers", "index_of", "note", "ns", "opening", "sizes", "transfer_ns")
+    __slots__ = (
+        "_rolling",
+        "_transfers",
+        "index_of",
+        "note",
+        "ns",
+        "opening",
+        "sizes",
+        "spreads",
+        "transfer_ns",
+    )
 
     def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int], rank: int = RANK) -> None:
         self.sizes = sizes
@@ -217,13 +218,17 @@ class InferTimes:
         """Those that were ever measured to be more than nothing."""
         self.opening: Rolling | None = None
         """How long an OPEN of the executable takes, once that was measured."""
+        self.spreads = Spreads(len(sizes))
+        """How durations are distributed; no estimate follows from it."""
 
     def state(self, kind: str, executable: str) -> InferEstimate:
         """Return all that is known, as that of an executable on a kind of device."""
         durations = tuple([rolling.state() for rolling in self._rolling])
         transfers = {index: rolling.state() for index, rolling in self._transfers.items()}
         opening = None if self.opening is None else self.opening.state()
-        return InferEstimate(kind, executable, self.sizes, durations, transfers, opening)
+        spreads = self.spreads
+        told = spreads.counts(), spreads.total, spreads.erratic
+        return InferEstimate(kind, executable, self.sizes, durations, transfers, opening, *told)
 
     def restore(self, state: InferEstimate) -> None:
         """Know what another one of the same sizes knew."""
@@ -236,10 +241,12 @@ class InferTimes:
             rolling = self._transfers[index] = Rolling(0, rank=1)
             self.transfer_ns[index] = rolling.restore(transfer)
         self.opening = None if state.opening is None else _restored(state.opening)
+        self.spreads.restore(state.spreads, state.measured, state.erratic)
 
     def add(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take the measured duration of a batch of size ``sizes[index]`` in."""
         self.ns[index] = self._rolling[index].add(now_ns, duration_ns)
+        self.spreads.add(index, duration_ns)
 
     def give_up(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take in that a batch was waited for in vain: as often as it takes for every rank to count it."""
@@ -360,7 +367,7 @@ class Estimates:
         key = (kind, spec.executable, spec.batch_sizes)
         times = self._infer.get(key)
         if times is None:
-            seeds_ns = _infer_seeds(_profile(kind, spec), spec.batch_sizes)
+            seeds_ns = infer_seeds(profile_of(kind, spec), spec.batch_sizes)
             times = InferTimes(spec.batch_sizes, seeds_ns, self.rank)
             self._infer[key] = times
         return times
@@ -432,6 +439,12 @@ class Estimates:
         self._openings.pop(kind, None)
         self._kinds.pop(kind, None)
 
+    def review(self, kind: str, times: InferTimes) -> None:
+        """Find, now and then, whether the models of some estimates are erratic, or no longer."""
+        if times.spreads.due:
+            same = [other for key, other in self._infer.items() if key[0] == kind and other is not times]
+            times.spreads.review([other.spreads for other in same])
+
     def loaded(self, kind: str, spec: ModelSpec, duration_ns: int) -> None:
         """Learn from a LOAD's measured duration what to expect of other sizes."""
         if spec.weights_bytes:
@@ -459,23 +472,3 @@ def _restored(state: DurationState) -> Rolling:
     rolling = Rolling(0, rank=1)
     rolling.restore(state)
     return rolling
-
-
-def _profile(kind: str, spec: ModelSpec) -> Profile | None:
-    """Return the profile for a kind of device, or the slowest other one rather than none."""
-    if kind in spec.profiles:
-        return spec.profiles[kind]
-    others = [spec.profiles[name] for name in sorted(spec.profiles)]
-    return max(others, key=lambda profile: max(profile.infer_ns.values(), default=0), default=None)
-
-
-def _infer_seeds(profile: Profile | None, sizes: tuple[int, ...]) -> list[int]:
-    """Return a seed for each size; a size without one gets the cost for each row of the nearest."""
-    if profile is None or not profile.infer_ns:
-        return [UNKNOWN_INFER_NS * size for size in sizes]
-    known = profile.infer_ns
-    seeds = []
-    for size in sizes:
-        nearest = min(known, key=lambda have: (abs(have - size), have))
-        seeds.append(known[nearest] * max(size, nearest) // nearest if nearest != size else known[size])
-    return seeds

@@ -70,6 +70,7 @@ def infer_ended(
     if result.status is _OK:
         end_ns = result.end_ns
         placement.times.add(now_ns, index, end_ns - result.begin_ns)
+        cluster.estimates.review(worker.device_kind, placement.times)
         if placement.model.base.overdue:
             placement.model.base.overdue.pop(worker.name, None)
         counts = placement.model.counts

@@ -9,9 +9,10 @@ import enum
 from collections import OrderedDict, deque
 from typing import Final
 
-from mainspring.cluster.estimates import InferTimes, LoadTime, indices_by_rows
+from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.pages import PageTable
 from mainspring.cluster.requests import DeadlineQueue, Request
+from mainspring.cluster.seeds import indices_by_rows
 from mainspring.cluster.timeline import ExecTimeline, Slot, Timeline
 from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
 from mainspring.messages.model import MOST_BUCKETS, ModelSpec

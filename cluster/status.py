@@ -49,7 +49,12 @@ def _model(model: Model) -> ModelStatus:
         finished=counts.finished,
         late=counts.late,
         rejected=counts.rejected,
+        erratic=any(_erratic(each) for each in model.by_bucket),
     )
+
+
+def _erratic(model: Model) -> bool:
+    return any(times.spreads.erratic for times in model.infer_times.values())
 
 
 def impossible(cluster: Cluster, model: Model) -> tuple[Reason, str]:

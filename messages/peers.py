@@ -250,6 +250,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """Of these, executed after their deadline."""
     rejected: int = 0
     """Of these, given up by the scheduler, on arrival or later."""
+    erratic: bool = False
+    """Whether its INFERs take so differently long on some kind of device that no estimate holds."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):

@@ -171,6 +171,12 @@ class InferEstimate(msgspec.Struct, frozen=True, tag="infer_estimate", omit_defa
     measured to be more than nothing."""
     opening: DurationState | None = None
     """How long OPENs of the executable took; None if it was never measured."""
+    spreads: tuple[dict[int, int], ...] = ()
+    """For each batch size, how often durations of each part of an octave came (`cluster.spread`)."""
+    measured: int = 0
+    """How many durations they were told."""
+    erratic: bool = False
+    """Whether its models are erratic: their durations are far from even."""
 
 
 class LoadEstimate(msgspec.Struct, frozen=True, tag="load_estimate"):

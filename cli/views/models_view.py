@@ -45,6 +45,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of what was executed by its deadline for any model; None if nothing was."""
     goodput_per_s: float | None
     """None without a look before."""
+    erratic: bool = False
+    """Whether how long its INFERs take differs too much for any estimate."""
 
 
 def public_name(name: str) -> str:
@@ -90,6 +92,7 @@ def rows(
             rejected=changes[state.name][2],
             goodput_share=changes[state.name][0] / total if total else None,
             goodput_per_s=changes[state.name][0] / seconds if seconds else None,
+            erratic=state.erratic,
         )
         for state in status.models
     ]
@@ -147,7 +150,8 @@ def table(found: Sequence[Row]) -> Table:
         share = "-" if row.goodput_share is None else f"{row.goodput_share:.1%}"
         counts = (str(row.queued), in_time, str(row.late), str(row.rejected))
         times = (_profile(row),) if timed else ()
-        made.add_row(row.model, str(row.pages), _place(row), *times, *counts, share)
+        place = f"{_place(row)}; erratic" if row.erratic else _place(row)
+        made.add_row(row.model, str(row.pages), place, *times, *counts, share)
     return made
 
 

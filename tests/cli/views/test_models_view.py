@@ -88,3 +88,13 @@ def test_a_repositorys_model_has_the_profile_and_the_state_of_its_version() -> N
     assert state_of(spec("net"), states) is None
     found = rows([served], status(*states.values()), {})
     assert found[1].infer_ms == {"cpu": {1: 2.0, 2: 3.5}}
+
+
+def test_an_erratic_model_is_marked() -> None:
+    erratic = msgspec.structs.replace(state("wild", 1, 1), erratic=True)
+    wild, even = rows([], status(erratic, state("even", 1, 1)), {})
+    assert (wild.erratic, even.erratic) == (True, False)
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(table([wild, even]))
+    lines = console.export_text().splitlines()
+    assert [line.split()[0] for line in lines if "erratic" in line] == ["wild"]

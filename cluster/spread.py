@@ -1,0 +1,146 @@
+"""How durations of INFERs spread: a histogram for each batch size, and whether a model is *erratic* by it.
+
+Where a request's shape does not explain how long it takes, the last ten durations say little about the next
+(Orloj, arXiv 2209.00159, plans with the empirical distribution instead). Estimates do not follow from it yet:
+an erratic model is marked, so that an operator can give it workers of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LONG: Final = 99, 100
+"""The long quantile."""
+TYPICAL: Final = 1, 2
+"""The median."""
+ERRATIC_FROM: Final = 3
+"""A model is erratic once its long quantile passes so many times its median."""
+EVEN_BELOW: Final = 2
+"""It is no longer once that is below this, for all batch sizes."""
+FEWEST: Final = 200
+"""Durations of a batch size before which nothing is said of it."""
+MOST: Final = 1_000
+"""From so many durations on, all counts are halved: what is older counts less."""
+REVIEWED_EVERY: Final = 16
+"""After so many durations it is looked at whether a model is erratic."""
+_FINE: Final = 4
+"""Two to this power are the parts of an octave that are told apart: each is 6 % wide at most."""
+
+
+class Histogram:
+    """Durations by their size, in a bounded number of counts; the older ones count less."""
+
+    __slots__ = ("_counts", "total")
+
+    def __init__(self, counts: dict[int, int] | None = None) -> None:
+        self._counts: dict[int, int] = dict(counts or {})
+        self.total = sum(self._counts.values())
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """How many durations there were in each part of an octave."""
+        return dict(self._counts)
+
+    def add(self, duration_ns: int) -> None:
+        """Take a duration in."""
+        part = _part(duration_ns)
+        self._counts[part] = self._counts.get(part, 0) + 1
+        self.total += 1
+        if self.total >= MOST:
+            self._counts = {part: count // 2 for part, count in self._counts.items() if count > 1}
+            self.total = sum(self._counts.values())
+
+    def quantile_ns(self, quantile: tuple[int, int]) -> int:
+        """Return the duration that a part of all does not exceed, as a fraction; 0 if there is none.
+
+        It is the upper end of its part of the octave.
+        """
+        share, of = quantile
+        left = (self.total * share + of - 1) // of
+        for part in sorted(self._counts):
+            left -= self._counts[part]
+            if left <= 0:
+                return _upper_ns(part)
+        return 0
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the durations are those of an erratic model."""
+        enough = self.total >= FEWEST
+        return enough and self.quantile_ns(LONG) > ERRATIC_FROM * self.quantile_ns(TYPICAL)
+
+    @property
+    def even(self) -> bool:
+        """Whether they are those of a model that is not, or no longer."""
+        few = self.total < FEWEST
+        return few or self.quantile_ns(LONG) < EVEN_BELOW * self.quantile_ns(TYPICAL)
+
+
+class Spreads:
+    """The histograms of an executable's batch sizes on one kind of device."""
+
+    __slots__ = ("_histograms", "erratic", "total")
+
+    def __init__(self, sizes: int) -> None:
+        self._histograms = [Histogram() for _ in range(sizes)]
+        self.erratic = False
+        """Whether its models are (`review`)."""
+        self.total = 0
+        """How many durations it was told."""
+
+    def add(self, index: int, duration_ns: int) -> None:
+        """Take the duration of a batch of the size of an index in."""
+        self._histograms[index].add(duration_ns)
+        self.total += 1
+
+    @property
+    def told(self) -> bool:
+        """Whether enough is known of any batch size."""
+        return any(each.total >= FEWEST for each in self._histograms)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether any batch size has durations as those of an erratic model."""
+        return any(each.uneven for each in self._histograms)
+
+    @property
+    def even(self) -> bool:
+        """Whether none has."""
+        return all(each.even for each in self._histograms)
+
+    @property
+    def due(self) -> bool:
+        """Whether to look again whether its models are erratic."""
+        return self.total % REVIEWED_EVERY == 0 and (self.erratic or self.uneven)
+
+    def review(self, others: list[Spreads]) -> None:
+        """Find whether its models are erratic, or no longer.
+
+        Where at least half of all others on this kind of device spread as much, it is the device that does.
+        """
+        if self.erratic:
+            self.erratic = not self.even
+        elif self.uneven:
+            told = [each for each in others if each.told and not each.erratic]
+            self.erratic = not told or 2 * sum([each.uneven for each in told]) < len(told)
+
+    def counts(self) -> tuple[dict[int, int], ...]:
+        """Return all that it knows beside ``erratic`` and ``total``."""
+        return tuple([each.counts for each in self._histograms])
+
+    def restore(self, counts: tuple[dict[int, int], ...], total: int, erratic: bool) -> None:
+        """Know what another one of as many sizes knew."""
+        self._histograms = [Histogram(each) for each in counts] or [Histogram() for _ in self._histograms]
+        self.total, self.erratic = total, erratic
+
+
+def _part(duration_ns: int) -> int:
+    """Return which part of which octave a duration is in."""
+    shift = max(0, duration_ns.bit_length() - 1 - _FINE)
+    return (shift << _FINE) + (duration_ns >> shift)
+
+
+def _upper_ns(part: int) -> int:
+    """Return the longest duration of a part."""
+    shift = max(0, (part >> _FINE) - 1)
+    return ((part - (shift << _FINE) + 1) << shift) - 1
