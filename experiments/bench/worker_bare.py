@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mainspring.compiler.artifact.executable import BoundModel
+from mainspring.compiler.artifact.executable import BoundModel, _Run
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
@@ -94,7 +94,8 @@ class MeasuredEngine(OnnxRuntimeEngine):
             [start + offset for offset in io.layout.inputs],
             [start + offset for offset in io.layout.outputs],
         )
-        session, binding = bound._session, bound._first._binding.io
+        assert isinstance(bound._first, _Run), "the benchmark's models read no texts"
+        session, binding = bound._first._session, bound._first._binding.io
         return self._repeat(action, lambda: session.run_with_iobinding(binding))
 
     def _bare_wait(self, action: Infer) -> int:
