@@ -83,10 +83,13 @@ class HostWeights:
                 blob = index.blobs.get(key)
                 writes = blob is None
                 if blob is None:
+                    # Entered once its segment is there: others would wait for a blob that nobody writes.
                     place = self._place(index, size)
+                    segment = self._segment(index, place.segment)
                     blob = index.blobs[key] = Blob(place.segment, place.offset, size, [], ready=False)
-                if writes or blob.ready:
+                elif blob.ready:
                     segment = self._segment(index, blob.segment)
+                if writes or blob.ready:
                     if self._key not in blob.users:
                         blob.users.append(self._key)
                     break

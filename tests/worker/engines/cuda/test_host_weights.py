@@ -54,6 +54,10 @@ def pattern(key: str, size: int) -> bytes:
     return (key.encode() * size)[:size]
 
 
+def read_index(folder: Path) -> Index:
+    return msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(host_weights, "SEGMENT_BYTES", 4 * MIB)
@@ -146,10 +150,10 @@ def test_models_with_the_same_weights_share_them_until_the_last_is_released(fold
     worker = Worker(folder, reserve_bytes=MIB)
     assert worker.take("a", MIB) == worker.take("a", MIB)
     worker.weights.give_back("a")
-    index = msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+    index = read_index(folder)
     assert len(index.blobs["a"].users) == 1
     worker.weights.give_back("a")
-    index = msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+    index = read_index(folder)
     assert index.blobs["a"].users == []
     worker.weights.close()
 
@@ -214,7 +218,7 @@ def test_what_a_worker_was_reading_when_it_died_is_read_again(folder: Path) -> N
 def test_the_reserve_is_pinned_in_pieces_that_can_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_weights, "LARGEST_SEGMENT_BYTES", 4 * MIB)
     worker = Worker(folder, reserve_bytes=10 * MIB)
-    index = msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+    index = read_index(folder)
     assert [segment.size for segment in index.segments] == [4 * MIB, 4 * MIB, 2 * MIB]
     for number in range(10):
         worker.take(f"model {number}", MIB)
@@ -223,7 +227,7 @@ def test_the_reserve_is_pinned_in_pieces_that_can_be(folder: Path, monkeypatch: 
     monkeypatch.setattr(host_weights, "may_be_pinned", lambda: 9 * MIB)
     with pytest.raises(EngineError, match="room for 9 MiB of weights more, and 10 MiB are wanted"):
         Worker(folder, reserve_bytes=10 * MIB)
-    index = msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+    index = read_index(folder)
     assert not index.segments, "a part of it was made"
 
 
@@ -236,7 +240,7 @@ def test_memory_that_keeps_growing_grows_in_larger_pieces(
     worker = Worker(folder)
     for number in range(28):
         worker.take(f"model {number}", MIB)
-    index = msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+    index = read_index(folder)
     assert [segment.size >> 20 for segment in index.segments] == [2, 2, 4, 4, 8, 8]
     worker.weights.close()
 
@@ -249,6 +253,19 @@ def test_a_host_that_can_not_pin_says_what_to_change(folder: Path) -> None:
         HostWeights(driver, Path("store"), 8 * MIB, folder)
     driver.fails.clear()
     HostWeights(driver, Path("store"), 8 * MIB, folder).close()
+
+
+def test_weights_whose_segment_can_not_be_pinned_are_left_to_whoever_can(folder: Path) -> None:
+    one, two = Worker(folder), Worker(folder)
+    one.take("small", MIB)
+    two.driver.fails["register_host"] = RuntimeError("out of memory")
+    with pytest.raises(EngineError, match="can't be pinned"):
+        two.take("a", MIB)
+    assert list(read_index(folder).blobs) == ["small"], "others wait for what nobody writes"
+    two.driver.fails.clear()
+    assert one.take("a", MIB) == two.take("a", MIB) == pattern("a", MIB)
+    one.weights.close()
+    two.weights.close()
 
 
 def test_a_damaged_agreement_is_named(folder: Path) -> None:
