@@ -19,7 +19,7 @@ from mainspring.compiler import choice
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.compiler.timings import Effort, Timing, repeat
-from mainspring.messages.model import ModelSpec, Profile
+from mainspring.messages.model import ModelSpec, Profile, bucket_name
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,14 +172,17 @@ def _infers(
 def keep(store: Store, measured: Measured, device_kind: str) -> None:
     """Store the profile with every model that it is of; raise `StoreError` if one can't be written.
 
-    Batch sizes that were not measured keep what was known of them.
+    Batch sizes that were not measured keep what was known of them, and so do other sizes of open dimensions
+    than the limits, and the spread over values.
     """
     found = measured.profile()
     for name in measured.models:
         manifest = store.manifest(name)
-        before = manifest.profiles.get(device_kind)
-        infer_ns = {**(before.infer_ns if before else {}), **found.infer_ns}
-        profile = Profile(dict(sorted(infer_ns.items())), found.load_ns)
+        before = manifest.profiles.get(device_kind, Profile({}, 0))
+        infer_ns = dict(sorted({**before.infer_ns, **found.infer_ns}.items()))
+        limits = bucket_name(tuple(symbol.limit for symbol in manifest.symbols))
+        shaped = before.shaped and {**before.shaped, limits: infer_ns}
+        profile = msgspec.structs.replace(before, infer_ns=infer_ns, load_ns=found.load_ns, shaped=shaped)
         profiles = {**manifest.profiles, device_kind: profile}
         store.put_manifest(msgspec.structs.replace(manifest, profiles=profiles))
 

@@ -38,7 +38,7 @@ from mainspring.compiler.timings import Effort, Timing
 from mainspring.compiler.zoo import build
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import ModelSpec, Profile
+from mainspring.messages.model import ModelSpec, Profile, Symbol
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.realtime import Rights
@@ -201,6 +201,24 @@ def test_kept_profiles_are_of_all_who_share_it_and_leave_other_kinds_alone(store
         assert store.manifest(name).profiles == {"cpu": before, "fast": Profile({2: 110}, 110)}
     keep(store, found, "cpu")
     assert store.manifest("digits-1").profiles["cpu"] == Profile({1: before.infer_ns[1], 2: 110}, 110)
+
+
+def test_what_is_not_measured_again_is_kept(store: Store) -> None:
+    before = store.manifest("tiny")
+    shaped = {"8": {1: 10, 2: 15}, "64": {1: 40, 2: 60}}
+    profile = Profile({1: 40, 2: 60}, 7, shaped, spread=3.5)
+    symbols = (Symbol("n", (8, 64), 1),)
+    store.put_manifest(msgspec.structs.replace(before, symbols=symbols, profiles={"cpu": profile}))
+    timing = Timing(10, 100, 110, 5000)
+    found = Measured(
+        models=("tiny",), source="resnet20", engine="onnxruntime", input_bytes=1, output_bytes=1,
+        weights_bytes=1, load=timing, infer={2: timing},
+    )  # fmt: skip
+    keep(store, found, "cpu")
+    now = store.manifest("tiny").profiles["cpu"]
+    store.put_manifest(before)
+    # What is measured is the limits: their bucket has the same durations.
+    assert now == Profile({1: 40, 2: 110}, 110, {"8": {1: 10, 2: 15}, "64": {1: 40, 2: 110}}, spread=3.5)
 
 
 def test_batch_sizes_that_no_model_has_are_refused(store: Store) -> None:
