@@ -12,6 +12,7 @@ because the next one is there when one ends.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -154,24 +155,33 @@ class Loader:
         """Copy a weights file at the host's address ``source`` to pages by number; return the ns it took.
 
         A step of ``meanwhile`` is taken whenever the device has chunks to copy, so that the bus does not wait
-        for it; all are taken before the end.
+        for it; all are taken before the end. Whatever is raised, no copy is under way any more.
         """
         driver, stream = self._driver, self._stream
         driver.record(self._begin, stream)
         addresses = [self._memory.page(page) for page in pages]
-        steps = iter(meanwhile)
-        numbered = enumerate(chunks(source, size, addresses, self._chunk_bytes))
+        try:
+            self._copy(chunks(source, size, addresses, self._chunk_bytes), iter(meanwhile))
+        except BaseException:
+            with contextlib.suppress(Exception):
+                # What is under way has to end before the pages are another model's.
+                driver.record(self._end, stream)
+                driver.synchronize(self._end)
+            raise
+        driver.record(self._end, stream)
+        driver.synchronize(self._end)
+        return driver.elapsed_ns(self._begin, self._end)
+
+    def _copy(self, pieces: Iterator[Chunk], steps: Iterator[None]) -> None:
+        numbered = enumerate(pieces)
         for number, chunk in itertools.islice(numbered, IN_FLIGHT):
             self._give(number, chunk)
         for number, chunk in numbered:
             next(steps, None)
-            driver.synchronize(self._done[number % IN_FLIGHT])
+            self._driver.synchronize(self._done[number % IN_FLIGHT])
             self._give(number, chunk)
         for _ in steps:
             pass
-        driver.record(self._end, stream)
-        driver.synchronize(self._end)
-        return driver.elapsed_ns(self._begin, self._end)
 
     def _give(self, number: int, chunk: Chunk) -> None:
         self._driver.copy(chunk.target, chunk.source, chunk.size, Copy.TO_DEVICE, self._stream)

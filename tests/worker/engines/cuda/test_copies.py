@@ -269,6 +269,32 @@ def test_what_a_load_does_meanwhile_leaves_the_bus_busy(steps: int) -> None:
         assert following.begin_ns == piece.end_ns, "the bus was idle"
 
 
+@pytest.mark.parametrize("failing", ["copy", "synchronize", "meanwhile"])
+def test_a_load_that_fails_leaves_no_copy_under_way(failing: str) -> None:
+    driver = fake()
+    memory = DeviceMemory(driver, Wanted(MIB, MIB, MIB, pages=2))
+    source = driver.allocate_host(2 * PAGE_BYTES)
+    loader = Loader(driver, memory, CHUNK)
+    call = getattr(driver, failing, None)
+
+    def fail(*given: object) -> None:
+        setattr(driver, failing, call)
+        raise RuntimeError("bus error")
+
+    def meanwhile() -> Iterator[None]:
+        yield
+        if call is None:
+            fail()
+        setattr(driver, failing, fail)
+        yield
+
+    with pytest.raises(RuntimeError, match="bus error"):
+        loader.copy(source, 2 * PAGE_BYTES, (0, 1), meanwhile())
+    given = driver.calls.count("copy")
+    assert given >= IN_FLIGHT
+    assert len(driver.find("copy TO_DEVICE")) == given, "pages would be overwritten after they are another's"
+
+
 def test_an_input_waits_for_the_chunks_in_flight_and_not_for_the_model() -> None:
     driver = fake()
     memory = DeviceMemory(driver, Wanted(MIB, MIB, MIB, pages=5))
