@@ -151,10 +151,12 @@ class CudaEngine:
             fetched, prepared = self._fetched.pop(name, None), self._prepared.pop(name, None)
             unused = prepared is not None and self._forget_unused(prepared)
         held = fetched or prepared
-        if held is not None:
-            self._weights.give_back(held.manifest.weights_hash)
-        if prepared is not None and unused:
-            prepared.program.close()
+        try:
+            if held is not None:
+                self._weights.give_back(held.manifest.weights_hash)
+        finally:
+            if prepared is not None and unused:
+                prepared.program.close()
 
     def load(self, action: Load) -> int:
         """Copy the weights."""

@@ -256,6 +256,20 @@ def test_released_models_give_weights_and_code_back(bench: Bench) -> None:
     bench.engine.release("nobody")
 
 
+def test_code_is_given_back_even_if_weights_can_not_be(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.resident("a", (0, 1))
+
+    def fail(key: str) -> None:
+        raise EngineError(f"{key} can't be given back")
+
+    with monkeypatch.context() as patched, pytest.raises(EngineError, match="can't be given back"):
+        patched.setattr(bench.engine._weights, "give_back", fail)
+        bench.engine.release("a")
+    assert "modules" not in bench.driver.leaks
+    bench.resident("a", (0, 1))
+    bench.check("a", rows(1))
+
+
 def test_weights_that_were_altered_are_refused_with_the_remedy(bench: Bench) -> None:
     manifest = bench.store.manifest("a")
     path = bench.store.weights_path(manifest)
