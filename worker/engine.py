@@ -62,7 +62,7 @@ class Transfers(Protocol):
     """Copies inputs to a device with memory of its own, and outputs back, concurrently with EXEC and LOAD.
 
     The network thread calls it (Clockwork, section 5.2: INPUT and OUTPUT). It raises nothing:
-    `Engine.execute` raises what went wrong with an input.
+    `Engine.execute` raises what went wrong with an input, if it is given the same `Reservation` object.
     """
 
     def send(self, io: Reservation, start: int, size: int) -> None:

@@ -54,21 +54,17 @@ class IoCopies:
         self._sent: dict[int, int] = {}
         """By the slot's offset, the event of the last copy to it."""
         self._came: dict[int, int] = {}
-        self._failed: Exception | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether an input could not be copied, which the next EXEC raises."""
-        return self._failed is not None
+        self._failed: dict[int, tuple[Reservation, Exception]] = {}
+        """By the slot's offset, whose input could not be copied and why."""
 
     def send(self, io: Reservation, start: int, size: int) -> None:
-        """Begin to copy ``size`` bytes, ``start`` bytes into the slot; a failure is EXEC's to raise."""
+        """Begin to copy ``size`` bytes, ``start`` bytes into the slot; a failure is this batch's to raise."""
         try:
             self._driver.attach()
             self._send(io, start, size)
         except Exception as error:
             LOG.warning("an input could not be copied to the device: %s", error)
-            self._failed = error
+            self._failed[io.slot.offset] = io, error
 
     def receive(self, io: Reservation) -> str:
         """Wait until the slot's outputs are on the host; return what failed, or ""."""
@@ -87,10 +83,14 @@ class IoCopies:
         return self._device + io.slot.offset
 
     def await_inputs(self, io: Reservation, stream: int) -> None:
-        """EXEC thread: have the stream wait for the slot's inputs; send them now if none were sent."""
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
+        """EXEC thread: have the stream wait for the slot's inputs; send them now if none were sent.
+
+        Raises what failed when they were sent.
+        """
+        owner, error = self._failed.pop(io.slot.offset, (None, None))
+        # One whose batch never came to EXEC is no fault of the slot's next batch.
+        if error is not None and owner is io:
+            raise error
         if io.slot.offset not in self._sent:
             self._send(io, 0, inputs_bytes(io.layout))
         self._driver.wait(stream, self._sent.pop(io.slot.offset))

@@ -181,7 +181,7 @@ class CudaEngine:
     def takes_ahead(self, action: Infer) -> bool:
         """See `mainspring.worker.engine.Queues`."""
         bound = self._bound.get(action.model)
-        return bound is not None and bound.at_once and not self.transfers.failed
+        return bound is not None and bound.at_once
 
     def give(self, action: Infer, io: Reservation) -> Run:
         """Launch the batch behind its inputs, and begin copying its outputs back behind it."""

@@ -131,15 +131,32 @@ def test_nothing_is_allocated_for_an_inference() -> None:
     assert bench.driver.allocations == before
 
 
-def test_a_failed_input_is_raised_by_exec_once() -> None:
+def test_a_failed_input_is_raised_by_the_exec_of_its_own_batch_once() -> None:
     bench = Bench()
+    first, second = place(0), place(4096)
+    bench.copies.send(first, 0, 256)
     bench.driver.fails["copy"] = RuntimeError("an illegal memory access was encountered")
+    bench.copies.send(first, 256, 128)
+    bench.driver.fails.clear()
+    bench.copies.send(first, 384, 128)
+    bench.copies.send(second, 0, 512)
+    bench.execute(second)
+    assert bench.copies.receive(second) == ""
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        bench.execute(first)
+    bench.execute(first)
+    assert bench.copies.receive(first) == ""
+
+
+def test_a_failed_input_whose_batch_was_not_executed_is_not_the_next_batchs() -> None:
+    bench = Bench()
+    bench.driver.fails["copy"] = RuntimeError("bus error")
     bench.copies.send(place(0), 0, 512)
     bench.driver.fails.clear()
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        bench.execute(place(0))
-    bench.execute(place(0))
-    assert bench.copies.receive(place(0)) == ""
+    following = place(0)
+    bench.copies.send(following, 0, 512)
+    bench.execute(following)
+    assert bench.copies.receive(following) == ""
 
 
 def test_a_failed_output_is_told() -> None:

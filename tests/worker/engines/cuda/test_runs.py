@@ -208,14 +208,19 @@ def test_a_lost_device_ends_both(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
             each.wait()
 
 
-def test_an_input_that_failed_is_raised_by_exec_and_not_lost(bench: Bench) -> None:
+def test_an_input_that_failed_ends_its_own_batch_and_not_the_one_before(bench: Bench) -> None:
+    x, following = rows(2), bench.place(1, 4096)
+    bench.send(x)
     bench.driver.fails["copy"] = RuntimeError("bus error")
-    bench.send(rows(1))
+    bench.engine.transfers.send(following, 0, tiny.ROW_BYTES)
     bench.driver.fails.clear()
-    assert not bench.engine.takes_ahead(infer(1, model="a"))
+    first = bench.engine.give(infer(1, (1, 2), model="a"), bench.place(2))
+    assert bench.engine.takes_ahead(infer(2, model="b"))
+    second = bench.engine.give(infer(2, model="b"), following)
+    assert first.wait().device_ns > 0
     with pytest.raises(EngineError, match="bus error"):
-        bench.engine.execute(infer(1, model="a"), bench.place(1))
-    assert bench.engine.takes_ahead(infer(1, model="a"))
+        second.wait()
+    bench.check("b", rows(1))
 
 
 def test_kernels_that_are_launched_one_by_one_are_not_given_ahead(tmp_path: Path) -> None:
