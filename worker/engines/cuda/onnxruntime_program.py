@@ -98,9 +98,17 @@ class OnnxRuntimeProgram:
         self._layouts = layouts
         self._device = device
         self._weights = [(each.name, np.dtype(each.dtype), each.shape, each.offset) for each in tensors]
-        self._done = device.driver.event(sleeps=True)
+        self._sessions: dict[int, Any] = {}
         _check_room(info, len(layouts), device.driver)
-        self._sessions = {size: _open(graph, info, device, size) for size in layouts}
+        try:
+            for size in layouts:
+                self._sessions[size] = _open(graph, info, device, size)
+        except BaseException:
+            # Whoever keeps the error would keep their handles on the device.
+            self.close()
+            raise
+        # Last, since the driver keeps an event until it is closed.
+        self._done = device.driver.event(sleeps=True)
 
     def bind(self, pages: Sequence[int]) -> OnnxRuntimeBound:
         """See `Program`."""

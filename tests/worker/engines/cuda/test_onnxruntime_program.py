@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,25 @@ def test_handles_that_have_no_room_are_refused_before_they_are_made(arenas: list
     with pytest.raises(EngineError, match=r"about 80 MiB.*sessions of 2 batch sizes.*79 MiB left; raise"):
         Bench(total_bytes=WORKSPACE + 2 * SESSION_BYTES - 1)
     assert not arenas
+
+
+def test_a_program_that_does_not_open_keeps_no_session(
+    arenas: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[weakref.ref[Session]] = []
+
+    def open_first(*given: Any, **named: Any) -> Session:
+        if opened:
+            raise RuntimeError("a kernel was not found")
+        session = Session(*given, **named)
+        opened.append(weakref.ref(session))
+        return session
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_first)
+    with pytest.raises(ExecutableError, match="a kernel was not found") as raised:
+        Bench()
+    assert raised.value.__traceback__ is not None
+    assert [session() for session in opened] == [None], "it would stay as long as the error"
 
 
 def test_a_batch_that_warming_has_no_room_for_is_refused(arenas: list[Any]) -> None:
