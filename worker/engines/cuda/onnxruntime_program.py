@@ -98,15 +98,8 @@ class OnnxRuntimeProgram:
         self._layouts = layouts
         self._device = device
         self._weights = [(each.name, np.dtype(each.dtype), each.shape, each.offset) for each in tensors]
-        self._sessions: dict[int, Any] = {}
         _check_room(info, len(layouts), device.driver)
-        try:
-            for size in layouts:
-                self._sessions[size] = _open(graph, info, device, size)
-        except BaseException:
-            # Whoever keeps the error would keep their handles on the device.
-            self.close()
-            raise
+        self._sessions = {size: _open(graph, info, device, size) for size in layouts}
         # Last, since the driver keeps an event until it is closed.
         self._done = device.driver.event(sleeps=True)
 

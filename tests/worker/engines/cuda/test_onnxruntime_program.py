@@ -248,7 +248,7 @@ def test_handles_that_have_no_room_are_refused_before_they_are_made(arenas: list
     assert not arenas
 
 
-def test_a_program_that_does_not_open_keeps_no_session(
+def test_a_program_that_does_not_open_keeps_nothing(
     arenas: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[weakref.ref[Session]] = []
@@ -260,11 +260,14 @@ def test_a_program_that_does_not_open_keeps_no_session(
         opened.append(weakref.ref(session))
         return session
 
+    bench = Bench()
+    before = list(bench.driver.allocations)
     monkeypatch.setattr(onnxruntime, "InferenceSession", open_first)
     with pytest.raises(ExecutableError, match="a kernel was not found") as raised:
-        Bench()
+        OnnxRuntimeProgram(Path("graph.onnx"), INFO, TENSORS, LAYOUTS, bench.program._device)
     assert raised.value.__traceback__ is not None
     assert [session() for session in opened] == [None], "it would stay as long as the error"
+    assert bench.driver.allocations == before, "the driver keeps events until it is closed"
 
 
 def test_a_batch_that_warming_has_no_room_for_is_refused(arenas: list[Any]) -> None:
