@@ -59,6 +59,8 @@ class HostWeights:
         self._folder = folder or default_folder(store)
         self._segments: dict[int, SharedSegment] = {}
         self._taken: Counter[str] = Counter()
+        self._writing = ""
+        """The blob that is being written."""
         pid = os.getpid()
         self._holder = Holder(pid, started(pid) or 0, {})
         self._key = f"{pid}-{self._holder.started}-{next(_NUMBERS)}"
@@ -113,29 +115,32 @@ class HostWeights:
 
     def close(self) -> None:
         """Leave the workers' index and unmap the memory."""
-        with contextlib.suppress(OSError), self._agreed() as index:
+        with contextlib.suppress(OSError, EngineError), self._agreed() as index:
             index.remove_holder(self._key)
         for segment in self._segments.values():
-            with contextlib.suppress(RuntimeError):
-                self._driver.unregister_host(segment.address)
-            segment.close()
+            self._unpin(segment)
         self._segments.clear()
 
     def _write(self, key: str, segment: SharedSegment, blob: Blob, fill: Fill) -> None:
         """Write the bytes of a new blob, while other workers go on; forget the blob if that fails."""
         part = segment.part(blob.offset, blob.size)
-        written = False
+        self._writing = key
         try:
             fill(part)
-            written = True
+        except BaseException:
+            self._writing = ""
+            with contextlib.suppress(OSError, EngineError), self._agreed():
+                pass  # That forgets it. If it can't be written now, the next time does.
+            raise
         finally:
             part.release()
+        try:
             with self._agreed() as index:
                 found = index.blobs.get(key)
-                if found is not None and written:
+                if found is not None:
                     found.ready = True
-                elif found is not None:
-                    del index.blobs[key]
+        finally:
+            self._writing = ""
 
     def _place(self, index: Index, size: int) -> Place:
         """Return room for a new blob; make a segment if there is none."""
@@ -192,6 +197,11 @@ class HostWeights:
         self._segments[number] = segment
         self._holder.files[number] = segment.file
 
+    def _unpin(self, segment: SharedSegment) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._driver.unregister_host(segment.address)
+        segment.close()
+
     @contextlib.contextmanager
     def _agreed(self) -> Iterator[Index]:
         """Hold the lock and the workers' index; write the index back afterwards."""
@@ -203,15 +213,43 @@ class HostWeights:
             index = _read(path)
             for key in [key for key, holder in index.holders.items() if not _lifecycles(holder)]:
                 index.remove_holder(key)
+            self._forget_unwritten(index)
+            entered = len(index.segments)
             try:
                 yield index
-            finally:
-                if self._key in index.holders:
-                    # Also after a failure: a segment may have been made meanwhile.
-                    index.holders[self._key] = self._holder
-                temporary = path.with_suffix(".new")
-                temporary.write_bytes(msgspec.json.encode(index))
-                temporary.replace(path)
+            except BaseException:
+                # A segment may have been made meanwhile.
+                with contextlib.suppress(EngineError):
+                    self._write_index(index, path, entered)
+                raise
+            self._write_index(index, path, entered)
+
+    def _forget_unwritten(self, index: Index) -> None:
+        """Forget blobs that this worker no longer writes: the index could not be written when that ended."""
+        for key, blob in list(index.blobs.items()):
+            if not blob.ready and self._key in blob.users and key != self._writing:
+                del index.blobs[key]
+
+    def _write_index(self, index: Index, path: Path, entered: int) -> None:
+        """Replace the workers' index as a whole; raise `EngineError` if that can't be done.
+
+        The file names ``entered`` segments; those that this worker made since are given back then.
+        """
+        if self._key in index.holders:
+            index.holders[self._key] = self._holder
+        temporary = path.with_suffix(".new")
+        try:
+            temporary.write_bytes(msgspec.json.encode(index))
+            temporary.replace(path)
+        except OSError as error:
+            # Another worker gives their numbers to its own.
+            for number in [number for number in self._segments if number >= entered]:
+                self._unpin(self._segments.pop(number))
+                del self._holder.files[number]
+            raise EngineError(
+                f"{path} can't be written ({error.strerror}), where workers agree on their shared weights; "
+                "make room there, or set TMPDIR"
+            ) from error
 
 
 def _check_room(size: int) -> None:

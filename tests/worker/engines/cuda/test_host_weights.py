@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -263,6 +264,66 @@ def test_weights_whose_segment_can_not_be_pinned_are_left_to_whoever_can(folder:
         two.take("a", MIB)
     assert list(read_index(folder).blobs) == ["small"], "others wait for what nobody writes"
     two.driver.fails.clear()
+    assert one.take("a", MIB) == two.take("a", MIB) == pattern("a", MIB)
+    one.weights.close()
+    two.weights.close()
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing be written any more."""
+
+    def fail(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+
+
+def test_an_index_that_can_not_be_written_hides_no_other_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(folder)
+    with monkeypatch.context() as patched:
+        fill_disk(patched)
+        with pytest.raises(EngineError, match=r"index\.json can't be written \(No space left on device\)"):
+            worker.take("a", MIB)
+
+        def fail(into: memoryview) -> None:
+            fill_disk(patched)
+            raise EngineError("altered")
+
+        patched.undo()
+        with pytest.raises(EngineError, match="altered"):
+            worker.weights.take("a", MIB, fail)
+        patched.setattr(host_weights, "may_be_pinned", lambda: 0)
+        with pytest.raises(EngineError, match="wanted: serve fewer models"):
+            worker.take("large", 16 * MIB)
+    assert worker.take("a", MIB) == pattern("a", MIB)
+    worker.weights.close()
+    assert not worker.driver.leaks
+
+
+def test_a_segment_that_could_not_be_entered_is_not_taken_for_another_workers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Worker(folder), Worker(folder)
+    with monkeypatch.context() as patched:
+        fill_disk(patched)
+        with pytest.raises(EngineError, match="can't be written"):
+            one.take("a", MIB)
+    assert two.take("b", MIB) == pattern("b", MIB)
+    assert one.take("b", MIB) == pattern("b", MIB), "it read its own segment of the same number"
+    one.weights.close()
+    two.weights.close()
+    assert not one.driver.leaks
+
+
+def test_weights_whose_end_could_not_be_entered_are_read_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Worker(folder), Worker(folder)
+    with monkeypatch.context() as patched, pytest.raises(EngineError, match="can't be written"):
+        one.weights.take("a", MIB, lambda into: fill_disk(patched))
+    monkeypatch.setattr(host_weights, "WRITER_POLL_S", -1)  # Whoever waits fails.
     assert one.take("a", MIB) == two.take("a", MIB) == pattern("a", MIB)
     one.weights.close()
     two.weights.close()
