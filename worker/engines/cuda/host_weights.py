@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import itertools
 import logging
+import math
 import os
 import tempfile
 import time
@@ -42,6 +43,8 @@ LARGEST_SEGMENT_BYTES = 64 << 30
 """The reserve is made of segments of at most this size: NVIDIA's driver 580 can't pin 512 GiB in one call."""
 WRITER_POLL_S = 0.05
 """Between two looks whether another worker has read the weights that this one waits for."""
+LONG_WAIT_S = 60.0
+"""After which this worker says whom it waits for. It waits on: a disk that hangs for one hangs for all."""
 MOST_OF_AVAILABLE = 0.85
 """Share of the available memory that may be pinned: other processes can't use pinned memory, and the page
 cache of the weights' files needs some."""
@@ -80,6 +83,7 @@ class HostWeights:
         If ``fill`` raises, the error is passed on and nothing is kept. `give_back` follows once for each
         call.
         """
+        long_s = time.monotonic() + LONG_WAIT_S
         while True:
             with self._agreed() as index:
                 blob = index.blobs.get(key)
@@ -95,6 +99,14 @@ class HostWeights:
                     if self._key not in blob.users:
                         blob.users.append(self._key)
                     break
+            if time.monotonic() >= long_s:
+                long_s = math.inf
+                LOG.warning(
+                    "weights %s are waited for, which another worker reads (process %s): if its disk hangs, "
+                    "stop it",
+                    key[:12],
+                    ", ".join(user.partition("-")[0] for user in blob.users),
+                )
             # A worker that dies while it writes is forgotten by the next look.
             time.sleep(WRITER_POLL_S)
         if writes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import subprocess
 import sys
@@ -190,6 +191,37 @@ def test_others_go_on_while_a_worker_reads_and_wait_only_for_the_same_weights(fo
         assert ctypes.string_at(reads.result(30), MIB) == pattern("a", MIB)
         assert waits.result(30) == pattern("a", MIB)
     assert two.filled == ["b"]
+    one.weights.close()
+    two.weights.close()
+
+
+def test_a_worker_that_waits_long_says_for_whom_and_waits_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host_weights, "LONG_WAIT_S", 0.0)
+    one, two = Worker(folder, 4 * MIB), Worker(folder)
+    begun, told = threading.Event(), threading.Event()
+
+    def note(record: logging.LogRecord) -> bool:
+        told.set()
+        return True
+
+    monkeypatch.setattr(host_weights.LOG, "filter", note)
+
+    def read(into: memoryview) -> None:
+        begun.set()
+        assert told.wait(30)
+        into[:] = pattern("a", MIB)
+
+    with ThreadPoolExecutor(1) as threads:
+        reads = threads.submit(one.weights.take, "a", MIB, read)
+        assert begun.wait(30)
+        assert two.take("a", MIB) == pattern("a", MIB)
+        reads.result(30)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"weights a are waited for, which another worker reads (process {os.getpid()}): if its disk hangs, "
+        "stop it"
+    ]
     one.weights.close()
     two.weights.close()
 
