@@ -43,6 +43,7 @@ from mainspring.compiler.artifact.manifest import (
 )
 from mainspring.compiler.artifact.plan import SHARED_OBJECT
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
+from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shaped import profile
@@ -126,10 +127,10 @@ class OnnxRuntimeArtifact(Artifact):
     def __init__(self, prepared: Prepared, device: str) -> None:
         """Optimise for this CPU; or, for a GPU, only as far as it does not depend on the device.
 
-        Raises `CompileError` for a model with symbols that is for a GPU.
+        Raises `CompileError` for a model with symbols or strings that is for a GPU.
         """
         if device != CPU:
-            check_fixed(prepared, f"the device {device}")
+            check_supported(prepared, f"the device {device}")
         optimised = optimise(prepared.content) if device == CPU else optimise_portably(prepared.content)
         parts = split(optimised, prepared.inputs, prepared.outputs, symbols=prepared.symbols)
         info = parts.info
@@ -154,7 +155,7 @@ class TvmArtifact(Artifact):
 
     def __init__(self, prepared: Prepared, batch_sizes: Sequence[int], target: Target) -> None:
         """Raise `CompileError` for a model that TVM can't compile, or if TVM is not installed."""
-        check_fixed(prepared, f"the engine {TVM}")
+        check_supported(prepared, f"the engine {TVM}")
         model = _tvm_model(prepared, batch_sizes)
         self._local = model.build(CPU, target.described, target.precision)
         built = self._local
@@ -179,8 +180,15 @@ class TvmArtifact(Artifact):
         return self._plans.plan(batch_size).workspace_bytes
 
 
-def check_fixed(prepared: Prepared, what: str) -> None:
-    """Raise `CompileError` for a model whose shapes aren't all fixed, which ``what`` needs."""
+def check_supported(prepared: Prepared, what: str) -> None:
+    """Raise `CompileError` for a model with strings or shapes not all fixed, which ``what`` can't run."""
+    tensors = (("input", prepared.inputs), ("output", prepared.outputs))
+    texts = [f"{side} {spec.name!r}" for side, specs in tensors for spec in specs if is_text(spec.dtype)]
+    if texts:
+        raise CompileError(
+            f"{texts[0]} has strings, and {what} is for numbers: compile with `--engine {ONNXRUNTIME} "
+            f"--device {CPU}`"
+        )
     varied = next((spec.name for spec in prepared.outputs if spec.varies), None)
     if varied is not None:
         raise CompileError(

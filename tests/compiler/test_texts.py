@@ -13,9 +13,11 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
-from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError
+from mainspring.compiler.artifact.manifest import CUDA, TVM
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.values import as_slots, as_texts
+from mainspring.compiler.compiled import Target
 from mainspring.compiler.normalise import TEXT_BYTES
 from mainspring.compiler.pipeline import Compiled, compile_file
 from mainspring.compiler.samples import known_texts
@@ -65,6 +67,27 @@ def test_texts_out(store: Store, run_stored: Run, tmp_path: Path) -> None:
     x = np.eye(3, dtype=np.float32)
     (found,) = run_stored(store, manifest, [x[:2]])
     assert as_texts(found).tolist() == stock(model, x=x[:2])[0].tolist() == ["Katze", "dog"]
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [(Target(engine=TVM), "the engine tvm"), (Target(device=CUDA), "the device cuda")],
+    ids=["tvm", "cuda"],
+)
+def test_texts_are_refused_by_name_for_what_has_only_numbers(
+    store: Store, tmp_path: Path, side: str, target: Target, what: str
+) -> None:
+    graphs = {
+        "input": f"g (string[N,2] x) => (int64[N,2] y) {{ y = {ENCODER}(x) }}",
+        "output": f"g (int64[N,2] x) => (string[N,2] y) {{ y = {NAMES}(x) }}",
+    }
+    onnx.save_model(build(graphs[side]), tmp_path / "m.onnx")
+    name = {"input": "x", "output": "y"}[side]
+    told = rf"^{side} '{name}' has strings, and {what} is for numbers: .*`--engine onnxruntime --device cpu`$"
+    with pytest.raises(CompileError, match=told):
+        compile_file(tmp_path / "m.onnx", "m", store, (1, 2), target=target, most={})
+    assert not store.names()
 
 
 def test_texts_beside_weights_in_pages(store: Store, run_stored: Run, tmp_path: Path) -> None:
