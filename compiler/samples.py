@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from mainspring.compiler.artifact.arrays import array_dtype
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
-from mainspring.compiler.artifact.values import array_dtype
 from mainspring.messages.model import TensorSpec
 
 Arrays = list[npt.NDArray[np.generic]]

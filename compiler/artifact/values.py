@@ -11,24 +11,17 @@ import math
 import struct
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from onnx import TensorProto
 
+from mainspring.compiler.artifact.arrays import array_dtype
 from mainspring.compiler.artifact.manifest import IoTensor
 from mainspring.messages.model import FOUND_BYTES, slot_bytes
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
-
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-
-def array_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the numpy type of a tensor's dtype, which for bfloat16 is one of ml_dtypes."""
-    return _BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def bound_as(dtype: str) -> np.dtype[Any] | int:
