@@ -37,7 +37,8 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
     # The check of a GPU that travels comes without this package, and without models that need it.
     import ml_dtypes
 
-    return np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 Arrays = list[npt.NDArray[np.generic]]
