@@ -54,15 +54,13 @@ def drawn(model: ModelSpec, sizes: tuple[int, ...], rows: int, seed: int) -> dic
     }
 
 
-def check(
-    cluster: Cluster, folder: Path, model: ModelSpec, sizes: tuple[int, ...], counts: tuple[int, ...]
+def carry_out(
+    cluster: Cluster,
+    action: Infer,
+    requests: dict[int, dict[str, np.ndarray]],
+    stock: onnxruntime.InferenceSession,
 ) -> None:
-    """Run a batch of requests of one shape, by the name of its bucket, and compare each one's outputs."""
-    stock = onnxruntime.InferenceSession(folder / f"{model.name}.onnx")
-    requests = {key: drawn(model, sizes, count, key) for key, count in enumerate(counts)}
-    size = min(each for each in model.batch_sizes if each >= sum(counts))
-    name = f"{model.name}@{bucket_name(model.bucket_of(sizes))}"
-    action = infer(cluster.next_id(), tuple(requests), counts, batch_size=size, model=name, sizes=sizes)
+    """Run a batch of these requests, and compare each one's outputs with the stock's."""
     cluster.say(action)
     for key, arrays in requests.items():
         cluster.push(action.action_id, key, *[array.data for array in arrays.values()])
@@ -72,6 +70,18 @@ def check(
             found = np.frombuffer(frame, expected.dtype).reshape(expected.shape)
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     assert cluster.result(action.action_id).status is Status.OK
+
+
+def check(
+    cluster: Cluster, folder: Path, model: ModelSpec, sizes: tuple[int, ...], counts: tuple[int, ...]
+) -> None:
+    """Run a batch of requests of one shape, by the name of its bucket, and compare each one's outputs."""
+    stock = onnxruntime.InferenceSession(folder / f"{model.name}.onnx")
+    requests = {key: drawn(model, sizes, count, key) for key, count in enumerate(counts)}
+    size = min(each for each in model.batch_sizes if each >= sum(counts))
+    name = f"{model.name}@{bucket_name(model.bucket_of(sizes))}"
+    action = infer(cluster.next_id(), tuple(requests), counts, batch_size=size, model=name, sizes=sizes)
+    carry_out(cluster, action, requests, stock)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -170,12 +180,4 @@ def test_padded_requests_get_their_own_answers(
             sizes=most,
             request_sizes=different,
         )
-        cluster.say(action)
-        for key, arrays in requests.items():
-            cluster.push(action.action_id, key, *[array.data for array in arrays.values()])
-        for _ in requests:
-            head, frames = cluster.output()
-            for frame, expected in zip(frames, stock.run(None, requests[head.request_id]), strict=True):
-                found = np.frombuffer(frame, expected.dtype).reshape(expected.shape)
-                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-        assert cluster.result(action.action_id).status is Status.OK
+        carry_out(cluster, action, requests, stock)
