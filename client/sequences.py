@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Ordered
+from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic_ns
 from types import TracebackType
@@ -52,18 +53,17 @@ class Places:
         self.begun = False
         """Whether there is a state that the next request goes on with."""
 
-    def next(self, *, last: bool) -> Place:
-        """Return the place of the next request."""
-        return Place(self.sequence_id, not self.begun, last)
-
-    def answered(self, place: Place) -> None:
-        """Note that a request has got its outputs."""
-        self.begun = not place.sequence_end
-
-    def failed(self, error: BaseException) -> None:
-        """Note that one has got none: the state is what it was, if there is one."""
-        if isinstance(error, UnknownSequence):
+    @contextmanager
+    def request(self, *, last: bool) -> Iterator[Place]:
+        """Give the place of the next request, which the block sends; note whether it got its outputs."""
+        place = Place(self.sequence_id, not self.begun, last)
+        try:
+            yield place
+        except UnknownSequence:
             self.begun = False
+            raise
+        # After any other error the state is what it was, if there is one.
+        self.begun = not last
 
     def arguments(
         self,
@@ -121,17 +121,10 @@ class Sequence:
         ``last``: the sequence ends with this request.
         """
         called_ns = monotonic_ns()
-        with self._lock:
-            place = self._places.next(last=last)
-            try:
-                result = self._client.run(
-                    self._places.arguments(place, called_ns, inputs, slo_ms, slo, outputs, priority)
-                )
-            except BaseException as error:
-                self._places.failed(error)
-                raise
-            self._places.answered(place)
-            return result
+        with self._lock, self._places.request(last=last) as place:
+            return self._client.run(
+                self._places.arguments(place, called_ns, inputs, slo_ms, slo, outputs, priority)
+            )
 
     def close(self) -> None:
         """Free the state at the gateway; a further request begins the sequence anew."""
@@ -174,16 +167,10 @@ class AsyncSequence:
         """Run the model on these inputs and the state; see `Sequence.infer`."""
         called_ns = monotonic_ns()
         async with self._lock:
-            place = self._places.next(last=last)
-            try:
-                result = await self._client.run(
+            with self._places.request(last=last) as place:
+                return await self._client.run(
                     self._places.arguments(place, called_ns, inputs, slo_ms, slo, outputs, priority)
                 )
-            except BaseException as error:
-                self._places.failed(error)
-                raise
-            self._places.answered(place)
-            return result
 
     async def close(self) -> None:
         """Free the state at the gateway; see `Sequence.close`."""
