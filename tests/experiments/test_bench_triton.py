@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -54,3 +57,15 @@ def test_without_triton_it_says_so_and_ends_well(
     monkeypatch.setattr(compare, "contest", missing)
     compare.main(copies="1", factors="1.0", repeats=1)
     assert "skipped: there is no wheel of it" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a client beside a server needs a second core")
+def test_what_is_started_on_the_last_core_stays_there_while_the_client_leaves() -> None:
+    cores = os.sched_getaffinity(0)
+    with compare.on_last_core() as leave:
+        server = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        leave()
+        assert os.sched_getaffinity(server.pid) == {max(cores)}
+        assert os.sched_getaffinity(0) == cores - {max(cores)}
+        server.communicate(b"\n")
+    assert os.sched_getaffinity(0) == cores

@@ -5,16 +5,17 @@ arrivals, the deadline as the parameter ``timeout`` of each request. Triton's sa
 sets the rates. At each, the two take turns, short ones and in changing order, so that whatever else the
 machine does is borne by both; and meters say what the host took from the machine meanwhile, for a request
 that meets a long pause is late whatever a server does. Beside both stands what one core could have answered
-in time (`possible`).
+in time (`possible`). With ``--one-core`` each server is wholly on one core and the client on the others.
 ``python -m mainspring.experiments.bench.triton.compare``, which ``make bench-triton`` runs.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -135,10 +136,30 @@ class Contest:
 
 
 @contextmanager
-def servers(subject: Subject, copies: int, batch: int) -> Iterator[tuple[dict[str, str], list[ModelSpec]]]:
-    """Run both; yield where they serve gRPC, and the models. Raises `Unavailable` without Triton."""
+def on_last_core() -> Iterator[Callable[[], None]]:
+    """Keep this thread, and what it starts, on the last core; yield what moves this thread to the others.
+
+    Processes and threads inherit it, and a cluster is planned for the cores that its launcher may use.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[-1:])
+    try:
+        yield lambda: os.sched_setaffinity(0, cores[:-1])
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextmanager
+def servers(
+    subject: Subject, copies: int, batch: int, one_core: bool
+) -> Iterator[tuple[dict[str, str], list[ModelSpec]]]:
+    """Run both; yield where they serve gRPC, and the models. Raises `Unavailable` without Triton.
+
+    If ``one_core``, both have the last core and this thread, from the yield on, the others.
+    """
     specs = subject.specs(STORE, copies)
     with ExitStack() as stack:
+        leave = stack.enter_context(on_last_core()) if one_core else (lambda: None)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server.write_repository(folder / "models", subject.models(specs), specs[0], batch)
         addresses = {"triton": stack.enter_context(server.triton(folder / "models", folder / "triton.log"))}
@@ -151,6 +172,7 @@ def servers(subject: Subject, copies: int, batch: int) -> Iterator[tuple[dict[st
         }
         plan = make_plan(read_config(config, "this benchmark"))
         stack.enter_context(LocalCluster(plan, typer.echo))
+        leave()
         yield {**addresses, "mainspring": f"127.0.0.1:{port}"}, specs
 
 
@@ -163,10 +185,11 @@ def contest(
     deadline_ms: float,
     batch: int,
     rate_hz: float,
+    one_core: bool,
 ) -> tuple[list[Turn], dict[str, float]]:
     """Return all turns with so many copies of the model, and each server's saturation."""
     turns = []
-    with servers(subject, copies, batch) as (addresses, models):
+    with servers(subject, copies, batch, one_core) as (addresses, models):
         both = Contest(addresses, subject, models, deadline_ms)
         saturations = both.saturations_hz()
         typer.echo(
@@ -242,9 +265,15 @@ def main(
     rate_hz: Annotated[
         float, typer.Option(help="Take this for Triton's saturation; 0: measure it, with the first copies.")
     ] = 0.0,
+    one_core: Annotated[
+        bool,
+        typer.Option("--one-core", help="Each server wholly on the last core, the client on the others."),
+    ] = False,
     output: Annotated[Path, typer.Option(help="Folder for triton.json.")] = OUTPUT,
 ) -> None:
     """Measure, print the figures, and write them down."""
+    if one_core and len(os.sched_getaffinity(0)) < 2:
+        raise typer.BadParameter("--one-core needs a second core for the client; this process may use one")
     turns: list[Turn] = []
     saturations = {}
     try:
@@ -260,6 +289,7 @@ def main(
                 deadline_ms,
                 batch,
                 rate_hz,
+                one_core,
             )
             turns += found
             # The same rates for all: one core is not faster for more models.
@@ -267,7 +297,7 @@ def main(
     except Unavailable as why:
         typer.echo(f"skipped: {why}")
         return
-    title = f"Answers of {model} within {deadline_ms:g} ms"
+    title = f"Answers of {model} within {deadline_ms:g} ms{', each server on one core' * one_core}"
     publish("triton", title, figures(turns, subject), output, turns=turns, saturations_hz=saturations)
 
 
