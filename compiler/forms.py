@@ -2,19 +2,23 @@
 
 A dimension is ``scale`` times a product of terms ``(times * size + plus) // over`` (`OpenDim` in
 ``messages/model.py``): what convolutions with strides, pooling, flattening, scaling up, padding and
-concatenation give, also one after the other. A form is taken if it holds at every size that was tried, and at
-further ones for which it was not fitted. ``plus`` is found by bisection: by sizes at which two candidates
-differ.
+concatenation give, also one after the other. Or it is a sum of such products: what is put behind something
+of another size, or a token for the class before a flattened image. A form is taken if it holds at every size
+that was tried, and at further ones for which it was not fitted. ``plus`` is found by bisection: by sizes at
+which two candidates differ.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from mainspring.messages.model import OpenDim, Term
+import msgspec
+
+from mainspring.messages.model import OpenDim, Product, Term
 
 Sizes = tuple[int, ...]
 Tried = Callable[[Sizes], Sequence[tuple[int, ...]] | None]
@@ -67,7 +71,8 @@ def fit(tried: Tried, ranges: Sequence[Range]) -> list[tuple[OpenDim, ...] | int
     for output, shape in enumerate(shapes):
         dims: list[OpenDim] = []
         for axis in range(len(shape)):
-            dim = _Axis(tried, ranges, output, axis).dim()
+            found_axis = _Axis(tried, ranges, output, axis)
+            dim = found_axis.dim() or found_axis.sum()
             if dim is None:
                 found.append(axis)
                 break
@@ -80,7 +85,18 @@ def fit(tried: Tried, ranges: Sequence[Range]) -> list[tuple[OpenDim, ...] | int
 class _Axis:
     """One dimension of one output."""
 
-    def __init__(self, tried: Tried, ranges: Sequence[Range], output: int, axis: int) -> None:
+    def __init__(
+        self,
+        tried: Tried,
+        ranges: Sequence[Range],
+        output: int,
+        axis: int,
+        symbols: Sequence[int] | None = None,
+        less: int = 0,
+    ) -> None:
+        """Of its value ``less`` than it is, as only these ``symbols`` change it, the others at their base."""
+        self._symbols = range(len(ranges)) if symbols is None else symbols
+        self._less = less
         self._tried = tried
         self._ranges = ranges
         self._output = output
@@ -89,12 +105,12 @@ class _Axis:
         self._random = random.Random(_SEED)
 
     def dim(self) -> OpenDim | None:
-        """Return its form, one without terms if it is always the same; None if it has none."""
+        """Return its form as one product, without terms if it is always the same; None if it has none."""
         at_base = self._value(self._base)
         if at_base is None:
             return None
         terms: list[Term] = []
-        for symbol in range(len(self._ranges)):
+        for symbol in self._symbols:
             samples = self._samples(symbol)
             if len({*samples.values()}) == 1:
                 continue
@@ -108,10 +124,65 @@ class _Axis:
         dim = OpenDim(self._axis, tuple(terms), at_base // product)
         return dim if self._holds(dim) else None
 
+    def sum(self) -> OpenDim | None:
+        """Return its form as a sum of products, each of symbols that multiply each other; None for none."""
+        at_base = self._value(self._base)
+        products: list[Product] = []
+        for group in self._groups():
+            less = self._constant(group)
+            part = None if less is None else self._part(group, less).dim()
+            if part is None or not part.terms:
+                return None
+            products.append(_plain(Product(part.terms, part.scale)))
+        if at_base is None or not products:
+            return None
+        rest = at_base - sum([each.of(self._base) for each in products])
+        others = [*products[1:], *([Product((), rest)] if rest else [])]
+        dim = OpenDim(self._axis, products[0].terms, products[0].scale, tuple(others))
+        return dim if self._holds(dim) else None
+
+    def _part(self, group: Sequence[int], less: int) -> _Axis:
+        return _Axis(self._tried, self._ranges, self._output, self._axis, group, less)
+
+    def _groups(self) -> list[list[int]]:
+        """Return the symbols that change it, those together of which one changes what another does."""
+        groups = [[symbol] for symbol in self._symbols if len({*self._samples(symbol).values()}) > 1]
+        for one, two in itertools.combinations([each[0] for each in groups], 2):
+            first, second = (next(group for group in groups if each in group) for each in (one, two))
+            values = self._square(one, two)
+            if first is not second and values is not None and values[0] + values[3] != values[1] + values[2]:
+                groups.remove(second)
+                first += second
+        return groups
+
+    def _square(self, one: int, two: int) -> tuple[int, int, int, int] | None:
+        """Return its values where neither, the one, the other and both of two symbols are larger."""
+        sizes = []
+        for larger in ((), (one,), (two,), (one, two)):
+            doubled = [each.at(each.base // each.step) for each in self._ranges]
+            at = zip(self._base, doubled, strict=True)
+            sizes.append(tuple(more if k in larger else base for k, (base, more) in enumerate(at)))
+        values = [value for each in sizes if (value := self._value(each)) is not None]
+        return (values[0], values[1], values[2], values[3]) if len(values) == len(sizes) else None
+
+    def _constant(self, group: Sequence[int]) -> int | None:
+        """Return what is added to the product of a group; None if there is no such number."""
+        if len(group) == 1:
+            values = sorted({*self._samples(group[0]).values()})
+            return values[0] % math.gcd(*[each - values[0] for each in values[1:]])
+        for one, two in itertools.combinations(group, 2):
+            neither, first, second, both = self._square(one, two) or (0, 0, 0, 0)
+            # (neither - x) * (both - x) = (first - x) * (second - x)
+            by = neither + both - first - second
+            if by:
+                found, left = divmod(neither * both - first * second, by)
+                return None if left else found
+        return None
+
     def _value(self, sizes: Sizes) -> int | None:
         shapes = self._tried(sizes)
         shape = () if shapes is None else shapes[self._output]
-        return shape[self._axis] if self._axis < len(shape) else None
+        return shape[self._axis] - self._less if self._axis < len(shape) else None
 
     def _alone(self, symbol: int, size: int) -> int | None:
         return self._value((*self._base[:symbol], size, *self._base[symbol + 1 :]))
@@ -171,6 +242,10 @@ class _Axis:
                     return size
         return None
 
+    def _moved(self, sizes: Sizes) -> Sizes:
+        """Return the base with these sizes of its own symbols."""
+        return tuple(size if k in self._symbols else self._base[k] for k, size in enumerate(sizes))
+
     def _holds(self, dim: OpenDim) -> bool:
         """Whether the form holds at the least sizes, at the limits, and at some others between."""
         corners = [tuple(each.least for each in self._ranges), tuple(each.limit for each in self._ranges)]
@@ -180,8 +255,16 @@ class _Axis:
             )
             for _ in range(_FURTHER if len(self._ranges) > 1 else 0)
         ]
-        found = [(sizes, self._value(sizes)) for sizes in (*corners, *others)]
+        found = [(sizes, self._value(sizes)) for sizes in map(self._moved, (*corners, *others))]
         return all(value is None or dim.of(sizes) == value for sizes, value in found)
+
+
+def _plain(product: Product) -> Product:
+    """Return a product without what its one term adds at all sizes, for that belongs to the rest."""
+    if len(product.terms) > 1:
+        return product
+    term = product.terms[0]
+    return Product((msgspec.structs.replace(term, plus=term.plus % term.over),), product.scale)
 
 
 def _pluses(times: int, over: int, factor: int, samples: dict[int, int]) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from mainspring.compiler.independence.walk import why_places_mix
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.stock import optimise_portably
 from mainspring.compiler.verify import FLOOR, compare, tolerance_of
-from mainspring.messages.model import TensorSpec, Term
+from mainspring.messages.model import TensorSpec
 
 Array = npt.NDArray[np.generic]
 Sizes = tuple[int, ...]
@@ -115,7 +115,7 @@ def _is_proven(prepared: Prepared) -> bool:
 def _places_apart(model: onnx.ModelProto, prepared: Prepared, symbol: int) -> bool:
     inputs = {spec.name: axis for spec in prepared.inputs if (axis := _axis(spec, symbol)) is not None}
     outputs = [_axis(spec, symbol) for spec in prepared.outputs]
-    terms = [[term for dim in spec.open for term in dim.terms] for spec in prepared.inputs]
+    terms = [[term for dim in spec.open for term in dim.every_term] for spec in prepared.inputs]
     taken = sum(any(term.symbol == symbol for term in each) for each in terms)
     known = [axis for axis in outputs if axis is not None]
     if taken != len(inputs) or len(known) != len(outputs):
@@ -126,10 +126,8 @@ def _places_apart(model: onnx.ModelProto, prepared: Prepared, symbol: int) -> bo
 
 def _axis(spec: TensorSpec, symbol: int) -> int | None:
     """Return the one axis that is as long as the symbol says, the batch being the first; else None."""
-    axes = [dim for dim in spec.open if any(term.symbol == symbol for term in dim.terms)]
-    if len(axes) != 1 or axes[0].terms != (Term(symbol),) or axes[0].scale != 1:
-        return None
-    return axes[0].axis + 1
+    axes = [dim for dim in spec.open if any(term.symbol == symbol for term in dim.every_term)]
+    return axes[0].axis + 1 if len(axes) == 1 and axes[0].symbol == symbol else None
 
 
 def _ceilings(prepared: Prepared) -> list[Sizes]:

@@ -76,6 +76,8 @@ class Compiled(msgspec.Struct, frozen=True):
     """Whether the model was in the store already, so that nothing was done."""
     repaired: tuple[str, ...] = ()
     """Nodes whose baked batch was replaced."""
+    located: tuple[str, ...] = ()
+    """Nodes that were given a locale, for the file names none."""
     whole_because: str = ""
     """Why the model is served whole, if that was not asked for."""
     engines: dict[str, str] = {}
@@ -251,7 +253,8 @@ def _compiled(prepared: Prepared, task: _Task, judge: Judge | None) -> Compiled:
         chosen, descriptions = _candidate(prepared, task, task.target.engine), {}
         profiles = _seeds(chosen, task.batch_sizes)
     manifest = _put(chosen, prepared, task, profiles, task.store, task.name)
-    return Compiled(manifest, chosen.shared, repaired=tuple(prepared.repaired), engines=descriptions)
+    repaired, located = tuple(prepared.repaired), tuple(prepared.located)
+    return Compiled(manifest, chosen.shared, repaired=repaired, located=located, engines=descriptions)
 
 
 def check_target_names(target: Target, judge: Judge | None = None) -> None:

@@ -15,6 +15,7 @@ from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
 from mainspring.compiler.contents import serialise
 from mainspring.compiler.forms import Range
+from mainspring.compiler.locales import with_locales
 from mainspring.compiler.maps import without_maps
 from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
 from mainspring.compiler.open_dims import check_limits, open_axes
@@ -98,7 +99,7 @@ class Prepared:
         """
         self.whole = whole
         with _malformed():
-            original = without_sequences(without_maps(original))
+            original, self.located = with_locales(without_sequences(without_maps(original)))
             readable, converted = make_readable(original)
             readable = without_decided_branches(readable)
             if most and not whole:

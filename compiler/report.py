@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from mainspring.compiler.artifact.errors import AS_IT_IS
 from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, Manifest
+from mainspring.compiler.locales import LOCALE
 from mainspring.compiler.pipeline import Compiled
 from mainspring.messages.model import Profile, Sequencing
 
@@ -78,6 +80,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "outputs": msgspec.to_builtins(manifest.outputs),
         "verification": msgspec.to_builtins(manifest.verification),
         "repaired_nodes": list(compiled.repaired),
+        "located_nodes": list(compiled.located),
         "engines": compiled.engines,
         "batch_sizes": list(manifest.batch_sizes),
         "unshared": manifest.unshared,
@@ -138,10 +141,22 @@ def describe_engines(compiled: Compiled) -> str:
 
 def describe_repairs(compiled: Compiled) -> str:
     """Say in one line which nodes no longer have the exporter's batch."""
-    some = ", ".join(compiled.repaired[:3]) + (", ..." if len(compiled.repaired) > 3 else "")
     return (
-        f"the exporter's batch was in {counted(len(compiled.repaired), 'node')}, and was opened there: {some}"
+        f"the exporter's batch was in {counted(len(compiled.repaired), 'node')}, and was opened there: "
+        f"{_some(compiled.repaired)}"
     )
+
+
+def describe_locales(compiled: Compiled) -> str:
+    """Say in one line which nodes were given a locale."""
+    return (
+        f"{counted(len(compiled.located), 'node')} without a locale changes the case of letters by {LOCALE}: "
+        f"{_some(compiled.located)}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def summarise(done: list[Compiled], seconds: float) -> str:

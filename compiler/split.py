@@ -241,8 +241,7 @@ def _dims(spec: TensorSpec, name: str) -> list[int | str]:
     for dim in spec.open:
         if dim.axis in spec.varies:
             continue
-        plain = dim.scale == 1 and [(each.times, each.plus, each.over) for each in dim.terms] == [(1, 0, 1)]
-        dims[dim.axis] = f"s{dim.terms[0].symbol}" if plain else f"{name}:{dim.axis}"
+        dims[dim.axis] = f"{name}:{dim.axis}" if dim.symbol is None else f"s{dim.symbol}"
     return dims
 
 

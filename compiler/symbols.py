@@ -3,19 +3,22 @@
 Open dimensions of one name are one symbol; one without a name is named after its input and axis. What a
 symbol may be is found by running the original: from a small size on, doubled while it runs, within bounded
 work and memory. Symbols that can't change one without the other are one; one that only runs at a single size
-is a fixed dimension.
+is a fixed dimension, and one that has to be what follows from others is none (``relations``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.forms import Range
+from mainspring.compiler.forms import Range, fit
 from mainspring.compiler.ladder import ladder
 from mainspring.compiler.open_dims import OpenAxis
+from mainspring.compiler.relations import Relation, holds, sums, written
 from mainspring.compiler.size_trials import Trials
 from mainspring.messages.model import MOST_BUCKETS, OpenDim, Symbol, TensorSpec, Term
 
@@ -40,10 +43,15 @@ class Found(NamedTuple):
     inputs: tuple[TensorSpec, ...]
     dims: dict[str, int]
     """By the name of an open dimension: the index of its symbol; or the negative of its one size."""
+    relations: tuple[Relation, ...] = ()
+    """The other open dimensions."""
 
     def fixed_at(self, sizes: Sizes) -> dict[str, int]:
         """Return the size of every open dimension, by its name, for one size of each symbol."""
-        return {name: -index if index < 0 else sizes[index] for name, index in self.dims.items()}
+        fixed = {name: -index if index < 0 else sizes[index] for name, index in self.dims.items()}
+        for relation in self.relations:
+            fixed = relation.added(fixed)
+        return fixed
 
 
 def find_symbols(trials: Trials, axes: Sequence[OpenAxis], most: Mapping[str, int]) -> Found:
@@ -66,9 +74,17 @@ class _Search:
 
     def __init__(self, trials: Trials, names: list[str], most: Mapping[str, int]) -> None:
         self._trials = trials
-        self._names = names
         self._most = most
-        self._base = self._runs_first()
+        self._names = names
+        """Of dimensions that follow from no others."""
+        self._relations: list[Relation] = []
+        """Of the others."""
+        self._base = self._runs_first(names)
+        for each in self._relations:
+            if each.name in most:
+                raise CompileError(
+                    f"dimension {each.name!r} follows from {' and '.join(each.others)}; give `--max` these"
+                )
 
     def found(self, axes: Sequence[OpenAxis]) -> Found:
         """Return what is found."""
@@ -83,38 +99,67 @@ class _Search:
         )
         dims = {name: index for index, group in enumerate(groups) for name in group}
         dims |= {name: -self._base[name] for name in fixed}
+        constant = [each for each in self._relations if {*each.others} <= {*fixed}]
+        dims |= {each.name: -self._base[each.name] for each in constant}
+        relations = tuple([each for each in self._relations if each not in constant])
+        found = Found(symbols, tuple(ranges), (), dims, relations)
+        forms = {name: (Term(index),) for name, index in dims.items() if index >= 0}
+        opened = {name: OpenDim(0, terms) for name, terms in forms.items()} | _follow(found)
         inputs = self._trials.inputs_at(self._with(groups, [each.limit for each in ranges]))
-        opened: list[list[OpenDim]] = [[] for _ in inputs]
+        of_inputs: list[list[OpenDim]] = [[] for _ in inputs]
         for index, axis, name in axes:
-            if dims[name] >= 0:
-                opened[index].append(OpenDim(axis, (Term(dims[name]),)))
+            if name in opened:
+                of_inputs[index].append(msgspec.structs.replace(opened[name], axis=axis))
         specs = tuple(
             TensorSpec(spec.name, spec.dtype, spec.shape, tuple(dims))
-            for spec, dims in zip(inputs, opened, strict=True)
+            for spec, dims in zip(inputs, of_inputs, strict=True)
         )
-        return Found(symbols, tuple(ranges), specs, dims)
+        return found._replace(inputs=specs)
 
-    def _runs_first(self) -> dict[str, int]:
-        """Return sizes at which the model runs: equal ones, but for limits that are smaller."""
+    def _runs_first(self, names: list[str]) -> dict[str, int]:
+        """Return sizes at which the model runs; settle which of the dimensions follow from others."""
+        for relations in (written(names), sums(names, self._most, self._runs)):
+            self._settle(names, relations)
+            base = next(filter(self._runs, self._firsts()), None) if relations else None
+            believed = [each for each in relations if base is not None and holds(each, base, self._runs)]
+            if base is not None and believed:
+                self._settle(names, believed)
+                return base
+        self._settle(names, [])
+        base = next(filter(self._runs, self._firsts()), None)
+        if base is None:
+            raise CompileError(
+                f"the model runs at none of the sizes that were tried for {', '.join(names)}: "
+                f"{self._trials.error}; give its dimensions with `--shape`"
+            )
+        return base
+
+    def _settle(self, names: list[str], relations: list[Relation]) -> None:
+        """Take it that these dimensions follow from the others."""
+        follow = {each.name for each in relations}
+        self._relations, self._names = relations, [name for name in names if name not in follow]
+
+    def _firsts(self) -> Iterator[dict[str, int]]:
+        """Yield sizes to begin with: equal ones, but for smaller limits and what follows from others."""
         equal = [dict.fromkeys(self._names, size) for size in _FIRST]
         # One of them may be a batch that is always 1.
         single = [sizes | {name: 1} for name in self._names for sizes in equal[:_SINGLE]]
         for wanted in (*equal[:-_TINY], *single, *equal[-_TINY:]):
-            sizes = {name: min(size, self._most.get(name, size)) for name, size in wanted.items()}
-            if self._runs(sizes):
-                return sizes
-        raise CompileError(
-            f"the model runs at none of the sizes that were tried for {', '.join(self._names)}: "
-            f"{self._trials.error}; give its dimensions with `--shape`"
-        )
+            yield self._all({name: min(size, self._most.get(name, size)) for name, size in wanted.items()})
+
+    def _all(self, sizes: dict[str, int]) -> dict[str, int]:
+        """Return the sizes with those that follow from them."""
+        for relation in self._relations:
+            sizes = relation.added(sizes)
+        return sizes
 
     def _runs(self, sizes: Mapping[str, int]) -> bool:
-        return self._trials.affords(sizes) and self._trials.at(sizes) is not None
+        return min(sizes.values()) >= 1 and self._trials.affords(sizes) and self._trials.at(sizes) is not None
 
     def _with(self, groups: Sequence[Sequence[str]], sizes: Sequence[int]) -> dict[str, int]:
-        """Return the base with these sizes for the groups."""
+        """Return the base with these sizes for the groups, and what follows from them."""
         changed = {name: size for group, size in zip(groups, sizes, strict=True) for name in group}
-        return self._base | changed
+        return self._all(self._base | changed)
 
     def _moves(self, group: Sequence[str]) -> bool:
         """Whether the model runs at another size of these dimensions, the same for all."""
@@ -238,6 +283,29 @@ class _Search:
             for group, limit, more in zip(groups, limits, larger, strict=True)
         ]
         return self._trials.corner(self._with(groups, limits), alone)
+
+
+def _follow(found: Found) -> dict[str, OpenDim]:
+    """Return how the dimensions that follow from others do so from the symbols, by name.
+
+    Raises `CompileError` for one of no known form.
+    """
+    names = [each.name for each in found.relations]
+    if not names or not found.symbols:
+        return {}
+
+    def tried(sizes: Sizes) -> list[tuple[int, ...]]:
+        fixed = found.fixed_at(sizes)
+        return [(fixed[name],) for name in names]
+
+    forms = dict(zip(names, fit(tried, found.ranges), strict=True))
+    for name, form in forms.items():
+        if isinstance(form, int):
+            raise CompileError(
+                f"dimension {name!r} follows from {', '.join(symbol.name for symbol in found.symbols)} in no "
+                "form that is known beforehand; fix the inputs' dimensions with `--shape`"
+            )
+    return {name: form[0] for name, form in forms.items() if not isinstance(form, int) and form}
 
 
 def _rounded(size: int, base: int, step: int) -> int:

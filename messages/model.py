@@ -7,6 +7,7 @@ import math
 import re
 import struct
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -65,18 +66,62 @@ class Term(msgspec.Struct, frozen=True):
         """Return the number, for one size of each symbol."""
         return (self.times * sizes[self.symbol] + self.plus) // self.over
 
+    def written(self, names: Sequence[str]) -> str:
+        """Return it for a person, with the symbols' names."""
+        text = names[self.symbol] if self.times == 1 else f"{self.times} * {names[self.symbol]}"
+        if self.plus:
+            text = f"({text} {'+' if self.plus > 0 else '-'} {abs(self.plus)})"
+        return text if self.over == 1 else f"({text} // {self.over})"
+
+
+class Product(msgspec.Struct, frozen=True):
+    """``scale`` times the product of the terms; without terms just ``scale``."""
+
+    terms: tuple[Term, ...]
+    scale: int = 1
+
+    def of(self, sizes: tuple[int, ...]) -> int:
+        """Return the number, for one size of each symbol."""
+        return self.scale * math.prod(term.of(sizes) for term in self.terms)
+
 
 class OpenDim(msgspec.Struct, frozen=True):
-    """A dimension that follows from the sizes of symbols: ``scale`` times the product of its terms."""
+    """A dimension that follows from the sizes of symbols: ``scale`` times the product of terms, and more."""
 
     axis: int
     """In `TensorSpec.shape`, which has no batch axis."""
     terms: tuple[Term, ...]
     scale: int = 1
+    others: tuple[Product, ...] = ()
+    """What is added: ``past + seq``, ``height * width + 1``."""
 
     def of(self, sizes: tuple[int, ...]) -> int:
         """Return the dimension, for one size of each symbol."""
-        return self.scale * math.prod(term.of(sizes) for term in self.terms)
+        size = self.scale * math.prod(term.of(sizes) for term in self.terms)
+        return size + sum([each.of(sizes) for each in self.others]) if self.others else size
+
+    @property
+    def symbol(self) -> int | None:
+        """The symbol whose size it is; None if it follows from the sizes in another way."""
+        plain = self.terms[:1] == self.terms and self.scale == 1 and not self.others
+        term = self.terms[0]
+        return term.symbol if plain and (term.times, term.plus, term.over) == (1, 0, 1) else None
+
+    @property
+    def every_term(self) -> tuple[Term, ...]:
+        """Its terms, and those of the others."""
+        return (*self.terms, *[term for other in self.others for term in other.terms])
+
+    def written(self, names: Sequence[str]) -> str:
+        """Return it for a person, with the symbols' names: ``past + seq``."""
+        text = ""
+        for each in (Product(self.terms, self.scale), *self.others):
+            factors = [term.written(names) for term in each.terms]
+            if abs(each.scale) != 1 or not factors:
+                factors.insert(0, str(abs(each.scale)))
+            sign = "-" if each.scale < 0 else "+" if text else ""
+            text += f"{' ' if text else ''}{sign}{' ' if text else ''}{' * '.join(factors)}"
+        return text
 
 
 def shape_at(shape: tuple[int, ...], opened: tuple[OpenDim, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -39,6 +39,7 @@ def check_sequencing(spec: ModelSpec) -> None:
             raise ValueError(f"two states are taken from the output {name!r}; each has an output of its own")
     for state in sequencing.states:
         _check_state(spec, state, inputs[state.input], outputs[state.output])
+    _check_relations(spec, sequencing.kept_inputs)
     for control in sequencing.controls:
         _check_control(control, inputs[control.input])
     if sum(len(each.initial) for each in sequencing.states) > MOST_INITIAL_BYTES:
@@ -55,7 +56,7 @@ def _check_state(spec: ModelSpec, state: State, fed: TensorSpec, taken: TensorSp
     varies = {*taken.varies, *(dim.axis for dim in taken.open)}
     for axis, (into, out) in enumerate(zip(fed.shape, taken.shape, strict=True)):
         if axis in opened:
-            fits = axis in varies or _within(spec, opened[axis], out)
+            fits = opened[axis].symbol is not None and (axis in varies or _within(spec, opened[axis], out))
         else:
             fits = axis not in varies and into == out
         if not fits:
@@ -64,6 +65,19 @@ def _check_state(spec: ModelSpec, state: State, fed: TensorSpec, taken: TensorSp
                 "must be the same, or open where it is fed"
             )
     _check_initial(spec, state, fed)
+
+
+def _check_relations(spec: ModelSpec, kept: frozenset[str]) -> None:
+    """Check that what clients give has no dimension that follows from a state's."""
+    names = [symbol.name for symbol in spec.symbols]
+    given = {dim.symbol for each in spec.inputs if each.name not in kept for dim in each.open}
+    for each in spec.inputs:
+        for dim in each.open if each.name not in kept else ():
+            if dim.symbol is None and not {term.symbol for term in dim.every_term} <= given:
+                raise ValueError(
+                    f"dimension {dim.axis} of input {each.name!r} is {dim.written(names)}, which follows "
+                    "from a state's size; clients, who don't know that, can't give it"
+                )
 
 
 def _check_initial(spec: ModelSpec, state: State, fed: TensorSpec) -> None:
@@ -133,7 +147,9 @@ def control_row(control: Control, fed: TensorSpec, *, start: bool, end: bool, se
 
 def _within(spec: ModelSpec, dim: OpenDim, size: int) -> bool:
     """Say whether an input's open dimension may have a size."""
-    symbol = spec.symbols[dim.terms[0].symbol]
+    if dim.symbol is None:
+        return False
+    symbol = spec.symbols[dim.symbol]
     return symbol.least <= size <= symbol.limit
 
 

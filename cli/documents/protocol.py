@@ -19,6 +19,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     model.ModelSpec,
     model.TensorSpec,
     model.OpenDim,
+    model.Product,
     model.Term,
     model.Symbol,
     model.Profile,

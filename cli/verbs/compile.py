@@ -248,6 +248,8 @@ def _print(console: Console, compiled: Compiled, notes: Sequence[str]) -> None:
         console.print(f"  {report.describe_engines(compiled)}")
     if compiled.repaired:
         console.print(f"  {report.describe_repairs(compiled)}")
+    if compiled.located:
+        console.print(f"  {report.describe_locales(compiled)}")
     for note in notes:
         console.print(f"  {note}")
 

@@ -356,10 +356,12 @@ class Manifest(msgspec.Struct, frozen=True):
             or (tensor.varies and (self.batch_sizes != (1,) or len(tensor.varies) > MOST_VARYING))
         ]
         for tensor in (*self.inputs, *self.outputs):
-            terms = [term for dim in tensor.open for term in dim.terms]
+            terms = [term for dim in tensor.open for term in dim.every_term]
             if any(not 0 <= term.symbol < len(limits) or term.times < 1 or term.over < 1 for term in terms):
                 found.append(f"a dimension of {tensor.name} follows from no symbol")
-            elif any(not 0 <= dim.axis < len(tensor.shape) or dim.scale < 1 for dim in tensor.open):
+            elif any(
+                not 0 <= dim.axis < len(tensor.shape) or dim.scale < 1 or not dim.terms for dim in tensor.open
+            ):
                 found.append(f"a dimension of {tensor.name} is none of its shape's")
             elif tensor.at(limits).shape != tensor.shape:
                 found.append(f"{tensor.name} is {tensor.at(limits).shape} at the limits, not {tensor.shape}")

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from mainspring import extras
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.contents import serialise
 from mainspring.compiler.conversion.columns import TEXT, Column, columns_of
 from mainspring.compiler.conversion.opening import SKOPS, check_trust, last_line
+from mainspring.compiler.locales import give_locale
 from mainspring.compiler.stock import StockSession
 
 _ROWS = 200
@@ -29,10 +29,6 @@ _TOLERANCE = 1e-3
 """Of the element, and of the largest one a tenth of it."""
 _MOST_DIFFERENT = 0.01
 """Part of the rows that may answer otherwise: a threshold that is rounded falls on the other side."""
-_LOCALE = "C.UTF-8"
-"""For changing the case of letters: ONNX's own default, en_US.UTF-8, is not installed everywhere."""
-
-
 _UNKNOWN = (
     "a category that an encoder was not fitted on is encoded as none of its own, where the estimator "
     "raises an error (handle_unknown='error')"
@@ -164,11 +160,10 @@ def _written(skl2onnx: Any, estimator: Any, columns: Sequence[Column], number: s
 
 def _settle(model: onnx.ModelProto) -> bool:
     """Let nodes run on any machine and any text; return whether an encoder refused unknown ones."""
+    give_locale(model.graph)
     strict = False
     for node in model.graph.node:
         attributes = {each.name: each for each in node.attribute}
-        if node.op_type == "StringNormalizer" and "locale" not in attributes:
-            node.attribute.append(helper.make_attribute("locale", _LOCALE))
         if node.op_type == "OneHotEncoder" and "zeros" in attributes and not attributes["zeros"].i:
             attributes["zeros"].i, strict = 1, True
     return strict

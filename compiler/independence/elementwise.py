@@ -55,6 +55,16 @@ def first_input(step: Step) -> list[Value]:
     return [source] * len(step.node.output)
 
 
+def texts(step: Step) -> list[Value]:
+    """StringNormalizer of a list of texts, each by itself, unless stop words are left out of the list."""
+    source = step.rows()
+    if step.attribute("stopwords"):
+        raise NotProven("leaves texts of the whole batch out")
+    if source.rank > 1 and source.axis == 0:
+        raise NotProven("takes one row at a time")
+    return [source]
+
+
 def scaled(step: Step) -> list[Value]:
     """QuantizeLinear and DequantizeLinear: one scale, or several along an axis that isn't the batch."""
     step.only_rows_in(0)

@@ -2,7 +2,8 @@
 
 It knows nothing of the compiler. Tensors of bfloat16, which numpy lacks, are 32-bit floats outside the model,
 as they are for Triton's clients; a sequence of maps, ZipMap's output, is a tensor with a row for each map,
-and one of tensors is these stacked.
+and one of tensors is these stacked. A StringNormalizer that names no locale has C.UTF-8, for ONNX's own
+default is not installed everywhere.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class Reference:
     """A session on a file; raises whatever ONNX Runtime raises."""
 
     def __init__(self, path: Path, folder: Path) -> None:
-        """``folder`` is for a copy of the file, which is made if it has tensors of bfloat16."""
+        """``folder`` is for a copy of the file, where it has tensors of bfloat16 or lacks a locale."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(
-            str(_widened(path, folder)), options, providers=["CPUExecutionProvider"]
+            str(_runnable(path, folder)), options, providers=["CPUExecutionProvider"]
         )
         self.inputs = [_declared(each) for each in self._session.get_inputs()]
         self.outputs = [_declared(each) for each in self._session.get_outputs()]
@@ -96,17 +97,38 @@ def _tensor(output: Any) -> Any:
     return np.asarray(output)
 
 
-def _widened(path: Path, folder: Path) -> Path:
-    """Return a copy of the model with 32-bit floats for those of bfloat16; the file if it has none."""
+def _runnable(path: Path, folder: Path) -> Path:
+    """Return a copy of the model that runs here, on numpy's arrays; the file if that does."""
     model = onnx.load(path, load_external_data=False)
-    graph = model.graph
+    changed = [_widen(model.graph), _give_locale(model.graph)]
+    if not any(changed):
+        return path
+    target = folder / "runnable.onnx"
+    target.write_bytes(model.SerializeToString())
+    return target
+
+
+def _give_locale(graph: onnx.GraphProto) -> bool:
+    """Give a locale to nodes that need one; return whether there are any."""
+    lacking = [
+        node
+        for node in graph.node
+        if node.op_type == "StringNormalizer" and not any(each.name == "locale" for each in node.attribute)
+    ]
+    for node in lacking:
+        node.attribute.append(helper.make_attribute("locale", "C.UTF-8"))
+    return bool(lacking)
+
+
+def _widen(graph: onnx.GraphProto) -> bool:
+    """Put 32-bit floats in the place of inputs and outputs of bfloat16; return whether there are any."""
     narrow = {
         value.name: value
         for value in (*graph.input, *graph.output)
         if value.type.tensor_type.elem_type == TensorProto.BFLOAT16
     }
     if not narrow:
-        return path
+        return False
     inside = {name: f"{name}.narrow" for name in narrow}
     for node in graph.node:
         node.input[:] = [inside.get(name, name) for name in node.input]
@@ -126,6 +148,4 @@ def _widened(path: Path, folder: Path) -> Path:
     graph.node.extend(nodes)
     for value in narrow.values():
         value.type.tensor_type.elem_type = TensorProto.FLOAT
-    target = folder / "widened.onnx"
-    target.write_bytes(model.SerializeToString())
-    return target
+    return True

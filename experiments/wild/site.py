@@ -22,6 +22,8 @@ from mainspring.messages.codes import Status
 from mainspring.repository.recipe import model_and_version
 from mainspring.telemetry.log import read_log
 
+RUN = "run"
+"""The folder of the cluster's files."""
 PAGES = 64
 COMPILE_S = 900.0
 """How long the compilation of one file may take."""
@@ -43,7 +45,7 @@ class Site(NamedTuple):
 @contextmanager
 def site(folder: Path, say: Any) -> Iterator[Site]:
     """Run a cluster on the repository ``folder/models``, whose models are served when that is asked for."""
-    run_dir = folder / "run"
+    run_dir = folder / RUN
     shutil.rmtree(run_dir, ignore_errors=True)
     (folder / "models").mkdir(parents=True, exist_ok=True)
     gateway, controller, http, grpc, control = free_ports(5)

@@ -18,6 +18,7 @@ from mainspring.experiments.wild.trial import FAILED, REFUSED, SERVED, SKIPPED, 
 ERRATIC = 3.0
 """Durations whose 99th percentile is more than so many times their median are erratic."""
 LONGEST_SENTENCE = 300
+TABLE, RESULTS = "wild.md", "wild.json"
 _COLUMNS = (
     *("file", "from", "status", "how", "rows", "shapes", "answers", "largest difference"),
     *("error p99", "of the median", "p99 / median", "until served", "why"),
@@ -96,10 +97,18 @@ def markdown(report: Report) -> str:
 
 
 def write(report: Report, folder: Path) -> None:
-    """Write ``wild.md`` and ``wild.json``."""
+    """Write ``wild.md`` and ``wild.json``; whoever reads one meanwhile has all of the one before."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "wild.md").write_text(markdown(report), encoding="utf-8")
-    (folder / "wild.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    texts = {TABLE: markdown(report).encode(), RESULTS: msgspec.json.format(msgspec.json.encode(report))}
+    for name, text in texts.items():
+        aside = folder / f"{name}.part"
+        aside.write_bytes(text)
+        aside.rename(folder / name)
+
+
+def read_report(path: Path) -> Report:
+    """Return the report that a run wrote as `RESULTS`; raise `msgspec.DecodeError` for another file."""
+    return msgspec.json.decode(path.read_bytes(), type=Report)
 
 
 def _cells(row: Row) -> Iterator[str]:

@@ -70,6 +70,13 @@ class Signature:
         self.text_row_bytes = sum(map(_text_bytes, spec.outputs))
         """What these have at most as JSON."""
         self.every_output = tuple(range(len(spec.outputs)))
+        self.relations = [
+            (index, dim)
+            for index, tensor in enumerate(spec.inputs)
+            for dim in tensor.open
+            if dim.symbol is None
+        ]
+        """Dimensions of inputs that follow from the sizes of symbols, each with the input's index."""
         self._fixed: dict[tuple[int, ...], Signature] = {}
         if len(self.inputs) < len(spec.inputs) or len(self.outputs) < len(spec.outputs):
             raise ValueError("two of its inputs, or two of its outputs, have one name")
@@ -312,12 +319,33 @@ def _sizes(request: InferRequest, signature: Signature, order: tuple[int, ...]) 
         spec.bucket_of(sizes)
     except ValueError as error:
         raise BadRequest(Reason.BAD_INPUT, f"{error} (model {request.model!r})") from None
+    _check_relations(request, signature, order, sizes)
     return sizes
 
 
 def open_axes(tensor: TensorSpec) -> list[tuple[int, int]]:
-    """Return the open axes of an input, each with the index of the symbol that it is the size of."""
-    return [(dim.axis, dim.terms[0].symbol) for dim in tensor.open]
+    """Return the axes of an input that are the size of a symbol, each with the symbol's index."""
+    return [(dim.axis, symbol) for dim in tensor.open if (symbol := dim.symbol) is not None]
+
+
+def _check_relations(
+    request: InferRequest, signature: Signature, order: tuple[int, ...], sizes: tuple[int, ...]
+) -> None:
+    """Check the dimensions that follow from the sizes of symbols."""
+    spec = signature.spec
+    for index, dim in signature.relations:
+        header = request.inputs[order[index]]
+        at, wanted = dim.axis if spec.whole else dim.axis + 1, dim.of(sizes)
+        if at < len(header.shape) and header.shape[at] != wanted:
+            names = [symbol.name for symbol in spec.symbols]
+            given = [
+                f"{names[each]} {sizes[each]}" for each in sorted({term.symbol for term in dim.every_term})
+            ]
+            raise BadRequest(
+                Reason.BAD_INPUT,
+                f"dimension {at} of input {header.name!r} is {header.shape[at]}; it has to be "
+                f"{dim.written(names)}, which is {wanted} with {' and '.join(given)}",
+            )
 
 
 def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int, ...]) -> int:
@@ -375,9 +403,11 @@ def rows_of(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) ->
 def _fitted(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
     """Return a tensor with a shape's sizes at its open axes, where the model takes these."""
     fitted, leading = list(tensor.shape), 0 if signature.whole else 1
-    for axis, index in open_axes(tensor):
-        symbol = signature.spec.symbols[index]
-        if axis + leading < len(shape) and symbol.least <= shape[axis + leading] <= symbol.limit:
+    for dim in tensor.open:
+        axis, symbol = dim.axis, None if dim.symbol is None else signature.spec.symbols[dim.symbol]
+        # What follows from several sizes is compared with these once they are known.
+        least, most = (1, tensor.shape[axis]) if symbol is None else (symbol.least, symbol.limit)
+        if axis + leading < len(shape) and least <= shape[axis + leading] <= most:
             fitted[axis] = shape[axis + leading]
     return TensorSpec(tensor.name, tensor.dtype, tuple(fitted))
 
@@ -410,7 +440,8 @@ def _wrong_whole(model: str, header: TensorHeader, tensor: TensorSpec) -> str:
 
 def _wrong_shape(model: str, header: TensorHeader, spec: ModelSpec, tensor: TensorSpec) -> str:
     given = list(header.shape[:8])
-    names = {axis: spec.symbols[index].name for axis, index in open_axes(tensor)}
+    symbols = [symbol.name for symbol in spec.symbols]
+    names = {dim.axis: dim.written(symbols) for dim in tensor.open}
     dims = [names.get(axis, str(size)) for axis, size in enumerate(tensor.shape)]
     wanted = f"[{', '.join(dims if spec.whole else ['rows', *dims])}]"
     detail = f"input {tensor.name!r} has shape {given}; model {model!r} takes {wanted}"

@@ -107,6 +107,36 @@ def attention() -> onnx.ModelProto:
     return _model(nodes, inputs, one=np.float32(1), far=np.float32(1e9), axis=np.array([1]))
 
 
+def cached(total: str) -> onnx.ModelProto:
+    """Scores of new places against past and new ones, with a mask of ``total`` places."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["keys"], axis=1),
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["keys", "t"], ["scores"]),
+        helper.make_node("Unsqueeze", ["mask", "axis"], ["wide"]),
+        helper.make_node("Mul", ["scores", "wide"], ["y"]),
+    ]
+    inputs: list[Input] = [
+        ("x", FLOAT, ["n", "seq", 8]),
+        ("mask", FLOAT, ["n", total]),
+        ("past", FLOAT, ["n", "past", 8]),
+    ]
+    return _model(nodes, inputs, axis=np.array([2]))
+
+
+def patches() -> onnx.ModelProto:
+    """A token for the class before the patches of an image."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], strides=[4, 4]),
+        helper.make_node("Reshape", ["c", "flat"], ["f"]),
+        helper.make_node("GlobalAveragePool", ["f"], ["token"]),
+        helper.make_node("Concat", ["token", "f"], ["y"], axis=2),
+    ]
+    return _model(
+        nodes, [("x", FLOAT, ["n", 3, "h", "w"])], w=_weights(5, 3, 4, 4), flat=np.array([0, 5, -1])
+    )
+
+
 def squares() -> onnx.ModelProto:
     """As many places as the square of the length: more than the known forms say."""
     nodes = [

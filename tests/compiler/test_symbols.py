@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from mainspring.cli.main import build_app
@@ -20,12 +21,15 @@ from mainspring.compiler.compiled import Target
 from mainspring.compiler.forms import Range
 from mainspring.compiler.ladder import ladder
 from mainspring.compiler.pipeline import compile_file
-from mainspring.messages.model import MOST_BUCKETS, OpenDim, Term
+from mainspring.messages.model import MOST_BUCKETS, OpenDim, Product, Term
 from tests.compiler import open_models
 from tests.compiler.conftest import RunStored
 
 Make = Callable[..., Manifest]
 SEQ = OpenDim(0, (Term(0),))
+SEQ_BEHIND = OpenDim(1, (Term(0),))
+TOTAL = OpenDim(0, (Term(0),), others=(Product((Term(1),)),))
+PATCHES = OpenDim(1, (Term(0, over=4), Term(1, over=4)), others=(Product((), 1),))
 
 
 @pytest.fixture
@@ -54,11 +58,25 @@ def compiled(store: Store, tmp_path: Path) -> Make:
             (OpenDim(0, (Term(0, plus=1, over=2), Term(1, plus=2, over=3)), scale=4),),
         ),
         (open_models.with_class_token(), {"seq": 64}, (OpenDim(0, (Term(0, plus=1),)),)),
+        (open_models.patches(), {"h": 40, "w": 64}, (PATCHES,)),
+        (open_models.cached("total"), {"seq": 40, "past": 24}, (TOTAL, SEQ_BEHIND)),
+        (open_models.cached("past + seq"), {"seq": 40, "past": 24}, (TOTAL, SEQ_BEHIND)),
         (open_models.positions(), None, (SEQ,)),
         (open_models.two_inputs(), {"a.1": 50}, (SEQ,)),
         (open_models.whole(), {"seq": 70}, (SEQ,)),
     ],
-    ids=["lengths", "images", "flattened", "class token", "positions", "two inputs", "whole"],
+    ids=[
+        "lengths",
+        "images",
+        "flattened",
+        "class token",
+        "patches",
+        "total",
+        "sum",
+        "positions",
+        "two inputs",
+        "whole",
+    ],
 )
 def test_outputs_are_those_of_the_file_at_any_size(
     model: onnx.ModelProto,
@@ -101,6 +119,25 @@ def test_every_bucket_has_durations(compiled: Make) -> None:
     for bucket in spec.buckets:
         assert set(spec.at(bucket).profiles["cpu"].infer_ns) == {1, 2, 4}
     assert profile.shaped["40x64"] == profile.infer_ns
+
+
+@pytest.mark.parametrize("total", ["total", "past + seq", "seq+past"])
+def test_a_dimension_that_follows_from_others_is_no_symbol(compiled: Make, total: str) -> None:
+    manifest = compiled(open_models.cached(total), {"seq": 40, "past": 24})
+    assert [symbol.name for symbol in manifest.symbols] == ["seq", "past"]
+    assert [spec.open for spec in manifest.inputs] == [(SEQ,), (TOTAL,), (OpenDim(0, (Term(1),)),)]
+    assert manifest.inputs[1].shape == (64,)
+    with pytest.raises(CompileError, match=r"follows from .*seq.*; give `--max` these"):
+        compiled(open_models.cached(total), {total: 40})
+
+
+def test_what_a_name_says_is_believed_only_if_the_model_runs_so_alone(compiled: Make) -> None:
+    model = open_models.lengths()
+    model.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", "2 * seq"]))
+    model.graph.output.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, None))
+    model.graph.node.append(helper.make_node("Neg", ["z"], ["v"]))
+    manifest = compiled(model, {"seq": 40, "2 * seq": 48})
+    assert [symbol.name for symbol in manifest.symbols] == ["seq", "2 * seq"]
 
 
 def test_limits_that_can_not_be_are_refused(compiled: Make) -> None:

@@ -120,6 +120,26 @@ def test_what_is_no_text_or_too_long_is_that_requests_error(
     assert found.tolist() == [b"ab"]
 
 
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ("g (string[N] x) => (string[N] y) { y = StringConcat(x, x) }", [b"aa", b"bb", b"aabaab"]),
+        (
+            'g (string[N] x) => (bool[N] y) { y = RegexFullMatch<pattern="a+b?">(x) }',
+            [True, False, True],
+        ),
+    ],
+    ids=["StringConcat", "RegexFullMatch"],
+)
+def test_operators_on_texts_keep_rows_apart(
+    store: Store, run_stored: Run, tmp_path: Path, graph: str, expected: list[Any]
+) -> None:
+    manifest = compiled(store, tmp_path, build(graph)).manifest
+    assert (manifest.batch_sizes, manifest.unshared) == ((1, 2, 4), "")
+    (found,) = run_stored(store, manifest, [np.array([b"a", b"b", b"aab"], SLOT)])
+    assert found.tolist() == expected
+
+
 def test_outputs_of_texts_may_vary(store: Store, run_stored: Run, tmp_path: Path) -> None:
     model = build("g (string[6] x, bool[6] c) => (string[K] y) { y = Compress<axis=0>(x, c) }")
     manifest = compiled(store, tmp_path, model).manifest

@@ -14,7 +14,7 @@ from mainspring.gateway.core.validation import Accepted, BadRequest, Signature, 
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.messages.clients import InferRequest
-from mainspring.messages.model import ModelSpec, OpenDim, Profile, Symbol, TensorSpec, Term
+from mainspring.messages.model import ModelSpec, OpenDim, Product, Profile, Symbol, TensorSpec, Term
 from mainspring.messages.peers import TensorHeader
 
 SEQ, WIDTH = OpenDim(0, (Term(0),)), OpenDim(1, (Term(1),))
@@ -80,6 +80,43 @@ def test_other_shapes_are_refused_with_what_is_right(shapes: tuple[tuple[int, ..
     with pytest.raises(BadRequest) as refused:
         check(*shapes)
     assert said in refused.value.detail
+
+
+def cached_model() -> ModelSpec:
+    """A model with a mask of as many places as past and new ones together."""
+    total = OpenDim(0, (Term(0),), others=(Product((Term(1),)),))
+    return msgspec.structs.replace(
+        open_model(),
+        inputs=(
+            TensorSpec("ids", "int64", (128,), (SEQ,)),
+            TensorSpec("mask", "int64", (192,), (total,)),
+            TensorSpec("past", "int64", (64,), (OpenDim(0, (Term(1),)),)),
+        ),
+        symbols=(Symbol("seq", (16, 128), 2), Symbol("past", (8, 64))),
+    )
+
+
+def ask_cached(seq: int, total: int, past: int) -> Accepted:
+    signature = Signature(cached_model())
+    shapes = {"ids": (2, seq), "mask": (2, total), "past": (2, past)}
+    headers = tuple(TensorHeader(name, "int64", shape) for name, shape in shapes.items())
+    request = InferRequest(1, "m", headers, None, None)
+    return check_request(request, [16 * each for each in (seq, total, past)], lambda *_: signature, 10**9)
+
+
+def test_a_dimension_that_follows_from_others_is_checked() -> None:
+    assert ask_cached(7, 12, 5).sizes == (7, 5)
+    with pytest.raises(BadRequest) as refused:
+        ask_cached(7, 13, 5)
+    said = "dimension 1 of input 'mask' is 13; it has to be seq + past, which is 12 with seq 7 and past 5"
+    assert refused.value.detail == said
+
+
+def test_rows_of_an_input_that_follows_from_others() -> None:
+    signature = Signature(cached_model())
+    mask = signature.spec.inputs[1]
+    assert rows_of(signature, mask, (3, 12)) == 3
+    assert rows_of(signature, mask, (3, 193)) == rows_of(signature, mask, (3, 0)) == 0
 
 
 def test_rows_of_an_input_alone() -> None:
