@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mainspring.client.errors import MainspringError
 from mainspring.client.result import InferResult, seen_by_caller
 from mainspring.messages.clients import InferReply
-from mainspring.messages.model import slot_bytes
+from mainspring.messages.model import array_dtype, slot_bytes
 from mainspring.messages.peers import TensorHeader
 
 _LITTLE_ENDIAN = sys.byteorder == "little"
@@ -102,18 +102,6 @@ def _from_frame(header: TensorHeader, frame: zmq.Frame) -> NDArray[Any]:
 _NUMBERS = "biuf"
 _TEXTS = "OSU"
 _BFLOAT16 = "bfloat16"
-
-
-def array_dtype(dtype: str) -> np.dtype[Any]:
-    """Return numpy's type for a tensor's; raise TypeError for bfloat16 without the package ml_dtypes."""
-    if dtype == "bfloat16":
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise TypeError("bfloat16 is no type of numpy's own: install the package ml_dtypes") from None
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
-    return np.dtype(dtype)
 
 
 def is_plain(value: object) -> bool:

@@ -2,7 +2,8 @@
 
 ``reading`` reads the file; ``shapes``, ``versions``, ``normalise`` and ``batch`` give the model one form;
 ``stock`` has ONNX Runtime optimise it; ``split`` takes the weights out; ``layout`` finds places for them;
-``verify`` compares outputs; ``compiled`` measures durations; ``artifact/store`` stores the result.
+``verify`` compares outputs; ``compiled`` measures durations; ``artifact/store`` stores the result:
+``candidates`` does these three for one engine.
 ``compiled`` also has the differences between engines: for ``tvm`` the folder of that name does what ``stock``
 and ``split`` do for ``onnxruntime``. A model that can't be served, or whose outputs differ, is a
 `CompileError` and is not stored. If the faster engine is requested, ``choice`` decides which engine that is.
@@ -13,49 +14,37 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import onnx
 
-from mainspring.compiler.artifact.arrays import Runnable
-from mainspring.compiler.artifact.errors import CompileError, ExecutableError, NoRows, RowsMix
+from mainspring.compiler.artifact.errors import CompileError, NoRows, RowsMix
 from mainspring.compiler.artifact.manifest import (
     CPU,
     CUDA,
     FP32,
     MOST_ROWS,
-    ONNXRUNTIME,
     PRECISIONS,
     TVM,
     Independence,
     Manifest,
-    Measured,
     Source,
-    Verification,
 )
 from mainspring.compiler.artifact.plan import arch_number
 from mainspring.compiler.artifact.store import Store, check_name
-from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
+from mainspring.compiler.candidates import Task, candidate_for, choose, put, seed_profiles
+from mainspring.compiler.choice import AUTO, Judge
 from mainspring.compiler.compiled import (
     MAKERS,
-    Artifact,
     Target,
-    measure_infer,
-    measure_load,
-    measure_shaped,
-    measure_values,
 )
 from mainspring.compiler.conversion.opening import Origin
 from mainspring.compiler.description import NOTHING, Described
-from mainspring.compiler.padding import padding
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
 from mainspring.compiler.tuning import Tuner
-from mainspring.compiler.verify import verify
-from mainspring.messages.model import Profile, Sequencing, bucket_name
-from mainspring.messages.sequences import check_sequencing
+from mainspring.messages.model import Sequencing
 
 _OLDEST_TENSOR_CORES = 80
 """The oldest architecture whose tensor cores have the instructions of both precisions."""
@@ -226,7 +215,7 @@ def compile_model(
     prepared = Prepared(model, batch_sizes[-1], whole=source.whole, most=source.most)
     independence = prepared.independence
     sizes = (1,) if source.whole or independence.mixes else batch_sizes
-    task = _Task(name, store, sizes, source, quick, target, independence, sequencing)
+    task = Task(name, store, sizes, source, quick, target, independence, sequencing)
     fixes = or_whole and prepared.fixed_rows > 1
     if fixes and independence.mixes:
         raise NoRows(_why_whole(prepared, independence.mixes))
@@ -246,13 +235,13 @@ def _why_whole(prepared: Prepared, reason: str) -> str:
     return f"the file fixes a batch of {prepared.fixed_rows}, which can't be opened: {reason}"
 
 
-def _compiled(prepared: Prepared, task: _Task, judge: Judge | None) -> Compiled:
+def _compiled(prepared: Prepared, task: Task, judge: Judge | None) -> Compiled:
     if task.target.engine == AUTO:
-        chosen, profiles, descriptions = _choose(prepared, task, judge)
+        chosen, profiles, descriptions = choose(prepared, task, judge)
     else:
-        chosen, descriptions = _candidate(prepared, task, task.target.engine), {}
-        profiles = _seeds(chosen, task.batch_sizes)
-    manifest = _put(chosen, prepared, task, profiles, task.store, task.name)
+        chosen, descriptions = candidate_for(prepared, task, task.target.engine), {}
+        profiles = seed_profiles(chosen, task.batch_sizes)
+    manifest = put(chosen, prepared, task, profiles, task.store, task.name)
     repaired, located = tuple(prepared.repaired), tuple(prepared.located)
     return Compiled(manifest, chosen.shared, repaired=repaired, located=located, engines=descriptions)
 
@@ -287,196 +276,3 @@ def check_precision(target: Target) -> None:
             f"precision {precision} needs the tensor cores of sm_{_OLDEST_TENSOR_CORES} or newer, and "
             f"{target.arch} is older; compile for it without --precision"
         )
-
-
-class _Task(NamedTuple):
-    """One compilation's parameters."""
-
-    name: str
-    store: Store
-    batch_sizes: tuple[int, ...]
-    source: Source
-    quick: bool
-    target: Target
-    independence: Independence
-    sequencing: Sequencing | None = None
-
-
-class _Candidate(NamedTuple):
-    """An artifact that computes what the original does."""
-
-    artifact: Artifact
-    verification: Verification
-    measured: Measured
-    shared: bool
-    pad: dict[str, float]
-
-
-def _choose(
-    prepared: Prepared, task: _Task, judge: Judge | None
-) -> tuple[_Candidate, dict[str, Profile], dict[str, str]]:
-    """Return the faster engine's artifact, its profile by device kind, and a description of each engine."""
-    candidates: dict[str, _Candidate] = {}
-    refused: dict[str, CompileError] = {}
-    for engine in (ONNXRUNTIME, TVM):
-        try:
-            candidates[engine] = _candidate(prepared, task, engine)
-        except RowsMix:
-            raise
-        except CompileError as error:
-            refused[engine] = error
-    if not candidates:
-        raise refused[ONNXRUNTIME]
-    if judge is None:
-        found = [_by_seeds(each, task.batch_sizes) for each in candidates.values()]
-    else:
-        found = [*judge([_contender(each, prepared, task) for each in candidates.values()])]
-    judged = {engine: Judged(failed=str(error)) for engine, error in refused.items()}
-    judged |= zip(candidates, found, strict=True)
-    best = fastest(judged)
-    device_kind, profile = judged[best].device_kind, judged[best].profile
-    profiles = {device_kind: profile} if profile is not None else {}
-    return candidates[best], profiles, {engine: describe(judged[engine]) for engine in sorted(judged)}
-
-
-def _by_seeds(candidate: _Candidate, batch_sizes: tuple[int, ...]) -> Judged:
-    """Judge by the measurements on this CPU."""
-    profile = _seeds(candidate, batch_sizes)[CPU]
-    return Judged(infer_ns=profile.infer_ns, profile=profile)
-
-
-def _contender(candidate: _Candidate, prepared: Prepared, task: _Task) -> Contender:
-    artifact = candidate.artifact
-    return Contender(
-        artifact.info.engine,
-        artifact.info.executable,
-        artifact.layout.total_bytes,
-        functools.partial(_put, candidate, prepared, task, {}),
-    )
-
-
-def _seeds(candidate: _Candidate, batch_sizes: tuple[int, ...]) -> dict[str, Profile]:
-    """Return the profile of this CPU, by its device kind; empty for an artifact for another device."""
-    measured = candidate.measured
-    if not measured.infer_ns:
-        return {}
-    shaped = {
-        bucket: {size: seeds[size] for size in batch_sizes} for bucket, seeds in measured.shaped_ns.items()
-    }
-    infer_ns = {size: measured.infer_ns[size] for size in batch_sizes}
-    return {CPU: Profile(infer_ns, measured.load_ns, shaped, measured.spread)}
-
-
-def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
-    """Compile for one engine, compare and measure; raise `CompileError`."""
-    artifact = MAKERS[engine](prepared, task.batch_sizes, task.target)
-    known = task.store.known_executable(artifact.info.executable)
-    before = known.measured if known else Measured()
-    checked = task.batch_sizes
-    if task.quick and known:
-        checked = tuple(size for size in checked if size in checked[:2] or size not in before.infer_ns)
-    try:
-        bound = artifact.bind()
-        verification = verify(bound, prepared, checked, task.target.precision)
-        pad = padding(bound, prepared, task.source.pad, task.batch_sizes)
-        measured = _measure(artifact, bound, task.batch_sizes, before)
-        if prepared.whole and artifact.info.device == CPU:
-            measured = _measure_values(artifact, bound, prepared, measured)
-    except ExecutableError as error:
-        raise prepared.refusal(str(error)) from error
-    return _Candidate(artifact, verification, measured, known is not None, pad)
-
-
-def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], known: Measured) -> Measured:
-    """Return the executable's measurements; missing ones are made here.
-
-    Nothing is measured here for a GPU: a profile of the CPU would be wrong for it.
-    """
-    missing = [size for size in batch_sizes if size not in known.infer_ns]
-    largest = batch_sizes[-1]
-    workspace = dict(known.workspace_bytes)
-    if largest not in workspace:
-        workspace[largest] = artifact.workspace_bytes(largest)
-    if artifact.info.device != CPU:
-        return Measured(workspace_bytes=workspace)
-    if artifact.info.symbols:
-        return _measure_shaped(artifact, bound, batch_sizes, known, workspace)
-    return Measured(
-        infer_ns=known.infer_ns | measure_infer(bound, artifact.info, missing),
-        load_ns=known.load_ns or measure_load(artifact.arena),
-        workspace_bytes=workspace,
-    )
-
-
-def _measure_values(artifact: Artifact, bound: Runnable, prepared: Prepared, known: Measured) -> Measured:
-    """Return the measurements with the spread over requests of different values, and seeds for the slower."""
-    if known.spread:
-        return known
-    timing = measure_values(bound, artifact.info, prepared.rows, prepared.shapes[0])
-    infer_ns = known.infer_ns
-    if not prepared.symbols:
-        infer_ns = {size: max(seed, timing.seed_ns) for size, seed in infer_ns.items()}
-    return msgspec.structs.replace(known, infer_ns=infer_ns, spread=timing.spread)
-
-
-def _measure_shaped(
-    artifact: Artifact,
-    bound: Runnable,
-    batch_sizes: tuple[int, ...],
-    known: Measured,
-    workspace: dict[int, int],
-) -> Measured:
-    """Return the measurements of an executable with symbols: those of all buckets belong together."""
-    if {*batch_sizes} <= {*known.infer_ns} and known.shaped_ns:
-        return known
-    found = measure_shaped(bound, artifact.info, batch_sizes)
-    limits = tuple(symbol.limit for symbol in artifact.info.symbols)
-    return Measured(
-        infer_ns=found[limits],
-        load_ns=known.load_ns or measure_load(artifact.arena),
-        workspace_bytes=workspace,
-        shaped_ns={bucket_name(ceilings): seeds for ceilings, seeds in found.items()},
-    )
-
-
-def _put(
-    chosen: _Candidate,
-    prepared: Prepared,
-    task: _Task,
-    profiles: dict[str, Profile],
-    store: Store,
-    name: str,
-) -> Manifest:
-    """Store all files of the artifact, the manifest last; return it."""
-    artifact, measured = chosen.artifact, chosen.measured
-    info = msgspec.structs.replace(artifact.info, measured=measured)
-    store.put_executable(artifact.content, info, artifact.kernels)
-    weights_hash, weights_bytes = store.put_weights([artifact.image.data])
-    manifest = Manifest(
-        name=name,
-        executable=info.executable,
-        weights_hash=weights_hash,
-        weights_bytes=weights_bytes,
-        extents=artifact.layout.extents,
-        tensors=artifact.tensors,
-        inputs=prepared.inputs,
-        outputs=prepared.outputs,
-        batch_sizes=task.batch_sizes,
-        profiles=profiles,
-        source=task.source,
-        verification=chosen.verification,
-        workspace_bytes=measured.workspace_bytes[task.batch_sizes[-1]],
-        engine=info.engine,
-        precision=task.target.precision,
-        independence=task.independence,
-        whole=task.source.whole,
-        symbols=prepared.symbols,
-        pad=chosen.pad,
-        sequencing=task.sequencing,
-    )
-    try:
-        check_sequencing(manifest.spec())
-    except ValueError as error:
-        raise CompileError(str(error)) from None
-    store.put_manifest(manifest)
-    return manifest

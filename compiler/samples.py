@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mainspring.compiler.artifact.arrays import array_dtype
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
-from mainspring.messages.model import TensorSpec
+from mainspring.messages.model import TensorSpec, array_dtype
 
 Arrays = list[npt.NDArray[np.generic]]
 

@@ -18,13 +18,12 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from mainspring.compiler.artifact.arrays import array_dtype
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor, IoTensor
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
 from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.normalise import all_nodes, graphs_of, rename
-from mainspring.messages.model import Symbol, TensorSpec
+from mainspring.messages.model import Symbol, TensorSpec, array_dtype
 
 _HOLDING = {"MatMulNBits"}
 """Operators that prepare their weights while the graph is opened, and compute something else from weights

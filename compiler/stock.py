@@ -12,12 +12,12 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from mainspring.compiler.artifact.arrays import array_dtype
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import FATAL_ONLY
 from mainspring.compiler.artifact.values import as_slots, as_texts, bound_as, memory_at
 from mainspring.compiler.contents import WEIGHTS, Content, Stored, source_of
 from mainspring.compiler.sequences import INSTEAD, STACKED
+from mainspring.messages.model import array_dtype
 
 Arrays = Sequence[npt.NDArray[np.generic]]
 

@@ -8,6 +8,7 @@ import re
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,6 +43,20 @@ def is_dtype(dtype: str) -> bool:
 def item_bytes(dtype: str) -> int:
     """Return the bytes of an element."""
     return _ITEM_BYTES.get(dtype) or np.dtype(dtype).itemsize
+
+
+def array_dtype(dtype: str) -> np.dtype[Any]:
+    """Return numpy's type for a tensor's; raise TypeError for bfloat16 without the package ml_dtypes."""
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    # Clients have the package only if they want this type, and the check of a GPU that travels has no models
+    # that need it.
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError("bfloat16 is not one of numpy's own types: install the package ml_dtypes") from None
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 FOUND_BYTES = 64

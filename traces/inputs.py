@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from mainspring.client.arrays import array_dtype
-from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.model import ModelSpec, TensorSpec, array_dtype
 from mainspring.messages.peers import TensorHeader
 
 MAX_INTEGER = 100

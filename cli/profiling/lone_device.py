@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.client.arrays import array_dtype
 from mainspring.compiler.artifact.manifest import CPU
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import FOUND_BYTES, PAGE_BYTES, ModelSpec
+from mainspring.messages.model import FOUND_BYTES, PAGE_BYTES, ModelSpec, array_dtype
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot

@@ -60,7 +60,7 @@ def random_inputs(spec: ModelSpec, rows: int, seed: int) -> dict[str, Any]:
     """Return inputs that the model takes: numbers from a seed, integers small enough to be any index."""
     import numpy as np
 
-    from mainspring.client.arrays import array_dtype
+    from mainspring.messages.model import array_dtype
 
     generator = np.random.default_rng(seed)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, IoTensor
-from mainspring.messages.model import FOUND_BYTES, TensorSpec
+from mainspring.messages.model import FOUND_BYTES, TensorSpec, array_dtype
 
 Sizes = tuple[int, ...]
 
@@ -28,17 +28,6 @@ class Runnable(Protocol):
         self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]], sizes: Sizes = ()
     ) -> list[npt.NDArray[np.generic]]:
         """Run one batch on arrays; return the outputs."""
-
-
-def array_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the numpy type of a tensor's dtype, which for bfloat16 is one of ml_dtypes."""
-    if dtype != "bfloat16":
-        return np.dtype(dtype)
-    # The check of a GPU that travels comes without this package, and without models that need it.
-    import ml_dtypes
-
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return found
 
 
 Arrays = list[npt.NDArray[np.generic]]

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import onnxruntime
 from onnx import TensorProto
 
-from mainspring.compiler.artifact.arrays import array_dtype
 from mainspring.compiler.artifact.manifest import IoTensor
-from mainspring.messages.model import FOUND_BYTES, slot_bytes
+from mainspring.messages.model import FOUND_BYTES, array_dtype, slot_bytes
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]

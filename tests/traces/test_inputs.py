@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mainspring.client.arrays import array_dtype
+from mainspring.messages.model import array_dtype
 from mainspring.traces import inputs as inputs_module
 from mainspring.traces.inputs import Inputs, InputsError, random_tensor
 
