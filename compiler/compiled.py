@@ -133,7 +133,7 @@ class OnnxRuntimeArtifact(Artifact):
             check_supported(prepared, f"the device {device}")
         optimised = optimise(prepared.content) if device == CPU else optimise_portably(prepared.content)
         parts = split(optimised, prepared.inputs, prepared.outputs, symbols=prepared.symbols)
-        info = parts.info
+        info = msgspec.structs.replace(parts.info, choices=prepared.choices.ways)
         if device != CPU:
             info = msgspec.structs.replace(info, device=device, instruction_set=PORTABLE)
         super().__init__(info, parts.weights)
@@ -278,6 +278,7 @@ def measure_at(
 ) -> int:
     """Return the seed duration in nanoseconds at one batch size and one size of each symbol."""
     zeros = BatchArrays(info, batch_size, sizes)
+    zeros.begin(model)
 
     def run() -> int:
         begin_ns = time.thread_time_ns()

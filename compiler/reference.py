@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -13,6 +14,7 @@ import onnx
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
+from mainspring.compiler.choices import Choices, compared_numbers
 from mainspring.compiler.contents import serialise
 from mainspring.compiler.forms import Range
 from mainspring.compiler.locales import with_locales
@@ -135,6 +137,8 @@ class Prepared:
             TensorSpec(each.name, numpy_dtype(each), _row_shape(each)) for each in model.graph.input
         )
         axes = open_axes(model)
+        # In a batch, rows that decide otherwise don't choose what runs.
+        self.choices = Choices(specs, compared_numbers(model.graph) if self.whole else {})
         self._texts = [*known_texts(model.graph), *WORDS]
         self._trials = Trials(specs, axes, self._run_small, rows, Counter(model))
         self._found = Found((), (), specs, {})
@@ -148,21 +152,23 @@ class Prepared:
             model = at_sizes(model, single)
         self._most_rows = max(rows, *_PROBES)
         base, tables = self._inputs_at(self.shapes[0]), index_tables(model.graph)
-        run = self.reference.run
+        run = functools.partial(self.choices.first, self.reference.run)
         self._values = value_limits(base, self._most_rows, run, tables, whole=self.whole, texts=self._texts)
         self.rows = self.rows_at(self.shapes[0], self._most_rows)
         return model
 
     def rows_at(self, sizes: Sizes, rows: int) -> Arrays:
         """Return sampled rows for one size of each symbol."""
-        return draw(self._inputs_at(sizes), self._values, rows, self._texts)
+        drawn = draw(self._inputs_at(sizes), self._values, rows, self._texts)
+        return self.choices.spread(self.reference.run, drawn)
 
     def _inputs_at(self, sizes: Sizes) -> tuple[TensorSpec, ...]:
         return tuple(spec.at(sizes) for spec in self.inputs)
 
     def _run_small(self, inputs: Sequence[TensorSpec]) -> Arrays:
         """Run a row of small values."""
-        return self.reference.run(draw(inputs, smallest_limits(inputs), 1, self._texts))
+        small = draw(inputs, smallest_limits(inputs), 1, self._texts)
+        return self.choices.first(self.reference.run, small)
 
     def _opened(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the outputs with the dimensions that follow from the symbols; least sizes may be raised."""
@@ -204,14 +210,15 @@ class Prepared:
     def _whole_outputs(self, outputs: _Values) -> tuple[TensorSpec, ...]:
         """Return the outputs' specifications, found from runs on different values."""
         rows = [[array[row : row + 1] for array in self.rows] for row in range(self._most_rows)]
-        runs = [self._run_shapes(row) for row in rows[:2]]
+        few = max(2, 1 + len(self.choices.ways))
+        runs = [self._run_shapes(row) for row in rows[:few]]
         with suppress(CompileError):
             # Random numbers are almost never 0, and many models branch on 0.
             runs.append(self._run_shapes([np.zeros_like(array[:1]) for array in self.rows]))
         found = self._shapes_out.whole(outputs, runs, self.shapes[0])
         if not any(spec.varies for spec in found):
             return found
-        return self._shapes_out.whole(outputs, [*runs, *map(self._run_shapes, rows[2:])], self.shapes[0])
+        return self._shapes_out.whole(outputs, [*runs, *map(self._run_shapes, rows[few:])], self.shapes[0])
 
     def _run_shapes(self, row: Arrays) -> list[tuple[int, ...]]:
         return [array.shape[1:] for array in self.reference.run(row)]

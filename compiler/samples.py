@@ -38,7 +38,7 @@ _MOST_ELEMENTS = 1 << 20
 """Elements of an output up to which larger integers are tried that decide its shape."""
 _SCALES = (1.0, 0.125, 4.0, 1.0, 0.5, 2.0, 0.25)
 """Scales of the rows of floats, in turn: a value computed from a whole batch depends on the largest."""
-_PASSED_ON = {
+PASSED_ON = {
     "Cast",
     "Identity",
     "Reshape",
@@ -49,7 +49,7 @@ _PASSED_ON = {
     "Expand",
     "Slice",
 }
-"""Operators through which indices come to their table."""
+"""Operators through which an input's values come to a table that they index, or to what they decide."""
 
 
 def sample_rows(
@@ -122,7 +122,7 @@ def index_tables(graph: onnx.GraphProto) -> dict[str, int]:
     origin = {value.name: value.name for value in graph.input}
     found: dict[str, int] = {}
     for node in graph.node:
-        if node.op_type in _PASSED_ON and node.input and node.input[0] in origin:
+        if node.op_type in PASSED_ON and node.input and node.input[0] in origin:
             origin.update((name, origin[node.input[0]]) for name in node.output)
         if node.op_type == "Gather" and node.input[1] in origin and sizes.get(node.input[0]):
             dims, name = sizes[node.input[0]], origin[node.input[1]]

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, IoTensor
 from mainspring.messages.model import FOUND_BYTES, TensorSpec, array_dtype
 
@@ -53,6 +54,23 @@ class BatchArrays:
     def run(self, model: Runnable) -> None:
         """Have a model run the batch; raise `ExecutableError` if its engine fails."""
         model.run(self._batch_size, *self._addresses, self._sizes)
+
+    def begin(self, model: Runnable) -> None:
+        """Have a model run the zeros; where it can't, those of the executable's choices that it can.
+
+        Later runs have the same inputs. Raises the `ExecutableError` of the zeros if it can run none.
+        """
+        try:
+            return self.run(model)
+        except ExecutableError:
+            for choice in self._info.choices:
+                for index, array in enumerate(self.inputs):
+                    array[...] = np.zeros((), array.dtype) if index not in choice else choice[index]
+                try:
+                    return self.run(model)
+                except ExecutableError:
+                    continue
+            raise
 
     @property
     def found(self) -> Arrays:

@@ -201,7 +201,7 @@ class BoundModel:
             for sizes in dict.fromkeys((limits, least)):
                 zeros = BatchArrays(self._info, batch_size, sizes)
                 for _ in range(1 if sizes else 2):
-                    zeros.run(self)
+                    zeros.begin(self)
 
     def run_arrays(
         self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]], sizes: Sizes = ()

@@ -150,6 +150,8 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     """The device that it runs on: `CPU` or `CUDA`."""
     symbols: tuple[Symbol, ...] = ()
     """As `ModelSpec.symbols`."""
+    choices: tuple[dict[int, int], ...] = ()
+    """Numbers that fill inputs, by their index, with which it may run where it does not on zeros."""
 
 
 class Source(msgspec.Struct, frozen=True):
