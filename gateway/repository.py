@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
 
 import msgspec
 
+from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.validation import BadRequest, shorten
 from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import (
+    MAX_FILES,
+    MAX_LOAD_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_QUESTION_BYTES,
     Changed,
@@ -55,7 +58,6 @@ _ANSWER = Limits(
 _LOOK_S = 0.002
 _DECODER: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _ENCODER = msgspec.msgpack.Encoder()
-_CONFIG = "config"
 _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
@@ -84,6 +86,8 @@ class ModelRepository:
         self._shows = Pass(Role.GATEWAY, read_secret(config.secret_file))
         self._timeout_s = config.repository_timeout_ms / 1e3
         self._catalog = catalog
+        self._sent = Budget(MAX_LOAD_BYTES)
+        """Bytes of the files of loads under way."""
 
     async def index(self, ready_only: bool = False) -> list[IndexEntry]:
         """Return every model and version, or those that are ready; also what is served beside it."""
@@ -104,28 +108,35 @@ class ModelRepository:
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Load a model, or load it again; return once it is served, which takes as long as compiling does.
 
-        The parameter ``config`` is a configuration as JSON that counts in the place of the folder's. Raises
-        `RepositoryError` for other parameters, and with the repository's reason.
+        The parameter ``config`` is a configuration as JSON that counts in the place of the folder's, and
+        ``file:PATH`` the content of a file, in bytes: with any, they count in the place of the whole folder.
+        Raises `RepositoryError` for other parameters, and with the repository's reason.
         """
-        config = ""
-        for parameter, value in (parameters or {}).items():
-            if parameter.startswith("file:"):
-                raise RepositoryError(
-                    Reason.BAD_INPUT,
-                    f"parameter {shorten(parameter)}: a model is not loaded from files that a client sends; "
-                    "put them in the model's folder of the repository, and load it then",
-                )
-            if parameter != _CONFIG:
-                raise RepositoryError(
-                    Reason.BAD_INPUT,
-                    f"there is no parameter {shorten(parameter)} of loading but config",
-                )
-            if not isinstance(value, str) or not value:
-                raise RepositoryError(
-                    Reason.BAD_INPUT, "the parameter config is a text: a model's configuration as JSON"
-                )
-            config = value
-        await self._change(name, LoadModel(name, config))
+        given = parameters or {}
+        files = {path: value for path, value in given.items() if isinstance(value, bytes)}
+        if len(files) > MAX_FILES:
+            raise RepositoryError(
+                Reason.BAD_INPUT, f"there are {len(files)} files; a load has at most {MAX_FILES}"
+            )
+        others = {path: value for path, value in given.items() if path not in files}
+        await self._load(LoadModel(name, others, tuple(files)), [*files.values()])
+
+    async def load_as_told(self, name: str, body: memoryview) -> None:
+        """Load a model as the JSON of a request over HTTP says, which the repository reads; see `load`."""
+        await self._load(LoadModel(name, encoded=True), [body or b"{}"])
+
+    async def _load(self, question: LoadModel, parts: Sequence[Any]) -> None:
+        size = sum(map(len, parts))
+        if not self._sent.take(size):
+            raise RepositoryError(
+                Reason.OVERLOADED,
+                f"loads under way have {self._sent.held_bytes:,} bytes of files, this one has {size:,}, and "
+                f"at most {self._sent.limit_bytes:,} are handed on at one time",
+            )
+        try:
+            await self._change(question.name, question, parts)
+        finally:
+            self._sent.give(size)
 
     async def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Stop serving a model; return once no request for it is taken.
@@ -141,8 +152,8 @@ class ModelRepository:
                 log.warning("%s is ignored: no model depends on another", _UNLOAD_DEPENDENTS)
         await self._change(name, UnloadModel(name))
 
-    async def _change(self, name: str, question: Question) -> None:
-        reply = await self._ask(question, None)
+    async def _change(self, name: str, question: Question, parts: Sequence[Any] = ()) -> None:
+        reply = await self._ask(question, None, parts)
         assert isinstance(reply, Changed), f"{reply} is not an answer to {question}"
         # The controller's word to this gateway may be behind the repository's.
         give_up_ns = monotonic_ns() + TOLD_NS
@@ -153,7 +164,7 @@ class ModelRepository:
         served = self._catalog.served.get(name)
         return served.versions if served is not None else {}
 
-    async def _ask(self, question: Question, timeout_s: float | None) -> Reply:
+    async def _ask(self, question: Question, timeout_s: float | None, parts: Sequence[Any] = ()) -> Reply:
         """Return the process's answer, waiting at most ``timeout_s``; raise `RepositoryError`."""
         encoded = _ENCODER.encode(question)
         if len(encoded) > MAX_QUESTION_BYTES:
@@ -162,7 +173,7 @@ class ModelRepository:
                 f"the question has {len(encoded)} bytes; at most {MAX_QUESTION_BYTES} are allowed",
             )
         try:
-            data = await self._exchange(encoded, timeout_s)
+            data = await self._exchange((encoded, *parts), timeout_s)
             reply = _DECODER.decode(data)
         except TimeoutError:
             raise RepositoryError(
@@ -180,14 +191,14 @@ class ModelRepository:
             raise RepositoryError(reply.reason, reply.detail)
         return reply
 
-    async def _exchange(self, question: bytes, timeout_s: float | None) -> Any:
+    async def _exchange(self, question: Sequence[Any], timeout_s: float | None) -> Any:
         hub = Hub()
         try:
             link = Link(hub, self._address, _ANSWER, shows=self._shows, expects=Identity(Role.REPOSITORY))
             async with asyncio.timeout(self._timeout_s):
                 while not link.connected:
                     await _turn(hub, link)
-            link.send((question,))
+            link.send(question)
             async with asyncio.timeout(timeout_s):
                 while (answer := link.receive()) is None:
                     await _turn(hub, link)

@@ -1,11 +1,13 @@
 """What a gateway and the model repository's process say to each other: one question, one answer.
 
-A connection, framed by `transport/` as all others, carries one of each; neither has tensors.
+A connection, framed by `transport/` as all others, carries one of each. Only a `LoadModel` has parts behind
+it: the files that a client sends.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -14,7 +16,11 @@ from mainspring.messages.codes import Reason
 MAX_MESSAGE_BYTES = 64 << 20
 """Bytes of the longest answer, which is the index of a large repository."""
 MAX_QUESTION_BYTES = 1 << 16
-"""Bytes of the longest question."""
+"""Bytes of the longest question, its parts apart."""
+MAX_FILES = 64
+"""Files that come with one load."""
+MAX_LOAD_BYTES = 1 << 30
+"""Bytes of one load's parts: its files, over HTTP in base64."""
 
 
 class ModelState(StrEnum):
@@ -34,9 +40,15 @@ class LoadModel(msgspec.Struct, frozen=True, tag="load_model"):
     """Load the model, or load it again; answered once the model is served, or can't be."""
 
     name: str
-    config: str = ""
-    """As JSON, the configuration to load it with in the place of its folder's, until it is loaded again or
-    unloaded; empty for the folder's."""
+    parameters: dict[str, Any] = {}
+    """What the client says beside the files: ``config``, as JSON the configuration to load the model with in
+    the place of its folder's, until it is loaded again or unloaded."""
+    files: tuple[str, ...] = ()
+    """Parameters such as ``file:1/model.onnx`` whose values are a file's content: a part follows for each, in
+    this order. With files nothing of the model's folder counts."""
+    encoded: bool = False
+    """Whether the only part is the JSON of a client's request over HTTP, whose ``parameters`` are those above
+    with files in base64: the gateway serves others while the repository reads it."""
 
 
 class UnloadModel(msgspec.Struct, frozen=True, tag="unload_model"):

@@ -34,6 +34,8 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a version that one worker has prepared waits for the others before it is served."""
     warm_patience_s: float = 5.0
     """How long a version that takes the place of one in use waits for a worker to have time to load it."""
+    max_sent_files_bytes: int = 4 << 30
+    """Bytes of the files with which clients have loaded models, all together; one more load is refused."""
     secret_file: str = ""
     """File of the run's secret, which processes of other users and hosts must know; empty: the controller is
     the same user's, on this host."""

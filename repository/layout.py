@@ -20,6 +20,7 @@ from mainspring.repository.initial_states import InitialStates
 from mainspring.repository.labels import LabelFiles
 from mainspring.repository.model_config import ModelConfig, read_config
 from mainspring.repository.reading import ConfigFault
+from mainspring.repository.sent_files import Given
 
 CONFIG_FILE = "config.pbtxt"
 MAX_NAME_CHARACTERS = 96
@@ -33,6 +34,17 @@ _MOST_NAMED = 3
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _DEFAULTS = ModelConfig()
 
+NAMES = (
+    f"use at most {MAX_NAME_CHARACTERS} letters, digits, '.', '_' and '-', beginning with a letter or a digit"
+)
+"""What a model's name may be."""
+
+
+def is_model_name(name: str) -> bool:
+    """Say whether a model may have this name."""
+    return len(name) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(name) is not None
+
+
 Failed = Callable[[ModelConfig, int, str], bool]
 """Whether this content (a digest) of a version is known not to be servable with this configuration."""
 
@@ -45,6 +57,8 @@ class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model's folder at one look."""
 
     name: str
+    folder: str = ""
+    """Where its versions are, if there are any."""
     config: ModelConfig = ModelConfig()
     given: bool = False
     """Whether there is a ``config.pbtxt``."""
@@ -93,8 +107,8 @@ class Layout:
         """Digests by the version's folder, to be read after a look and kept across restarts."""
         self.changes = 0
         """How often an entry of the memory was added or replaced."""
-        self.overrides: dict[str, ModelConfig] = {}
-        """Configurations that count in the place of the files, by model."""
+        self.overrides: dict[str, Given] = {}
+        """What counts in the place of the files, by model."""
         self._settle_ns = settle_ns
         self._seen: dict[str, tuple[Stamp, int]] = {}
         """When a file or a version was first seen with its stamp, while that matters."""
@@ -104,17 +118,22 @@ class Layout:
         self._initial = InitialStates(self._settles)
 
     def names(self) -> list[str]:
-        """Return the folders of models, sorted; raise `RepositoryFault` if they can't be read."""
+        """Return the models that have a folder, sorted; raise `RepositoryFault` if it can't be read."""
         try:
             with os.scandir(self.root) as entries:
-                names = sorted(each.name for each in entries if each.name[0] != "." and each.is_dir())
+                there = {each.name for each in entries if each.name[0] != "." and each.is_dir()}
         except OSError as error:
             raise RepositoryFault(
                 f"the model repository {self.root} can't be read: {error.strerror}"
             ) from None
-        for name in self._found.keys() - set(names):
+        there.update(name for name, given in self.overrides.items() if given.folder)
+        for name in self._found.keys() - there:
             self._forget(name)
-        return names
+        return sorted(there)
+
+    def holds(self, name: str) -> bool:
+        """Say whether the repository itself has a folder for a model."""
+        return is_model_name(name) and _versions_in(f"{self.root}/{name}") is not None
 
     def look(self, name: str, now_ns: int, failed: Failed) -> FoundModel | None:
         """Return what the folder ``name`` holds; None if it is gone. ``now_ns`` is on the files' clock.
@@ -130,17 +149,14 @@ class Layout:
             return before
         self._found[name] = found
         if before is not None:
-            self._forget_versions(name, {*before.numbers}.difference(found.numbers))
+            stay = found.numbers if found.folder == before.folder else ()
+            self._forget_versions(before, {*before.numbers}.difference(stay))
         return found
 
     def _look(self, name: str, now_ns: int, failed: Failed) -> FoundModel | None:
-        if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARACTERS:
-            return FoundModel(
-                name=name,
-                fault=f"{name[:200]!r} can't be the name of a model: use at most {MAX_NAME_CHARACTERS} "
-                "letters, digits, '.', '_' and '-', beginning with a letter or a digit",
-            )
-        folder = f"{self.root}/{name}"
+        if not is_model_name(name):
+            return FoundModel(name=name, fault=f"{name[:200]!r} can't be the name of a model: {NAMES}")
+        folder = self._folder(name)
         try:
             versions = _versions_in(folder)
             if versions is None:
@@ -159,11 +175,15 @@ class Layout:
         except OSError as error:
             return FoundModel(name=name, fault=f"{error.filename or folder} can't be read: {error.strerror}")
 
+    def _folder(self, name: str) -> str:
+        given = self.overrides.get(name)
+        return given.folder if given is not None and given.folder else f"{self.root}/{name}"
+
     def _config(self, folder: str, name: str, now_ns: int) -> tuple[ModelConfig | None, bool]:
         """Return the configuration, None while its file is being written; and whether there is a file."""
         override = self.overrides.get(name)
-        if override is not None:
-            return override, True
+        if override is not None and override.config is not None:
+            return override.config, True
         path = f"{folder}/{CONFIG_FILE}"
         stamp = stamp_of_file(path)
         if not stamp:
@@ -187,7 +207,7 @@ class Layout:
         now_ns: int,
         failed: Failed,
     ) -> FoundModel:
-        folder = f"{self.root}/{name}"
+        folder = self._folder(name)
         numbers = [each for each in versions if os.path.isfile(f"{folder}/{each}/{config.file_name}")]
         digests: dict[int, str] = {}
         settling: list[int] = []
@@ -196,7 +216,7 @@ class Layout:
             chosen = config.version_policy.choose([each for each in numbers if each not in broken])
             for number in chosen:
                 if number not in digests and number not in settling:
-                    digest = self._digest(f"{self.root}/{name}/{number}", now_ns)
+                    digest = self._digest(f"{folder}/{number}", now_ns)
                     if digest is None:
                         settling.append(number)
                     else:
@@ -207,9 +227,10 @@ class Layout:
             broken |= worse
         return FoundModel(
             name=name,
+            folder=folder,
             config=config,
             given=given,
-            fault="" if chosen or broken else _nothing(str(self.root), name, config, numbers, versions),
+            fault="" if chosen or broken else _nothing(folder, name, config, numbers, versions),
             digests=digests,
             chosen=tuple(each for each in chosen if each in digests),
             numbers=tuple(numbers),
@@ -243,18 +264,19 @@ class Layout:
     def _forget(self, name: str) -> None:
         """Forget a model that is gone."""
         found = self._found.pop(name, None)
-        path = f"{self.root}/{name}/{CONFIG_FILE}"
+        folder = found.folder if found is not None and found.folder else f"{self.root}/{name}"
+        path = f"{folder}/{CONFIG_FILE}"
         self._configs.pop(path, None)
         self._seen.pop(path, None)
-        self._labels.forget(f"{self.root}/{name}")
-        self._initial.forget(f"{self.root}/{name}")
+        self._labels.forget(folder)
+        self._initial.forget(folder)
         if found is not None:
-            self._forget_versions(name, found.numbers)
+            self._forget_versions(found, found.numbers)
 
-    def _forget_versions(self, name: str, numbers: Iterable[int]) -> None:
+    def _forget_versions(self, found: FoundModel, numbers: Iterable[int]) -> None:
         for number in numbers:
-            self._seen.pop(f"{self.root}/{name}/{number}", None)
-            if self.memory.pop(f"{self.root}/{name}/{number}", None) is not None:
+            self._seen.pop(f"{found.folder}/{number}", None)
+            if self.memory.pop(f"{found.folder}/{number}", None) is not None:
                 self.changes += 1
 
 
@@ -289,7 +311,7 @@ def _read(path: str, model: str, stamp: Stamp) -> _Config:
         return _Config(stamp, None, str(error)[:MAX_FAULT_CHARACTERS])
 
 
-def _nothing(root: str, name: str, config: ModelConfig, numbers: list[int], versions: list[int]) -> str:
+def _nothing(folder: str, name: str, config: ModelConfig, numbers: list[int], versions: list[int]) -> str:
     """Say why a model has no version to be served; ``numbers`` are the ``versions`` that have its file."""
     if numbers:
         return (
@@ -297,7 +319,7 @@ def _nothing(root: str, name: str, config: ModelConfig, numbers: list[int], vers
             "add it, or name others"
         )
     for version in reversed(versions):
-        others = _other_files(f"{root}/{name}/{version}")
+        others = _other_files(f"{folder}/{version}")
         if others:
             return (
                 f"{name}/{version} holds {', '.join(others)} and no {config.file_name}; only ONNX models are "

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import (
+    MAX_FILES,
+    MAX_LOAD_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_QUESTION_BYTES,
     Changed,
     GetIndex,
     Index,
+    LoadModel,
     NotChanged,
     Question,
     Reply,
@@ -29,10 +32,11 @@ from mainspring.messages.roles import Role
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.index import index_of
 from mainspring.repository.json_config import read_json
-from mainspring.repository.layout import MAX_FAULT_CHARACTERS
+from mainspring.repository.layout import MAX_FAULT_CHARACTERS, NAMES, is_model_name
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.reconciler import Reconciler
 from mainspring.repository.scanner import Scanner
+from mainspring.repository.sent_files import Content, Given, sent_with
 from mainspring.transport.bounds import Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
@@ -41,18 +45,18 @@ from mainspring.transport.loop import ready
 
 _LOGGER = logging.getLogger("mainspring.repository")
 
-Answer = Callable[[Question], Awaitable[Reply]]
+Answer = Callable[[Question, Sequence[Content]], Awaitable[Reply]]
 
 MAX_QUESTIONS = 256
 """Questions answered at the same time; one more is refused."""
 QUESTION = Limits(
-    part_bytes=MAX_QUESTION_BYTES,
+    part_bytes=MAX_LOAD_BYTES,
     backlog_bytes=0,
     backlog_messages=0,
-    message_bytes=MAX_QUESTION_BYTES,
-    tensors=0,
+    message_bytes=MAX_QUESTION_BYTES + MAX_LOAD_BYTES,
+    tensors=MAX_FILES,
 )
-"""A question is a name in an envelope; it carries no tensors."""
+"""A question is a name in an envelope; that to load a model may have files behind it."""
 
 _DECODER = msgspec.msgpack.Decoder(Question)
 _ENCODER = msgspec.msgpack.Encoder()
@@ -78,9 +82,11 @@ class Requests:
         self._reconciler = reconciler
         self._scanner = scanner
         self._changed = changed
+        self._turns: dict[str, asyncio.Lock] = {}
+        """Of each model whose loads are under way: one undoes what it did before the next begins."""
 
-    async def answer(self, question: Question) -> Reply:
-        """Answer a gateway's question."""
+    async def answer(self, question: Question, parts: Sequence[Content] = ()) -> Reply:
+        """Answer a gateway's question; ``parts`` are what follows it."""
         if isinstance(question, GetIndex):
             return Index(index_of(self._reconciler))
         if self._config.mode != "explicit":
@@ -91,31 +97,61 @@ class Requests:
             return NO_CONTROLLER
         if isinstance(question, UnloadModel):
             return await self._unload(question.name)
-        return await self._load_with(question.name, question.config)
+        turn = self._turns.setdefault(question.name, asyncio.Lock())
+        try:
+            async with turn:
+                return await self._load_with(question, parts)
+        finally:
+            if not turn.locked():
+                self._turns.pop(question.name, None)
 
-    async def _load_with(self, name: str, given: str) -> Reply:
-        """Load a model with this configuration, its folder's if there is none.
+    async def _load_with(self, question: LoadModel, parts: Sequence[Content]) -> Reply:
+        """Load a model with what the client gave, its folder's if that is nothing.
 
         If that can't be done, what counted before does again.
         """
+        name, scanner = question.name, self._scanner
         try:
-            config = read_json(given, name) if given else None
-        except ConfigFault as error:
-            why = f"model {name[:200]!r} can't be loaded: the parameter config: {error}"
+            given = await asyncio.to_thread(self._given, question, parts)
+        except (ConfigFault, OSError) as error:
+            why = f"model {name[:200]!r} can't be loaded: {error}"
             return NotChanged(Reason.BAD_INPUT, why[:MAX_FAULT_CHARACTERS])
-        former = self._scanner.override(name, config)
+        files = given.folder if given is not None else ""
+        if not files and not scanner.holds(name):
+            return NotChanged(Reason.UNKNOWN_MODEL, self._unknown(name))
+        former = scanner.override(name, given)
         reply = await self._load(name)
-        if isinstance(reply, NotChanged) and config is not None:
-            self._scanner.override(name, former)
-            await self._scanner.look(name)
+        if isinstance(reply, NotChanged) and given != former and scanner.given(name) is given:
+            scanner.override(name, former)
+            await scanner.look(name)
             self._changed()
+        counts = scanner.given(name)
+        await asyncio.to_thread(scanner.sent.drop_but, [counts.folder] if counts is not None else [], name)
         return reply
+
+    def _given(self, question: LoadModel, parts: Sequence[Content]) -> Given | None:
+        """Return what a load brings, its files kept in a folder; raise `ConfigFault` or OSError."""
+        sent = sent_with(question, parts)
+        if not sent.config and not sent.files:
+            return None
+        if not is_model_name(question.name):
+            raise ConfigFault(NAMES)
+        try:
+            config = read_json(sent.config, question.name) if sent.config else None
+        except ConfigFault as error:
+            raise ConfigFault(f"the parameter config: {error}") from None
+        folder = self._scanner.sent.keep(question.name, sent.files) if sent.files else ""
+        return Given(config, folder)
+
+    def _unknown(self, name: str) -> str:
+        sent = self._scanner.given(name)
+        again = "; it was loaded with files that a client sent: send them again" if sent is not None else ""
+        return f"the repository {self._config.path} has no model {name[:200]!r}{again}"
 
     async def _load(self, name: str) -> Reply:
         found = await self._scanner.look(name, SETTLE_S)
         if found is None:
-            detail = f"the repository {self._config.path} has no model {name[:200]!r}"
-            return NotChanged(Reason.UNKNOWN_MODEL, detail)
+            return NotChanged(Reason.UNKNOWN_MODEL, self._unknown(name))
         if found.settling:
             detail = f"the files of model {name!r} are being changed; load it once they are whole"
             return NotChanged(Reason.MODEL_NOT_READY, detail)
@@ -156,6 +192,7 @@ class Requests:
         self._changed()
         if not await _until(lambda: name not in self._reconciler.cluster.served, CLUSTER_WAIT_S):
             return NO_CONTROLLER
+        await asyncio.to_thread(self._scanner.sent.drop_but, [], name)
         return Changed({})
 
 
@@ -199,8 +236,8 @@ class Control:
                 await ready(self._hub)
                 self._hub.wait(0)
                 while (received := self._listener.receive()) is not None:
-                    peer, (data, *_) = received
-                    task = asyncio.create_task(self._serve(peer, data))
+                    peer, (data, *parts) = received
+                    task = asyncio.create_task(self._serve(peer, data, parts))
                     self._answering.add(task)
                     task.add_done_callback(self._answering.discard)
         finally:
@@ -208,10 +245,10 @@ class Control:
                 task.cancel()
             self._hub.close()
 
-    async def _serve(self, peer: bytes, question: bytes) -> None:
+    async def _serve(self, peer: bytes, question: bytes, parts: Sequence[Content]) -> None:
         """Send the answer to a question; end the connection if there is none."""
         try:
-            data = _ENCODER.encode(await self._reply(question))
+            data = _ENCODER.encode(await self._reply(question, parts))
             if len(data) > MAX_MESSAGE_BYTES:
                 data = _ENCODER.encode(NotChanged(Reason.OVERLOADED, "the index is too long to be sent"))
             self._listener.send(peer, (data,))
@@ -219,7 +256,7 @@ class Control:
             _LOGGER.exception("a gateway's question has no answer")
             self._listener.disconnect(peer, "its question has no answer")
 
-    async def _reply(self, data: bytes) -> Reply:
+    async def _reply(self, data: bytes, parts: Sequence[Content]) -> Reply:
         """Return the answer to a question as it came."""
         try:
             question = _DECODER.decode(data)
@@ -227,4 +264,11 @@ class Control:
             return NotChanged(Reason.BAD_MESSAGE, f"the question can't be read: {error}")
         if len(self._answering) > MAX_QUESTIONS:
             return NotChanged(Reason.OVERLOADED, f"{MAX_QUESTIONS} such questions wait already")
-        return await self._answer(question)
+        wanted = (1 if question.encoded else len(question.files)) if isinstance(question, LoadModel) else 0
+        if len(data) > MAX_QUESTION_BYTES or len(parts) != wanted:
+            return NotChanged(
+                Reason.BAD_MESSAGE,
+                f"the question can't be read: it has {len(data)} bytes (at most {MAX_QUESTION_BYTES}) and "
+                f"{len(parts)} parts for {wanted} files",
+            )
+        return await self._answer(question, parts)

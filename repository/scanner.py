@@ -17,14 +17,14 @@ import msgspec
 
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.layout import FoundModel, Layout, Remembered, RepositoryFault
-from mainspring.repository.model_config import ModelConfig
 from mainspring.repository.reconciler import Reconciler
+from mainspring.repository.sent_files import Given, SentFiles
 from mainspring.repository.served_files import replace_file
 
 _LOGGER = logging.getLogger("mainspring.repository")
 MEMORY_FILE = "repository-digests.json"
-GIVEN_FILE = "given-configurations.json"
-"""In the cluster's folder: the configurations with which clients loaded models."""
+GIVEN_FILE = "given.json"
+"""In the cluster's folder: with which configurations and files of their own clients loaded models."""
 SETTLING_POLL_S = 0.1
 """Between two looks while files are being changed."""
 
@@ -44,6 +44,9 @@ class Scanner:
         )
         self._given_path = Path(config.state_dir) / GIVEN_FILE if config.state_dir else None
         self._layout.overrides.update(_read_given(self._given_path))
+        self.sent = SentFiles(config.state_dir, config.max_sent_files_bytes)
+        """Where the files are that clients send."""
+        self.sent.drop_but(given.folder for given in self._layout.overrides.values())
         self._changed = changed
         self._kept = 0
         """The memory's changes that are in its file."""
@@ -72,20 +75,28 @@ class Scanner:
         records = self._reconciler.records.values()
         return any(each.settling or (each.loaded and each.found.only_listed) for each in records)
 
-    def override(self, name: str, config: ModelConfig | None) -> ModelConfig | None:
-        """Have a configuration count in the place of a model's file, None for the file; return the former.
+    def override(self, name: str, given: Given | None) -> Given | None:
+        """Have what a client gave count in the place of a model's folder, None for that; return the former.
 
         It counts from the next look on, and after a restart of this process.
         """
         former = self._layout.overrides.pop(name, None)
-        if config is not None:
-            self._layout.overrides[name] = config
-        if config != former:
+        if given is not None:
+            self._layout.overrides[name] = given
+        if given != former:
             self._keep_given()
         return former
 
+    def given(self, name: str) -> Given | None:
+        """Return what counts in the place of a model's folder, if anything does."""
+        return self._layout.overrides.get(name)
+
+    def holds(self, name: str) -> bool:
+        """Say whether the repository itself has a folder for a model; raise OSError."""
+        return self._layout.holds(name)
+
     def _keep_given(self) -> None:
-        """Keep the configurations that clients gave; without the file a restart goes by models' folders."""
+        """Keep what clients gave; without the file a restart goes by models' folders."""
         if self._given_path is None:
             return
         try:
@@ -156,10 +167,10 @@ class Scanner:
         self._warned[name] = warnings
 
 
-def _read_given(path: Path | None) -> dict[str, ModelConfig]:
-    """Return the configurations that clients gave before this process was restarted."""
+def _read_given(path: Path | None) -> dict[str, Given]:
+    """Return what clients gave before this process was restarted."""
     try:
-        return {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, ModelConfig])
+        return {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, Given])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

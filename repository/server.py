@@ -241,7 +241,7 @@ class Repository:
             await self._compile_one(build)
 
     async def _compile_one(self, build: Build) -> None:
-        folder = f"{self._config.path}/{build.model}/{build.version}"
+        folder = f"{self.reconciler.records[build.model].found.folder}/{build.version}"
         try:
             build.compiled(
                 await self._compiler.compile(

@@ -150,8 +150,7 @@ class Control:
 
     async def load(self, exchange: Exchange) -> None:
         """Load a model."""
-        parameters = exchange.decoded(Change).parameters
-        await self._repository().load(exchange.arguments[0], parameters)
+        await self._repository().load_as_told(exchange.arguments[0], exchange.body)
         exchange.reply_json({})
 
     async def unload(self, exchange: Exchange) -> None:

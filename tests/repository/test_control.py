@@ -7,7 +7,7 @@ import contextlib
 import select
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from mainspring.experiments.blocking import Client
+from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.oip.datatypes import Withheld
@@ -22,6 +23,7 @@ from mainspring.gateway.repository import ModelRepository, RepositoryError, repo
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
 from mainspring.messages.repository import (
+    MAX_LOAD_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_QUESTION_BYTES,
     Changed,
@@ -42,17 +44,23 @@ from mainspring.transport.handshake import Accepting, Connecting, Identity
 from tests.gateway.test_versions import version_spec
 from tests.patience import PATIENCE_S
 
+INDEX, FILES = (
+    msgspec.msgpack.encode(each) for each in (GetIndex(), LoadModel("net", files=("file:1/model.onnx",)))
+)
 READY = IndexEntry("net", "2", ModelState.READY)
 FAILED = IndexEntry("bad", "1", ModelState.UNAVAILABLE, "broken")
 
 
-async def answer(question: Question) -> Reply:
+async def answer(question: Question, parts: Sequence[object]) -> Reply:
     """Play the repository."""
     match question:
         case GetIndex():
             return Index((READY, FAILED))
         case LoadModel(name="net"):
             return Changed({2: "net@2-aa"})
+        case LoadModel(name="files"):
+            sizes = [len(bytes(part)) for part in parts]  # type: ignore[call-overload]
+            return NotChanged(Reason.BAD_INPUT, f"{question.files} of {sizes}, {question.encoded}")
         case LoadModel(name="off"):
             return NotChanged(Reason.FORBIDDEN, OFF)
         case LoadModel(name="slow"):
@@ -167,6 +175,9 @@ def message_of(sock: socket.socket) -> bytes:
         head([0]),
         head([MAX_QUESTION_BYTES]) + bytes(MAX_QUESTION_BYTES),
         head([6]) + b"\x81\xa4type\xff"[:6],
+        head([MAX_QUESTION_BYTES + 1]) + bytes(MAX_QUESTION_BYTES + 1),
+        head([len(INDEX), 3]) + INDEX + b"abc",
+        head([len(FILES)]) + FILES,
     ],
 )
 def test_garbage_is_answered_and_harms_no_other_connection(data: bytes) -> None:
@@ -188,9 +199,11 @@ def test_garbage_is_answered_and_harms_no_other_connection(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (HEAD.pack((1 << 32) - 1, 0), "a part of 4294967295 bytes came; at most 65536 are allowed"),
-        (HEAD.pack(MAX_QUESTION_BYTES + 1, 0), "a part of 65537 bytes came; at most 65536 are allowed"),
-        (HEAD.pack(1, 1), "a message of it has 1 tensors; 0 are allowed"),
+        (
+            HEAD.pack((1 << 32) - 1, 0),
+            f"of 4294967295 bytes came; at most {MAX_LOAD_BYTES} are allowed",
+        ),
+        (HEAD.pack(1, 65), "a message of it has 65 tensors; 64 are allowed"),
     ],
 )
 def test_what_exceeds_the_bounds_ends_its_connection(
@@ -212,6 +225,24 @@ def test_a_question_that_fails_ends_its_connection_alone(caplog: pytest.LogCaptu
             await repository.load("fails")
         assert "the disk is full" in caplog.text
         assert len(await repository.index()) == 2
+
+    using(steps)
+
+
+def test_files_follow_their_question_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(_: Control, repository: ModelRepository, __: Catalog) -> None:
+        large = bytes(9 << 20)
+        with pytest.raises(RepositoryError, match=r"\('file:a', 'file:b'\) of \[9437184, 3\], False"):
+            await repository.load("files", {"file:a": large, "config": "{}", "file:b": b"abc"})
+        with pytest.raises(RepositoryError, match=r"\(\) of \[9437184\], True"):
+            await repository.load_as_told("files", memoryview(large))
+        with pytest.raises(RepositoryError, match="at most 64"):
+            await repository.load("files", {f"file:{index}": b"" for index in range(65)})
+        repository = ModelRepository(GatewayConfig(repository_address=_.address), Catalog())
+        monkeypatch.setattr(repository, "_sent", Budget(100))
+        with pytest.raises(RepositoryError, match="at most 100 are handed on at one time") as caught:
+            await repository.load("files", {"file:a": b"x" * 101})
+        assert caught.value.reason is Reason.OVERLOADED
 
     using(steps)
 

@@ -12,13 +12,15 @@ from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.model_config import read_config
 from mainspring.repository.reconciler import Reconciler
 from mainspring.repository.scanner import GIVEN_FILE, Scanner
+from mainspring.repository.sent_files import FILES_FOLDER, Given
 from tests.repository.nets import configure, put
 
-GIVEN = read_config(
+CONFIG = read_config(
     'max_batch_size: 4 input [{ name: "x" dims: [4] format: FORMAT_NONE }]'
     ' version_policy { all {} } parameters { key: "max.seq" value { string_value: "9" } }',
     "net",
 )
+GIVEN = Given(CONFIG)
 
 
 def scanner(path: Path) -> Scanner:
@@ -66,3 +68,40 @@ def test_what_can_not_be_kept_counts_all_the_same(tmp_path: Path, caplog: pytest
     found.override("net", GIVEN)
     assert most_rows(found) == 4
     assert "can't keep configurations" in caplog.text
+
+
+def versions(found: Scanner, name: str) -> tuple[int, ...]:
+    model = asyncio.run(found.look(name))
+    return () if model is None or model.fault or model.settling else model.numbers
+
+
+def test_files_that_were_sent_take_the_place_of_the_folder_and_outlive_the_process(tmp_path: Path) -> None:
+    first = scanner(tmp_path)
+    one = first.sent.keep("net", {"3/model.onnx": b"a", "config.pbtxt": b"max_batch_size: 8"})
+    first.override("net", Given(None, one))
+    other = first.sent.keep("other", {"1/model.onnx": b"b"})
+    first.override("other", Given(CONFIG, other))
+    left = first.sent.keep("left", {"1/model.onnx": b"c"})
+    for found in (first, scanner(tmp_path)):
+        assert versions(found, "net") == (3,)
+        assert most_rows(found) == 8
+        assert versions(found, "other") == (1,)
+        assert found.holds("net")
+        assert not found.holds("other")
+    assert not Path(left).exists(), "nothing names it"
+    found.override("net", None)
+    found.override("other", None)
+    assert versions(found, "net") == (1,)
+    assert versions(found, "other") == ()
+    found.sent.drop_but([one], "net")
+    found.sent.drop_but([], "other")
+    assert [str(each) for each in (tmp_path / "state" / FILES_FOLDER).glob("*/*")] == [one]
+
+
+def test_models_of_files_alone_are_among_the_names_and_make_no_news(tmp_path: Path) -> None:
+    found = scanner(tmp_path)
+    found.override("other", Given(None, found.sent.keep("other", {"1/model.onnx": b"b"})))
+    model = asyncio.run(found.look("other"))
+    assert model is not None
+    asyncio.run(found.look_around())
+    assert asyncio.run(found.look("other")) is model

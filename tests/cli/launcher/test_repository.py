@@ -322,11 +322,7 @@ def test_clients_load_and_unload_in_mode_explicit(site: Site, monkeypatch: pytes
             (control.load("net", {"config": 1}), Reason.BAD_INPUT, "config is a text"),
             (control.load("net", {"config": "{"}), Reason.BAD_INPUT, "config: it is not JSON"),
             (control.load("net", {"what": "x"}), Reason.BAD_INPUT, "no parameter 'what'"),
-            (
-                control.load("net", {"file:1/model.onnx": "x"}),
-                Reason.BAD_INPUT,
-                "put them in the model's folder",
-            ),
+            (control.load("net", {"file:1/model.onnx": "?"}), Reason.BAD_INPUT, "in base64"),
             (control.unload("net", {"force": True}), Reason.BAD_INPUT, "no parameter 'force'"),
         ):
             with pytest.raises(RepositoryError, match=says) as caught:
@@ -396,11 +392,50 @@ def test_tritons_clients_load_models_with_configurations_of_their_own(site: Site
             with pytest.raises(InferenceServerException, match="can't be loaded: version 1: "):
                 client.load_model("net", config=wrong)
             assert client.is_model_ready("net")
-            with pytest.raises(InferenceServerException, match="put them in the model's folder"):
-                client.load_model("net", config="{}", files={"file:1/model.onnx": b"model"})
         assert http.get_model_config("net")["max_batch_size"] == 2
         grpc.load_model("net")
         assert http.get_model_config("net")["max_batch_size"] == 8
+
+
+def test_tritons_clients_load_models_with_files_of_their_own(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    elsewhere = site.path.parent / "elsewhere"
+
+    def files(factor: float) -> dict[str, bytes]:
+        put(elsewhere, "sent", 3, factor)
+        return {"file:3/model.onnx": (elsewhere / "sent" / "3" / "model.onnx").read_bytes()}
+
+    with (
+        site.cluster(mode="explicit") as (cluster, client),
+        tritonclient.http.InferenceServerClient(
+            site.http.removeprefix("http://"), network_timeout=60
+        ) as http,
+        tritonclient.grpc.InferenceServerClient(site.grpc) as grpc,
+    ):
+        http.load_model("net")
+        for name, told, wanted in (("sent", http, 3.0), ("net", grpc, 4.0), ("net", http, 5.0)):
+            told.load_model(name, config=json.dumps({"max_batch_size": 4}), files=files(wanted))
+            assert factor(client, name) == wanted
+            assert http.get_model_config(name)["max_batch_size"] == 4
+            assert told.is_model_ready(name, "3")
+        grpc.load_model("sent", files={**files(6.0), "file:config.pbtxt": b"max_batch_size: 2"})
+        assert (factor(client, "sent"), http.get_model_config("sent")["max_batch_size"]) == (6.0, 2)
+        for told in (http, grpc):
+            with pytest.raises(InferenceServerException, match=r"version 3: .*is not an ONNX model"):
+                told.load_model("sent", config="{}", files={"file:3/model.onnx": b"no model"})
+            with pytest.raises(InferenceServerException, match="names no file"):
+                told.load_model("sent", config="{}", files={"file:../net/1/model.onnx": b"no model"})
+            assert factor(client, "sent") == 6.0
+        os.kill(cluster.supervisor.pid("repository") or 0, signal.SIGKILL)
+        wait_for(lambda: cluster.supervisor.starts("repository") == 2, "the restart")
+        wait_for(lambda: _is_ready(site, "sent") and _is_ready(site, "net"), "what is loaded to be known")
+        assert (factor(client, "sent"), factor(client, "net")) == (6.0, 5.0)
+        http.load_model("net")
+        assert factor(client) == 2.0
+        grpc.unload_model("sent")
+        assert "sent" not in {spec.name for spec in client.models()}
+        with pytest.raises(InferenceServerException, match="has no model 'sent'"):
+            http.load_model("sent")
 
 
 def test_loading_that_is_off_is_unavailable_in_tritons_words(site: Site) -> None:
