@@ -22,7 +22,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: help setup lock native demo fuzz schemathesis lint types docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-base bench-deadlines bench-lengths first-request perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-base bench-deadlines bench-lengths bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies experiments predictability gpu-check gpu-bundle request-path
 
@@ -127,6 +127,9 @@ bench-deadlines: $(STAMP) native ## Ask for more at once than can be done in tim
 
 bench-lengths: $(STAMP) native ## Serve a text's sentences at their own lengths, beside padding all to the longest
 	$(BIN)/python -m mainspring.experiments.bench.lengths $(ARGS)
+
+bench-mixed: $(STAMP) native ## Serve all kinds of models at half load for ten minutes, and kill a worker meanwhile
+	$(BIN)/python -m mainspring.experiments.mixed $(ARGS)
 
 bench-worker: $(STAMP) native ## Measure one worker against a bare loop over its engine
 	$(BIN)/python -m mainspring.experiments.bench.worker $(ARGS)

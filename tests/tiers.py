@@ -52,6 +52,8 @@ TIER_OF = {
     "experiments/test_baseline_agreement": "codegen",
     "experiments/test_bench_instructions": "codegen",
     "experiments/test_bench_lengths": "unit",
+    "experiments/mixed": "unit",
+    "experiments/mixed/test_run": "lab",
     "experiments/test_policies": "codegen",
     "experiments/test_policy_agreement": "codegen",
     "experiments/test_policy_constants": "codegen",

@@ -70,15 +70,21 @@ def publish(name: str, title: str, figures: list[Figure], output: Path = OUTPUT,
     path.parent.mkdir(parents=True, exist_ok=True)
     fields = {"title": title, "machine": machine, "figures": figures, **more}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(fields, enc_hook=float)) + b"\n")
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDTH
+    console = wide_console()
     console.print(table(title, figures))
     console.print(
         f"{machine.machine}, {machine.cores} cores, load {machine.load_average}, {machine.date}; {path}",
         highlight=False,
     )
     return path
+
+
+def wide_console() -> Console:
+    """Return a console that does not cut tables short where it writes into a file."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH
+    return console
 
 
 def table(title: str, figures: list[Figure]) -> Table:

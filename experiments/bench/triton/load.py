@@ -78,7 +78,7 @@ def poisson(rate_hz: float, duration_s: float, seed: int) -> npt.NDArray[np.floa
 
 def open_loop(address: str, requests: Sequence[bytes], instants: npt.NDArray[np.float64]) -> Outcome:
     """Send the requests, in turn and over again, at these instants; return when all are answered."""
-    with _before_others():
+    with before_others():
         return _run(_open_loop(address, requests, instants))
 
 
@@ -98,7 +98,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextlib.contextmanager
-def _before_others() -> Iterator[None]:
+def before_others() -> Iterator[None]:
     """Give this thread, and those that it starts, real-time priority, if that is allowed."""
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
