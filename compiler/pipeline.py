@@ -43,6 +43,7 @@ from mainspring.compiler.description import NOTHING, Described
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
+from mainspring.compiler.state_axes import put_rows_first
 from mainspring.compiler.tuning import Tuner
 from mainspring.messages.model import Sequencing
 
@@ -155,6 +156,7 @@ def _compile_file(
     """``though_open``: whether to be ``whole`` though the first axis of every input is open."""
     model, digest = read_model(path)
     whole = whole and (though_open or not leaves_rows_open(model, shapes or {}))
+    moved = not whole and put_rows_first(model, described.sequencing, shapes or ())
     fix_shapes(model, shapes or {}, whole=whole)
     store.check_writable()
     file = origin or Origin(path, "onnx", digest)
@@ -172,17 +174,13 @@ def _compile_file(
         pad=dict(pad or {}),
         sequences=described.options,
     )
-    return compile_model(
-        model,
-        name,
-        store,
-        sizes,
-        source,
-        target=target,
-        judge=judge,
-        or_whole=or_whole,
-        sequencing=described.sequencing,
-    )
+    task = functools.partial(compile_model, model, name, store, sizes, source, target=target, judge=judge)
+    try:
+        return task(or_whole=or_whole, sequencing=described.sequencing)
+    except CompileError as error:
+        if not moved:
+            raise
+        raise NoRows(f"with the rows of its states in front, {error}") from error
 
 
 def compile_model(

@@ -1,0 +1,82 @@
+"""States whose rows lie behind another axis, as in ``[layers, N, hidden]``, with the rows in front.
+
+Recurrent nets keep their states so. Where a state is the gateway's to keep, no client sees its layout: the
+model takes and gives it with the rows in front, between two Transposes, and sequences share executions. That
+these are the rows is a guess here, which the proof of independent rows and the samples confirm or refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx
+from onnx import helper
+
+from mainspring.compiler.normalise import rename
+from mainspring.messages.model import Sequencing, State
+
+
+def put_rows_first(model: onnx.ModelProto, sequencing: Sequencing | None, shapes: Collection[str]) -> bool:
+    """Move the rows of states in front, in the model itself; return whether any were behind another axis.
+
+    ``shapes`` are inputs whose shapes are given as they are. Nothing is changed if a state has no axis that
+    may be its rows, or if clients see it or its first shape as the file has them.
+    """
+    states = () if sequencing is None else sequencing.states
+    inputs = {value.name: value for value in model.graph.input}
+    outputs = {value.name: value for value in model.graph.output}
+    if not all(each.input in inputs and each.output in outputs for each in states):
+        return False
+    rows = _rows_of([value for name, value in inputs.items() if name not in {each.input for each in states}])
+    axes = {each.input: _axis(inputs[each.input], rows) for each in states}
+    moved = [each for each in states if axes[each.input] != 0]
+    if not moved or rows is None or not all(_may_move(each, inputs, axes, shapes) for each in moved):
+        return False
+    places = {each: (axes[each.input] or 0, len(_dims(inputs[each.input]))) for each in moved}
+    graph = model.graph
+    rename(graph, {name: f"{name}:as in the file" for each in moved for name in (each.input, each.output)})
+    for each, (axis, rank) in places.items():
+        back = [0 if place == axis else place + (place < axis) for place in range(rank)]
+        order = [axis, *[place for place in range(rank) if place != axis]]
+        _reorder(inputs[each.input], order)
+        _reorder(outputs[each.output], order)
+        graph.node.insert(0, _transpose(each.input, f"{each.input}:as in the file", back))
+        graph.node.append(_transpose(f"{each.output}:as in the file", each.output, order))
+    return True
+
+
+def _transpose(source: str, target: str, order: list[int]) -> onnx.NodeProto:
+    return helper.make_node("Transpose", [source], [target], name=f"{source} to {target}", perm=order)
+
+
+def _reorder(value: onnx.ValueInfoProto, order: list[int]) -> None:
+    """Put a shape's dimensions in this order, if it has one."""
+    shape = value.type.tensor_type.shape
+    if len(shape.dim) == len(order):
+        dims = [shape.dim[axis] for axis in order]
+        value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
+
+
+def _dims(value: onnx.ValueInfoProto) -> list[int | str]:
+    """Return the dimensions: a size, a name, or no name for an open one without."""
+    dims = value.type.tensor_type.shape.dim
+    return [each.dim_value if each.HasField("dim_value") else each.dim_param for each in dims]
+
+
+def _rows_of(values: list[onnx.ValueInfoProto]) -> int | str | None:
+    """Return what the first axes of these inputs are, all the same; None if they aren't."""
+    firsts = {(_dims(value) or [None])[0] for value in values}
+    return next(iter(firsts)) if len(firsts) == 1 else None
+
+
+def _axis(value: onnx.ValueInfoProto, rows: int | str | None) -> int | None:
+    """Return the one axis that is as the other inputs' rows, the first if it is among several; or None."""
+    places = [axis for axis, dim in enumerate(_dims(value)) if dim == rows]
+    return places[0] if places[:1] == [0] or len(places) == 1 else None
+
+
+def _may_move(
+    state: State, inputs: dict[str, onnx.ValueInfoProto], axes: dict[str, int | None], shapes: Collection[str]
+) -> bool:
+    whole = state.dims is not None and len(state.dims) == len(_dims(inputs[state.input]))
+    return axes[state.input] is not None and not state.shown and not whole and state.input not in shapes
