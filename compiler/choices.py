@@ -15,11 +15,10 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from mainspring.compiler.artifact.arrays import array_dtype
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.normalise import all_nodes
 from mainspring.compiler.samples import PASSED_ON
-from mainspring.messages.model import TensorSpec
+from mainspring.messages.model import TensorSpec, array_dtype
 
 Arrays = list[npt.NDArray[np.generic]]
 Run = Callable[[Arrays], Arrays]

@@ -65,8 +65,8 @@ def _dims(value: onnx.ValueInfoProto) -> list[int | str]:
 
 def _rows_of(values: list[onnx.ValueInfoProto]) -> int | str | None:
     """Return what the first axes of these inputs are, all the same; None if they aren't."""
-    firsts = {(_dims(value) or [None])[0] for value in values}
-    return next(iter(firsts)) if len(firsts) == 1 else None
+    firsts = {dims[0] for dims in map(_dims, values) if dims}
+    return next(iter(firsts)) if len(firsts) == 1 and all(map(_dims, values)) else None
 
 
 def _axis(value: onnx.ValueInfoProto, rows: int | str | None) -> int | None:

@@ -34,7 +34,8 @@ SLOW_S = 1.0
 """A run of ONNX Runtime that takes longer is taken for too large: smaller inputs are drawn then."""
 MOST_BYTES = 16 << 20
 """Of one output."""
-COPIES = 4
+COPIES, FEW_COPIES = 4, 2
+"""In how many times the rows their answers have to be the same; the second of a slow model."""
 STEADY_SHARE = 0.25
 """Of the tolerance, in which ONNX Runtime's answers have to agree with each other."""
 LIMITS = (2, 10, 100, 1_000, 30_000)
@@ -137,6 +138,7 @@ class Drawer:
         self._until = time.monotonic() + LONGEST_S
         self._last_error = "nothing was tried"
         self._most_elements = MOST_ELEMENTS
+        self._has_integers = any(_is_integer(each.datatype) for each in task.inputs)
 
     def case(self, rows: int) -> Case:
         """Return a request of so many rows that ONNX Runtime answers; raise `Undrawable`."""
@@ -145,7 +147,8 @@ class Drawer:
             elements = max(np.prod(shape, dtype=float) for shape in shapes.values())
             if lengths and elements > self._most_elements:
                 continue
-            if self._tried(shapes, {**dict.fromkeys(shapes, LIMITS[0]), **self._limits}, rows) is None:
+            smallest = {**dict.fromkeys(shapes, LIMITS[0]), **self._limits}
+            if self._has_integers and self._tried(shapes, smallest, rows) is None:
                 continue
             limits = self._searched(shapes, rows)
             for _ in range(5):
@@ -170,7 +173,8 @@ class Drawer:
             self._key(each, axis) for each in self._task.inputs for axis in self._open_axes(each)
         )
         for number in range(TRIES):
-            if time.monotonic() > self._until:
+            # Each request is tried once, however long those before it took.
+            if number and time.monotonic() > self._until:
                 self._last_error += f"; {LONGEST_S:g} s were over"
                 return
             styles = self._style(number)
@@ -230,14 +234,15 @@ class Drawer:
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             self._last_error = first_line(error)
             return None
-        if time.monotonic() - began > SLOW_S and self._task.is_open:
+        slow = time.monotonic() - began > SLOW_S
+        if slow and self._task.is_open:
             self._most_elements = max(array.size for array in inputs.values()) // 2
         if any(array.nbytes > MOST_BYTES for array in answer.values()):
             self._last_error = f"an output has more than {MOST_BYTES} bytes"
             return None
-        return answer if self._is_steady(inputs, answer) else None
+        return answer if self._is_steady(inputs, answer, FEW_COPIES if slow else COPIES) else None
 
-    def _is_steady(self, inputs: Arrays, answer: Arrays) -> bool:
+    def _is_steady(self, inputs: Arrays, answer: Arrays, copied: int) -> bool:
         """Whether ONNX Runtime gives rows the same answers in a larger batch, of copies of them.
 
         Batches of other sizes take other kernels, which round otherwise.
@@ -245,7 +250,7 @@ class Drawer:
         if self._task.most_rows < 2 or self._reference.fixed_rows:
             return True
         rows = len(next(iter(inputs.values())))
-        copies = self.answer({name: np.concatenate([array] * COPIES) for name, array in inputs.items()}, rows)
+        copies = self.answer({name: np.concatenate([array] * copied) for name, array in inputs.items()}, rows)
         first = {name: array[:rows] for name, array in copies.items()}
         steady = compare(first, answer, share=STEADY_SHARE).same
         self._last_error = self._last_error if steady else "its answers change with the size of the batch"

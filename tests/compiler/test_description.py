@@ -97,7 +97,7 @@ def test_a_state_with_its_rows_behind_another_axis_is_carried_by_a_model_that_is
     (tmp_path / "net.onnx").write_bytes(parser.parse_model(text).SerializeToString())
     states = described(None, ["state=next"])
     spec = compile_file(
-        tmp_path / "net.onnx", "net", Store(tmp_path / "store"), described=states
+        tmp_path / "net.onnx", "net", Store(tmp_path / "store"), whole=True, described=states
     ).manifest.spec()
     assert (spec.whole, spec.sequencing) == (True, Sequencing((State("state", "next"),)))
     wrong = described(None, ["state=y"])
