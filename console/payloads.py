@@ -381,8 +381,8 @@ class Step(msgspec.Struct, frozen=True):
 
     at_ns: int
     what: str
-    """``arrived``, ``planned``, ``sent``, ``loaded``, ``overdue``, ``began``, ``ended``, ``rejected``,
-    ``cancelled``, ``retried`` or ``lost``."""
+    """``arrived``, ``planned``, ``sent``, ``loaded``, ``opened``, ``overdue``, ``began``, ``ended``,
+    ``rejected``, ``cancelled``, ``retried`` or ``lost``."""
     text: str
     action: int | None = None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mainspring.console.payloads import Step
+from mainspring.console.queries.moves import moves, unfinished
+from mainspring.console.queries.wording import at, by_part, ms, than
 from mainspring.console.view.actions import Action, Lane
 from mainspring.console.view.requests import (
     CANCELLED,
@@ -20,16 +22,11 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.evidence import (
     Candidate,
     Evidence,
-    LoadReason,
     PlanEvidence,
     Readiness,
     RejectEvidence,
 )
 
-LOADS = 8
-"""LOADs of its model that a story has at most."""
-EVICTED = 4
-"""Models that a LOAD evicted, of which it names this many at most."""
 WORKERS = 6
 """Workers whose work in the meantime it has at most."""
 LONGEST_NS = 1_000_000_000
@@ -52,13 +49,6 @@ _WHY_NOT = {
     Readiness.DRAINED: "an operator had it drained",
     Readiness.STOPPING: "it was stopping",
 }
-_LOADED_FOR: dict[str, str] = {
-    LoadReason.PINNED: "because it is pinned",
-    LoadReason.OPERATOR: "as an operator asked",
-    LoadReason.DEMAND: "for requests that wait",
-    LoadReason.MISSED: "as requests had missed it and LOAD was idle",
-    LoadReason.REPLICATION: "as a further copy while LOAD was idle",
-}
 _BY_WORKERS = (
     *(Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_PASSED, Reason.NO_WORKER),
     *(Reason.MODEL_NOT_READY, Reason.WORKER_FAILED),
@@ -76,7 +66,7 @@ def last_infer(view: View, found: Request) -> Action | None:
 
 def steps(view: View, found: Request, infer: Action | None) -> list[Step]:
     """Return what happened to a request, in the order of time."""
-    found_steps = [Step(found.arrived_ns, "arrived", _arrival(found)), *_loads(view, found)]
+    found_steps = [Step(found.arrived_ns, "arrived", _arrival(found)), *moves(view, found)]
     for worker, action in _infers_of(view, found, infer):
         found_steps += _ran(found, worker, action)
     if found.outcome == REJECTED:
@@ -138,26 +128,26 @@ def of_plan(view: View, found: Request, evidence: Evidence, worker: str, duratio
             evidence.exec_ahead,
             evidence.exec_free_ns,
         )
-        parts.append(f"EXEC busy until {_at(evidence.exec_free_ns, found)} with {work}")
+        parts.append(f"EXEC busy until {at(evidence.exec_free_ns, found)} with {work}")
     else:
         parts.append("EXEC idle")
     if evidence.inputs_ns > by_ns:
-        parts.append(f"inputs there at {_at(evidence.inputs_ns, found)}")
-    done = _at(begin_ns + duration_ns, found)
+        parts.append(f"inputs there at {at(evidence.inputs_ns, found)}")
+    done = at(begin_ns + duration_ns, found)
     return "; ".join([*parts, f"EXEC takes {ms(duration_ns)}, so done at {done}"])
 
 
 def of_candidate(found: Request, each: Candidate) -> str:
     """Return in words by when a worker that was not the best could have run a request, or why not at all."""
     if each.finish_ns:
-        return f"{_READY[each.readiness]}; done at {_at(each.finish_ns, found)}"
+        return f"{_READY[each.readiness]}; done at {at(each.finish_ns, found)}"
     return _WHY_NOT[each.readiness] + (f": {each.detail}" if each.detail else "")
 
 
 def _weights(view: View, found: Request, evidence: Evidence, history: History | None) -> str:
     if not evidence.weights_ns:
         return "resident"
-    there = f"weights there at {_at(evidence.weights_ns, found)}"
+    there = f"weights there at {at(evidence.weights_ns, found)}"
     if not isinstance(evidence, PlanEvidence) or evidence.load_id:
         return f"being loaded by LOAD {evidence.load_id}, {there}"
     behind = ""
@@ -185,7 +175,7 @@ def _rejection(view: View, found: Request) -> str:
     if found.reason == Reason.DEADLINE_PASSED.value:
         given = f" of the {_given(found)} it was given" if found.deadline_ns is not None else ""
         why = found.detail.partition("; ")[2] if found.detail.startswith("waited ") else found.detail
-        told = (_unfinished(view, found), _last_chance(view, found), f" {_meanwhile(view, found)}")
+        told = (unfinished(view, found), _last_chance(view, found), f" {_meanwhile(view, found)}")
         return f"Rejected after {waited}{given}: {why}.{''.join(told)}"
     return f"Rejected after {waited} ({found.reason}): {found.detail}."
 
@@ -203,7 +193,7 @@ def _last_chance(view: View, found: Request) -> str:
 
 
 def _turned_away(view: View, found: Request) -> str:
-    text = "Rejected on arrival: no worker could finish in time."
+    text, the_best = f"Rejected on arrival: {found.detail}.", "Before all that waits, the best was"
     if found.earliest_finish_ns is not None:
         possible, margin = (
             ms(found.earliest_finish_ns - found.arrived_ns),
@@ -213,11 +203,12 @@ def _turned_away(view: View, found: Request) -> str:
             f"Rejected on arrival: no device could finish before {possible} (of these {margin} for the way "
             f"back), and it was given {_given(found)}."
         )
+        the_best = "The best was"
     if not isinstance(found.evidence, RejectEvidence) or found.evidence.best is None:
         return text
     best = found.evidence.best
     plan = of_plan(view, found, best, best.worker, best.duration_ns)
-    return f"{text} The best was {best.worker}: {plan}."
+    return f"{text} {the_best} {best.worker}: {plan}."
 
 
 def _given(found: Request) -> str:
@@ -263,21 +254,10 @@ def _executed(found: Request, infer: Action | None) -> str:
     longer_ns = infer.end_ns - infer.begin_ns - infer.predicted_duration_ns
     if found.outcome == LATE:
         text += (
-            f". It began {_than(begin_ns, 'later', 'earlier')} and took "
-            f"{_than(longer_ns, 'longer', 'less')}{_parts(infer)}"
+            f". It began {than(begin_ns, 'later', 'earlier')} and took "
+            f"{than(longer_ns, 'longer', 'less')}{by_part(infer)}"
         )
     return f"{text}."
-
-
-def _than(difference_ns: int, more: str, less: str) -> str:
-    return f"{ms(abs(difference_ns))} {more if difference_ns >= 0 else less} than predicted"
-
-
-def _parts(action: Action) -> str:
-    """Say how much of an action's duration was the device's and the host's; empty if it is not known."""
-    if not action.device_ns:
-        return ""
-    return f" ({action.device_ns / 1e6:.2f} ms on the device, {action.host_ns / 1e6:.2f} ms on the host)"
 
 
 def _arrival(found: Request) -> str:
@@ -305,94 +285,18 @@ def _ran(found: Request, worker: str, action: Action) -> Iterator[Step]:
         action.sent_ns,
         "planned",
         f"INFER {action.id} sent to {worker}: batch {action.batch_size}{among}, to begin by "
-        f"{_at(action.latest_ns, found)}, predicted {_at(action.predicted_begin_ns, found)} to "
-        f"{_at(action.predicted_end_ns, found)}",
+        f"{at(action.latest_ns, found)}, predicted {at(action.predicted_begin_ns, found)} to "
+        f"{at(action.predicted_end_ns, found)}",
         action.id,
     )
     if action.status == "ok":
         began_ns = action.begin_ns - action.predicted_begin_ns
         took_ns = action.end_ns - action.begin_ns
         longer_ns = took_ns - action.predicted_duration_ns
-        yield Step(action.begin_ns, "began", _than(began_ns, "later", "earlier"), action.id)
-        text = f"EXEC took {ms(took_ns)}, {_than(longer_ns, 'longer', 'less')}{_parts(action)}"
+        yield Step(action.begin_ns, "began", than(began_ns, "later", "earlier"), action.id)
+        text = f"EXEC took {ms(took_ns)}, {than(longer_ns, 'longer', 'less')}{by_part(action)}"
         yield Step(action.end_ns, "ended", text, action.id)
     elif action.status:
         why = f": {action.detail}" if action.detail else ""
         text = f"INFER {action.id} ended on {worker} with {action.status}{why}"
         yield Step(action.done_ns, "retried" if found.outcome != REJECTED else "ended", text, action.id)
-
-
-def _loads(view: View, found: Request) -> Iterator[Step]:
-    """Yield the LOADs of a request's model while it was there, and how each went."""
-    for name, action in _loads_of(view, found):
-        under_way = " was under way" if action.sent_ns < found.arrived_ns else ""
-        why = f", {why_loaded(action)}" if action.reason else ""
-        yield Step(
-            max(action.sent_ns, found.arrived_ns),
-            "sent",
-            f"LOAD {action.id} of the model to {name}{under_way}, {action.pages} pages{why}, predicted "
-            f"{_at(action.predicted_begin_ns, found)} to {_at(action.predicted_end_ns, found)}",
-            action.id,
-        )
-        until_ns = found.ended_ns or view.now_ns
-        if action.done_ns and action.done_ns <= until_ns:
-            yield _load_ended(name, action)
-        elif action.predicted_end_ns < until_ns:
-            yield Step(until_ns, "overdue", _overdue(name, action, until_ns, found), action.id)
-
-
-def why_loaded(action: Action) -> str:
-    """Return in words why a LOAD was sent, and what was evicted for it; empty where neither is known."""
-    why, evicted = _LOADED_FOR.get(action.reason, ""), action.evicted
-    if not evicted:
-        return why
-    more = f" and {len(evicted) - EVICTED} more" if len(evicted) > EVICTED else ""
-    return f"{why}, evicting {', '.join(evicted[:EVICTED])}{more}"
-
-
-def _loads_of(view: View, found: Request) -> list[tuple[str, Action]]:
-    """Return the LOADs of a request's model that were under way while it was there, with their workers."""
-    until_ns = found.ended_ns or view.now_ns
-    loads = []
-    for name, history in view.histories.items():
-        lane = history.load
-        latest_ns = until_ns + lane.longest_ns
-        near = (*view.outstanding(lane), *lane.ended_in(found.arrived_ns, latest_ns))
-        loads += [(name, each) for each in near if each.model == found.model and each.sent_ns <= until_ns]
-    return sorted(loads, key=lambda each: each[1].sent_ns)[-LOADS:]
-
-
-def _load_ended(worker: str, action: Action) -> Step:
-    """Return the step that says how a LOAD ended."""
-    if action.status != "ok":
-        why = f": {action.detail}" if action.detail else ""
-        text = f"LOAD {action.id} ended on {worker} with {action.status}{why}"
-        return Step(action.done_ns, "loaded", text, action.id)
-    took_ns = action.end_ns - action.begin_ns
-    longer = _than(took_ns - action.predicted_duration_ns, "longer", "less")
-    text = f"LOAD {action.id} ended on {worker}: it took {ms(took_ns)}, {longer}{_parts(action)}"
-    return Step(action.done_ns, "loaded", text, action.id)
-
-
-def _overdue(worker: str, action: Action, at_ns: int, found: Request) -> str:
-    """Say of a LOAD that it has not ended though it was predicted to."""
-    late = ms(at_ns - action.predicted_end_ns)
-    return f"LOAD {action.id} on {worker} had not ended by {_at(at_ns, found)}, {late} overdue"
-
-
-def _unfinished(view: View, found: Request) -> str:
-    """Return a sentence about the LOAD that a request waited for in vain; empty if there was none."""
-    at_ns = found.ended_ns
-    for name, action in reversed(_loads_of(view, found)):
-        if action.predicted_end_ns < at_ns and not (action.done_ns and action.done_ns <= at_ns):
-            return f" {_overdue(name, action, at_ns, found)}."
-    return ""
-
-
-def ms(duration_ns: int) -> str:
-    """Return a duration in milliseconds, for a person."""
-    return f"{duration_ns / 1e6:.1f} ms"
-
-
-def _at(instant_ns: int, found: Request) -> str:
-    return f"{(instant_ns - found.arrived_ns) / 1e6:+.1f} ms"

@@ -9,7 +9,7 @@ from mainspring.console.payloads import Story
 from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.view.view import View
-from mainspring.messages.actions import Infer, Load, Result
+from mainspring.messages.actions import Infer, Load, Open, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
@@ -121,6 +121,53 @@ def test_a_load_that_was_under_way_when_the_request_came_is_part_of_its_story(vi
     assert [what for _, what, _ in steps(story)] == ["arrived", "sent", "overdue", "rejected"]
     assert "was under way" in story.steps[1].text
     assert "42.0 ms overdue" in story.summary
+
+
+def opens(view: View, action_id: int, worker: str, model: str, at_ms: int, took_ms: int) -> None:
+    """Have an OPEN sent that begins at once, and end it if it took any time."""
+    at_ns = START + at_ms * MS
+    view.take(at_ns, Open(action_id, worker, model, at_ns, at_ns + 10 * MS, at_ns, 50 * MS))
+    if took_ms:
+        view.take(at_ns + took_ms * MS, Result(action_id, worker, Status.OK, at_ns, at_ns + took_ms * MS))
+
+
+def test_an_open_before_a_request_is_part_of_its_story(view: View) -> None:
+    view.take(START, ModelAdded(spec("n")))
+    opens(view, 6040, "w0", "n", 5, 60)
+    told = steps(rejected(view))
+    assert (5.0, "sent", "OPEN 6040 of the executable of n on w0, predicted +5.0 ms to +55.0 ms") in told
+    assert (65.0, "opened", "OPEN 6040 ended on w0: it took 60.0 ms, 10.0 ms longer than predicted") in told
+
+
+def test_an_open_that_has_not_ended_is_told_as_overdue(view: View) -> None:
+    view.take(START, ModelAdded(spec("n")))
+    opens(view, 6040, "w0", "n", 5, 0)
+    assert (78.0, "overdue", "OPEN 6040 on w0 had not ended by +78.0 ms, 23.0 ms overdue") in steps(
+        rejected(view)
+    )
+
+
+def test_an_open_of_the_requests_own_model_is_told_as_such(view: View) -> None:
+    view.take(START - 9 * MS, WorkerJoined("w1", "gpu", 8))
+    opens(view, 6040, "w1", "m", -5, 0)
+    (told,) = [text for _, what, text in steps(rejected(view)) if what == "sent" and "OPEN" in text]
+    assert (
+        told == "OPEN 6040 of the executable of the model on w1 was under way, predicted -5.0 ms to +45.0 ms"
+    )
+
+
+def test_an_open_elsewhere_is_not_part_of_a_story(view: View) -> None:
+    view.take(START, WorkerJoined("w1", "gpu", 8))
+    view.take(START, ModelAdded(spec("n")))
+    opens(view, 6040, "w1", "n", 5, 60)
+    assert not [text for _, _, text in steps(rejected(view)) if "OPEN" in text]
+
+
+def test_a_request_that_was_refused_for_an_open_says_that_others_come_first(view: View) -> None:
+    why = "no worker has time left for it before it is due: w1 opens an executable"
+    view.take(START + MS, Reject(7, Reason.DEADLINE_UNREACHABLE, why, evidence=evidence(1)))
+    told = request(view, "7").summary
+    assert told.startswith(f"Rejected on arrival: {why}. Before all that waits, the best was w0: ")
 
 
 def test_a_worker_that_was_found_silent_soon_after_is_pointed_out(view: View) -> None:

@@ -26,11 +26,18 @@ class SharedSegment:
     """A segment in this process's memory."""
 
     def __init__(self, file: int) -> None:
-        """Map an open file, which this object owns from now on."""
+        """Map an open file, which this object owns from now on.
+
+        Raises OSError or ValueError if it can't be mapped; the file is closed then.
+        """
         self.file = file
-        found = os.fstat(file)
-        self.size, self.inode = found.st_size, found.st_ino
-        self._mapping = mmap.mmap(file, self.size, flags=mmap.MAP_SHARED)
+        try:
+            found = os.fstat(file)
+            self.size, self.inode = found.st_size, found.st_ino
+            self._mapping = mmap.mmap(file, self.size, flags=mmap.MAP_SHARED)
+        except BaseException:
+            os.close(file)
+            raise
         with contextlib.suppress(OSError):
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._bytes: Bytes = np.frombuffer(self._mapping, np.uint8)
@@ -80,14 +87,17 @@ def _map_new(size: int, flags: int) -> SharedSegment:
     file = os.memfd_create("mainspring-weights", os.MFD_CLOEXEC | flags)
     try:
         os.ftruncate(file, size)
-        return SharedSegment(file)
     except BaseException:
         os.close(file)
         raise
+    return SharedSegment(file)
 
 
 def open_segment(pid: int, file: int, inode: int) -> SharedSegment | None:
-    """Return a segment that another process has open as this file; None if the file has another inode."""
+    """Return a segment that another process has open as this file; None if the file has another inode.
+
+    Raises `EngineError` if there is no room to map it.
+    """
     try:
         found = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -95,7 +105,10 @@ def open_segment(pid: int, file: int, inode: int) -> SharedSegment | None:
     if os.fstat(found).st_ino != inode:
         os.close(found)
         return None
-    return SharedSegment(found)
+    try:
+        return SharedSegment(found)
+    except (OSError, ValueError) as error:
+        raise EngineError(f"the workers' shared weights can't be mapped: {error}") from error
 
 
 def started(pid: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -70,6 +71,20 @@ def test_a_host_without_memory_for_a_segment_says_what_to_change(monkeypatch: py
     with pytest.raises(EngineError, match=r"can't give 8 MiB for weights .*host_weights_bytes lower"):
         make_segment(8 * MIB)
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_segment_that_can_not_be_mapped_leaves_no_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int, size: int, **kwargs: int) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with closing(make_segment(2 * MIB)) as segment:
+        files = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(mmap, "mmap", refuse)
+        with pytest.raises(EngineError, match=r"shared weights can't be mapped: .*Cannot allocate memory"):
+            open_segment(os.getpid(), segment.file, segment.inode)
+        with pytest.raises(EngineError, match="can't give 2 MiB for weights"):
+            make_segment(2 * MIB)
+        assert len(os.listdir("/proc/self/fd")) == files
 
 
 def test_pages_come_from_the_nodes_in_turn() -> None:
