@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mainspring.client.errors import MainspringError
 from mainspring.client.result import InferResult, seen_by_caller
 from mainspring.messages.clients import InferReply
-from mainspring.messages.model import array_dtype, slot_bytes
+from mainspring.messages.model import array_dtype, slot_bytes, too_long
 from mainspring.messages.peers import TensorHeader
 
 _LITTLE_ENDIAN = sys.byteorder == "little"
@@ -163,10 +163,9 @@ def _to_slots(name: str, value: object, slot: int) -> NDArray[Any]:
             )
         content = each.encode() if isinstance(each, str) else each
         if len(content) > slot or content.endswith(b"\0"):
-            wrong = f"has {len(content):,} bytes" if len(content) > slot else "ends with a zero byte"
-            raise TypeError(
-                f"a text of input {name!r} {wrong}; the model takes at most {slot:,}, and no zeros at the end"
-            )
+            wrong = "ends with a zero byte, which shorter ones are filled with; send it without"
+            wrong = too_long(len(content), slot) if len(content) > slot else wrong
+            raise TypeError(f"a text of input {name!r} {wrong}")
         contents.append(content)
     return np.array(contents, f"S{slot}").reshape(texts.shape)
 

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.open_dims import name_open_dims
 from mainspring.compiler.shapes import shape_option
+from mainspring.messages.model import TEXT_BYTES
 
 MAIN_DOMAINS = ("", "ai.onnx")
 """The names of the domain of ONNX's own operators."""
@@ -75,10 +76,6 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = Fa
     return normal
 
 
-TEXT_BYTES = 1024
-"""Bytes of the slot that an element of a tensor of texts has in requests and answers."""
-_NAMES: dict[int, str] = {TensorProto.STRING: f"S{TEXT_BYTES}", TensorProto.BFLOAT16: "bfloat16"}
-"""What types are called that numpy's own are not."""
 _INSTEAD = (
     "inputs and outputs must be dense tensors of text, bool, int8 to int64, uint8 to uint64, bfloat16, "
     "float16, float32 or float64, which the protocols have: cast it inside the model"
@@ -95,12 +92,17 @@ _OTHERS = {
 """What helps instead of a tensor, by ONNX's word for what it is."""
 
 
-def numpy_dtype(value: onnx.ValueInfoProto) -> str:
-    """Return the numpy name of an input's or output's element type; raise `CompileError` if it has none."""
+def numpy_dtype(value: onnx.ValueInfoProto, text_bytes: int = TEXT_BYTES) -> str:
+    """Return the numpy name of an input's or output's element type; raise `CompileError` if it has none.
+
+    Texts have slots of ``text_bytes``.
+    """
     if value.type.WhichOneof("value") == "tensor_type":
         element = value.type.tensor_type.elem_type
-        if element in _NAMES:
-            return _NAMES[element]
+        if element == TensorProto.STRING:
+            return f"S{text_bytes}"
+        if element == TensorProto.BFLOAT16:
+            return "bfloat16"
         if element in helper.get_all_tensor_dtypes():
             dtype = helper.tensor_dtype_to_np_dtype(element)
             if dtype.isbuiltin == 1 and dtype.kind in "biuf":

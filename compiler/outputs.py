@@ -23,8 +23,11 @@ Shapes = Sequence[tuple[int, ...]]
 class OutputShapes:
     """What is known of the shapes of a model's outputs, from its graph and from runs."""
 
-    def __init__(self, trials: Trials, found: Found, model: onnx.ModelProto, *, whole: bool) -> None:
+    def __init__(
+        self, trials: Trials, found: Found, model: onnx.ModelProto, *, whole: bool, text_bytes: int
+    ) -> None:
         """``model`` is the normalised one; outputs may vary if it is served ``whole``."""
+        self._text_bytes = text_bytes
         self._trials = trials
         self._found = found
         varying = Varying(model) if whole else None
@@ -65,7 +68,7 @@ class OutputShapes:
                 raise CompileError(
                     f"{len(axes)} axes of output {value.name!r} vary with values; at most {MOST_VARYING} may"
                 )
-            spec = TensorSpec(value.name, numpy_dtype(value), tuple(measured), varies=axes)
+            spec = TensorSpec(value.name, numpy_dtype(value, self._text_bytes), tuple(measured), varies=axes)
             specs.append(_roomy(spec, {axis: known[index].get(axis) for axis in axes}))
         return tuple(specs)
 

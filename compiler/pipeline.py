@@ -45,7 +45,7 @@ from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
 from mainspring.compiler.state_axes import put_rows_first
 from mainspring.compiler.tuning import Tuner
-from mainspring.messages.model import Sequencing
+from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES, Sequencing
 
 _OLDEST_TENSOR_CORES = 80
 """The oldest architecture whose tensor cores have the instructions of both precisions."""
@@ -106,6 +106,7 @@ def compile_file(
     origin: Origin | None = None,
     pad: Mapping[str, float] | None = None,
     described: Described = NOTHING,
+    text_bytes: int = TEXT_BYTES,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
@@ -115,14 +116,16 @@ def compile_file(
     ``judge`` is `compile_model`'s; ``most`` are limits of open dimensions, by name; ``origin`` is what the
     ONNX file was converted from; ``pad`` are values with which inputs that have some may be padded, so that
     requests of different sizes share executions; ``described`` is
-    what sequences of requests are, if they come in such.
+    what sequences of requests are, if they come in such; ``text_bytes`` how long each text may be.
     """
     check_name(name)
     check_target_names(target, judge)
+    if not 1 <= text_bytes <= MOST_TEXT_BYTES:
+        raise CompileError(f"texts can't have {text_bytes:,} bytes each: give 1 to {MOST_TEXT_BYTES:,}")
     task = functools.partial(
         _compile_file,
         *(path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most, origin, pad),
-        described,
+        *(described, text_bytes),
     )
     try:
         return task(whole=bool(whole), or_whole=whole is None)
@@ -148,6 +151,7 @@ def _compile_file(
     origin: Origin | None,
     pad: Mapping[str, float] | None,
     described: Described,
+    text_bytes: int,
     *,
     whole: bool,
     though_open: bool = False,
@@ -172,6 +176,7 @@ def _compile_file(
         most=dict(most or {}),
         trusted=file.trusted,
         pad=dict(pad or {}),
+        text_bytes=text_bytes,
         sequences=described.options,
     )
     task = functools.partial(compile_model, model, name, store, sizes, source, target=target, judge=judge)
@@ -210,7 +215,9 @@ def compile_model(
     if target.device == CUDA and target.tuner is None:
         # What was measured for the store before is used without a GPU too.
         target = msgspec.structs.replace(target, tuner=Tuner(store))
-    prepared = Prepared(model, batch_sizes[-1], whole=source.whole, most=source.most)
+    prepared = Prepared(
+        model, batch_sizes[-1], whole=source.whole, most=source.most, text_bytes=source.text_bytes
+    )
     independence = prepared.independence
     sizes = (1,) if source.whole or independence.mixes else batch_sizes
     task = Task(name, store, sizes, source, quick, target, independence, sequencing)

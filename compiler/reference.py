@@ -37,7 +37,7 @@ from mainspring.compiler.stock import StockSession, optimise_portably
 from mainspring.compiler.symbols import Found, Sizes, find_symbols
 from mainspring.compiler.versions import check_conversion, make_readable
 from mainspring.compiler.work import Counter
-from mainspring.messages.model import TensorSpec
+from mainspring.messages.model import TEXT_BYTES, TensorSpec
 
 _Values = Sequence[onnx.ValueInfoProto]
 Arrays = list[npt.NDArray[np.generic]]
@@ -93,13 +93,16 @@ class Prepared:
         *,
         whole: bool = False,
         most: Mapping[str, int] | None = None,
+        text_bytes: int = TEXT_BYTES,
     ) -> None:
         """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
 
         If ``whole``, its shapes stay unchanged, behind a leading axis of 1. Unless ``most`` is None, other
         dimensions may be open, up to the limits in it, by name, or up to limits that are found.
+        Texts have at most ``text_bytes``.
         """
         self.whole = whole
+        self._text_bytes = text_bytes
         with _malformed():
             original, self.located = with_locales(without_sequences(without_maps(original)))
             readable, converted = make_readable(original)
@@ -125,7 +128,7 @@ class Prepared:
                 self._open(model)
         self.content = serialise(model)
         outputs = model.graph.output
-        self._shapes_out = OutputShapes(self._trials, self._found, model, whole=whole)
+        self._shapes_out = OutputShapes(self._trials, self._found, model, whole=whole, text_bytes=text_bytes)
         row_specs = self._whole_outputs(outputs) if whole else self._find_outputs(session, outputs)
         self.outputs = self._opened(row_specs) if self.symbols else row_specs
         fixed_at = [self._found.fixed_at(sizes) for sizes in self.shapes] if self.symbols else []
@@ -134,12 +137,14 @@ class Prepared:
     def _sample(self, model: onnx.ModelProto, rows: int, most: Mapping[str, int]) -> onnx.ModelProto:
         """Find the symbols and draw ``rows`` rows; return the model without dimensions of but one size."""
         specs = tuple(
-            TensorSpec(each.name, numpy_dtype(each), _row_shape(each)) for each in model.graph.input
+            TensorSpec(each.name, numpy_dtype(each, self._text_bytes), _row_shape(each))
+            for each in model.graph.input
         )
         axes = open_axes(model)
         # In a batch, rows that decide otherwise don't choose what runs.
         self.choices = Choices(specs, compared_numbers(model.graph) if self.whole else {})
-        self._texts = [*known_texts(model.graph), *WORDS]
+        known = [*known_texts(model.graph), *WORDS]
+        self._texts = [text for text in known if len(text) <= self._text_bytes]
         self._trials = Trials(specs, axes, self._run_small, rows, Counter(model))
         self._found = Found((), (), specs, {})
         if axes or most:
@@ -246,7 +251,7 @@ class Prepared:
                     f"or {AS_IT_IS}"
                 )
                 raise NoRows(str(refusal))
-            specs.append(TensorSpec(value.name, numpy_dtype(value), first.shape[1:]))
+            specs.append(TensorSpec(value.name, numpy_dtype(value, self._text_bytes), first.shape[1:]))
         return tuple(specs)
 
 

@@ -12,7 +12,7 @@ from mainspring.compiler.artifact.errors import AS_IT_IS
 from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, Manifest
 from mainspring.compiler.locales import LOCALE
 from mainspring.compiler.pipeline import Compiled
-from mainspring.messages.model import Profile, Sequencing
+from mainspring.messages.model import Profile, Sequencing, slot_bytes
 
 _NS_PER_MS = 1e6
 _BYTES_PER_MB = 1e6
@@ -35,7 +35,14 @@ def describe_artifact(compiled: Compiled) -> str:
         f"{'' if manifest.precision == FP32 else f' in {manifest.precision}'}"
         f"{''.join(f', {symbol}' for symbol in manifest.symbols)}"
         f"{', padded within buckets' if manifest.pad else ''}"
+        f"{_texts(manifest)}"
     )
+
+
+def _texts(manifest: Manifest) -> str:
+    """Say how long texts may be, if the model has any."""
+    slots = [slot for each in (*manifest.inputs, *manifest.outputs) if (slot := slot_bytes(each.dtype))]
+    return f", texts of at most {max(slots):,} bytes" if slots else ""
 
 
 def describe_profile(compiled: Compiled) -> str:

@@ -23,7 +23,7 @@ from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTe
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
 from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.normalise import all_nodes, graphs_of, rename
-from mainspring.messages.model import Symbol, TensorSpec, array_dtype
+from mainspring.messages.model import TEXT_BYTES, Symbol, TensorSpec, array_dtype
 
 _HOLDING = {"MatMulNBits"}
 """Operators that prepare their weights while the graph is opened, and compute something else from weights
@@ -65,6 +65,11 @@ def split(
         # What is measured is of these limits, so models of other limits don't share it.
         held = executable.metadata_props.add()
         held.key, held.value = "symbols", " ".join(f"{each} {each.ceilings}" for each in symbols)
+    slots = {each.dtype for each in (*inputs, *outputs) if is_text(each.dtype)} - {f"S{TEXT_BYTES}"}
+    if slots:
+        # Texts of other sizes lie otherwise in memory.
+        held = executable.metadata_props.add()
+        held.key, held.value = "texts", " ".join(sorted(slots))
     content = bytes(executable.SerializeToString(deterministic=True))
     info = ExecutableInfo(
         executable=hashlib.sha256(content).hexdigest(),

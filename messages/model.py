@@ -35,6 +35,17 @@ def slot_bytes(dtype: str) -> int | None:
     return None if slot is None else int(slot[1])
 
 
+TEXT_BYTES = 1024
+"""Bytes of the slot that an element of a model's texts has, unless it is compiled for another."""
+MOST_TEXT_BYTES = 1 << 20
+"""The largest that it may be compiled for."""
+
+
+def too_long(count: int, slot: int) -> str:
+    """Say what is wrong with a text of ``count`` bytes in a slot of fewer, and what would be right."""
+    return f"has {count:,} bytes; at most {slot:,} fit, which `mainspring compile --text-bytes` sets"
+
+
 def is_dtype(dtype: str) -> bool:
     """Say whether a tensor may hold this: one of `DTYPES`, or slots of bytes such as ``S64``."""
     return dtype in _ITEM_BYTES or slot_bytes(dtype) is not None

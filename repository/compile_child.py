@@ -28,6 +28,7 @@ CHANGED = "its files were changed while it was compiled"
 IN_CONFIG = {
     "--shape": " (in a model repository: say it as dims of the input in config.pbtxt)",
     "--pad": " (in a model repository: it is the parameter pad.INPUT in config.pbtxt)",
+    "--text-bytes": " (in a model repository: it is the parameter text_bytes in config.pbtxt)",
 }
 """What the compiler's options are there."""
 LOWEST = 19
@@ -125,6 +126,7 @@ def run(store: Store, job: Job) -> Outcome:
             whole=job.recipe.whole,
             most=job.recipe.most,
             pad=job.recipe.pad,
+            text_bytes=job.recipe.text_bytes,
             described=Described(job.recipe.sequencing),
         )
         if not _is_still(folder, job.digest):

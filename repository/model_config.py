@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.model import Sequencing
+from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES, Sequencing
 from mainspring.repository.fields import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS
 from mainspring.repository.passed_on import passed_on
 from mainspring.repository.reading import ConfigFault, Fields
@@ -26,6 +26,8 @@ MOST_PRIORITIES = 1_000
 LIMIT = "max."
 """What the names of parameters begin with that limit an open dimension."""
 MOST_SIZE = 1 << 30
+TEXTS = "text_bytes"
+"""The parameter that says how long texts may be."""
 PAD = "pad."
 """What the names of parameters begin with that say with what an input may be padded."""
 MODEL_FILE = "model.onnx"
@@ -80,6 +82,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, str] = {}
     limits: dict[str, int] = {}
     """Of open dimensions by name: what the parameters `max.NAME` say."""
+    text_bytes: int = TEXT_BYTES
+    """How long each text of inputs and outputs may be: what the parameter `text_bytes` says."""
     pads: dict[str, float] = {}
     """Values with which inputs may be padded to the sizes of others, by the inputs' names."""
     file_name: str = MODEL_FILE
@@ -145,6 +149,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         parameters=parameters,
         limits=_limits(fields, parameters),
         pads=_pads(fields, parameters),
+        text_bytes=_text_bytes(fields, parameters),
         file_name=_file_name(fields),
         passed=_passed(fields),
         warnings=tuple(fields.warnings),
@@ -320,6 +325,17 @@ def _limits(fields: Fields, parameters: Mapping[str, str]) -> dict[str, int]:
             )
         limits[name] = int(value)
     return limits
+
+
+def _text_bytes(fields: Fields, parameters: Mapping[str, str]) -> int:
+    """Return how long texts may be."""
+    value = parameters.get(TEXTS, str(TEXT_BYTES))
+    if not value.isdecimal() or not 1 <= int(value) <= MOST_TEXT_BYTES:
+        raise ConfigFault(
+            f"{fields.place('parameters')}: parameter {TEXTS} is {value!r}; it is how many bytes each "
+            f"text of inputs and outputs may have, from 1 to {MOST_TEXT_BYTES:,}"
+        )
+    return int(value)
 
 
 def _pads(fields: Fields, parameters: Mapping[str, str]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.model import ModelSpec, Sequencing, TensorSpec
+from mainspring.messages.model import TEXT_BYTES, ModelSpec, Sequencing, TensorSpec
 from mainspring.repository.fields import DATA_TYPES
 from mainspring.repository.model_config import ModelConfig, TensorConfig
 from mainspring.repository.reading import ConfigFault
@@ -41,6 +41,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """Limits of open dimensions, by name."""
     pad: dict[str, float] = {}
     """Values with which inputs with open dimensions may be padded, by their names."""
+    text_bytes: int = TEXT_BYTES
+    """How long each text of inputs and outputs may be."""
     sequencing: Sequencing | None = None
     """As `ModelSpec.sequencing`."""
 
@@ -61,7 +63,15 @@ def recipe_of(config: ModelConfig) -> Recipe:
             # What is -1 beside a number stays open.
             shapes[tensor.name] = given
     as_whole = None if silent else _is_whole(config)
-    return Recipe(_batch_sizes(config), shapes, as_whole, config.limits, config.pads, _sequencing(config))
+    return Recipe(
+        _batch_sizes(config),
+        shapes,
+        as_whole,
+        config.limits,
+        config.pads,
+        config.text_bytes,
+        _sequencing(config),
+    )
 
 
 def _sequencing(config: ModelConfig) -> Sequencing | None:
@@ -83,6 +93,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
     told |= {"whole": True} if recipe.whole else {}
     told |= {"most": recipe.most} if recipe.most else {}
     told |= {"pad": recipe.pad} if recipe.pad else {}
+    told |= {"text_bytes": recipe.text_bytes} if recipe.text_bytes != TEXT_BYTES else {}
     told |= {"sequencing": recipe.sequencing} if recipe.sequencing is not None else {}
     content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
     digest = hashlib.sha256(content).hexdigest()

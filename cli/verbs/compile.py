@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mainspring.repository.recipe import Recipe
 
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
+TEXT_BYTES = 1024
+"""As `messages.model` has it, which takes time to import."""
 BatchSizesOption = Annotated[
     str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
 ]
@@ -91,6 +93,15 @@ PadOption = Annotated[
         "requests of different sizes share executions; unnamed ones are padded with 0. Compared on samples.",
     ),
 ]
+TextOption = Annotated[
+    int,
+    typer.Option(
+        "--text-bytes",
+        min=1,
+        help="How many bytes each text of the inputs and outputs may have. Each takes that much in requests "
+        "and answers, however short it is.",
+    ),
+]
 
 StateOption = Annotated[
     list[str] | None,
@@ -119,6 +130,7 @@ def compile(
     shape: ShapeOption = None,
     most: MaxOption = None,
     pad: PadOption = None,
+    text_bytes: TextOption = TEXT_BYTES,
     engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
@@ -136,25 +148,38 @@ def compile(
     from rich.console import Console
 
     from mainspring.compiler.description import described
-    from mainspring.compiler.padding import parse_pads
-    from mainspring.compiler.pipeline import parse_batch_sizes
     from mainspring.compiler.report import fields
-    from mainspring.compiler.shapes import parse_limits, parse_shapes
-    from mainspring.repository.recipe import Recipe
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
     asked = batch_sizes != DEFAULT_BATCH_SIZES
-    sizes, shapes = parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
-    limits, pads = parse_limits(most or []), parse_pads(pad or [])
-    recipe = Recipe(sizes, shapes, whole or (False if asked else None), limits, pads)
+    as_whole = whole or (False if asked else None)
+    recipe = _recipe(batch_sizes, shape or [], as_whole, most or [], pad or [], text_bytes)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
-    asked_for = (engine, device, arch, precision, tune_seconds)
-    options = Options(*asked_for, instead, described(description, state or []))
+    sequences = described(description, state or [])
+    options = Options(engine, device, arch, precision, tune_seconds, instead, sequences)
     with console.status(f"compiling {model}"):
         compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
-    if as_json:
-        return print(json.dumps(fields(compiled) | {"notes": notes}, indent=2))
-    return _print(console, compiled, notes)
+    if not as_json:
+        return _print(console, compiled, notes)
+    return print(json.dumps(fields(compiled) | {"notes": notes}, indent=2))
+
+
+def _recipe(
+    batch_sizes: str,
+    shapes: Sequence[str],
+    whole: bool | None,
+    limits: Sequence[str],
+    pads: Sequence[str],
+    text_bytes: int,
+) -> Recipe:
+    """Return what the options say of how the model is compiled; raise `CompileError`."""
+    from mainspring.compiler.padding import parse_pads
+    from mainspring.compiler.pipeline import parse_batch_sizes
+    from mainspring.compiler.shapes import parse_limits, parse_shapes
+    from mainspring.repository.recipe import Recipe
+
+    sizes, dims = parse_batch_sizes(batch_sizes), parse_shapes(shapes)
+    return Recipe(sizes, dims, whole, parse_limits(limits), parse_pads(pads), text_bytes)
 
 
 class Options(NamedTuple):
@@ -209,6 +234,7 @@ def _compiled(
             most={**converted.most, **recipe.most},
             origin=converted.origin,
             pad=recipe.pad,
+            text_bytes=recipe.text_bytes,
             described=sequences,
         )
     if folder is not None:
@@ -231,6 +257,7 @@ def _over(configured: Recipe, given: Recipe, *, asked: bool) -> Recipe:
         whole=configured.whole if given.whole is None else given.whole,
         most={**configured.most, **given.most},
         pad={**configured.pad, **given.pad},
+        text_bytes=configured.text_bytes if given.text_bytes == TEXT_BYTES else given.text_bytes,
     )
 
 

@@ -16,6 +16,7 @@ from mainspring.messages.model import (
     MOST_BUCKETS,
     MOST_VARYING,
     PAGE_BYTES,
+    TEXT_BYTES,
     ModelSpec,
     OpenDim,
     Profile,
@@ -182,6 +183,8 @@ class Source(msgspec.Struct, frozen=True):
     """Whether the file was read with the user's trust, because to read it can run code."""
     pad: dict[str, float] = {}
     """Values that inputs with open dimensions were said to be padded with, by name."""
+    text_bytes: int = TEXT_BYTES
+    """Bytes that each text of inputs and outputs may have."""
     sequences: str = ""
     """The options of the command line that said which tensors are a state, each after a space."""
 
@@ -196,6 +199,7 @@ class Source(msgspec.Struct, frozen=True):
         options += [f" --precision {self.precision}"] if self.precision != FP32 else []
         options += [" --whole"] if self.whole else []
         options += [" --trust"] if self.trusted else []
+        options += [f" --text-bytes {self.text_bytes}"] if self.text_bytes != TEXT_BYTES else []
         options += [self.sequences]
         return "".join(options)
 

@@ -17,7 +17,7 @@ import onnxruntime
 from onnx import TensorProto
 
 from mainspring.compiler.artifact.manifest import IoTensor
-from mainspring.messages.model import FOUND_BYTES, array_dtype, slot_bytes
+from mainspring.messages.model import FOUND_BYTES, array_dtype, slot_bytes, too_long
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -114,7 +114,7 @@ def _put_texts(tensor: IoTensor, texts: Array, slot: int, address: int) -> None:
     for index, content in enumerate(contents):
         element = f"element {index} of output {tensor.name[1:]}"
         if len(content) > slot:
-            raise ValueError(f"{element} has {len(content):,} bytes; at most {slot:,} fit")
+            raise ValueError(f"{element} {too_long(len(content), slot)}")
         if content.endswith(b"\0"):
             raise ValueError(f"{element} ends with a zero byte, which shorter ones are filled with")
     memory_at(address, (len(contents),), np.dtype(tensor.dtype))[:] = contents

@@ -13,6 +13,7 @@ from typing import Any
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.steps import SLICE_BYTES, SLICE_VALUES
 from mainspring.messages.codes import Reason
+from mainspring.messages.model import too_long
 
 _LENGTH = struct.Struct("<I")
 
@@ -47,10 +48,8 @@ def to_slots(name: str, elements: Sequence[bytes], slot_bytes: int) -> bytes:
     """Return elements in slots of ``slot_bytes`` each; raise `Unfit` if one does not fit."""
     for index, element in enumerate(elements):
         if len(element) > slot_bytes:
-            raise Unfit(
-                Reason.BAD_INPUT,
-                f"element {index} of input {name!r} has {len(element):,} bytes; at most {slot_bytes:,} fit",
-            )
+            why = too_long(len(element), slot_bytes)
+            raise Unfit(Reason.BAD_INPUT, f"element {index} of input {name!r} {why}")
         if element.endswith(b"\0"):
             raise Unfit(
                 Reason.BAD_INPUT,

@@ -84,7 +84,7 @@ def test_texts_stand_in_the_models_slots(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (["a" * 9], "has 9 bytes; the model takes at most 8"),
+        (["a" * 9], "has 9 bytes; at most 8 fit, which .* --text-bytes"),
         ([b"a\0"], "ends with a zero byte"),
         ([1], "holds a int; the model takes texts"),
         (np.array([1.5], object), "holds a float"),

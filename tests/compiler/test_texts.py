@@ -18,9 +18,10 @@ from mainspring.compiler.artifact.manifest import CUDA, TVM
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.values import as_slots, as_texts
 from mainspring.compiler.compiled import Target
-from mainspring.compiler.normalise import TEXT_BYTES
 from mainspring.compiler.pipeline import Compiled, compile_file
+from mainspring.compiler.report import describe_artifact
 from mainspring.compiler.samples import known_texts
+from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 
 Run = Callable[..., list[Any]]
 
@@ -169,3 +170,24 @@ def test_bfloat16_in_and_out(store: Store, run_stored: Run, tmp_path: Path) -> N
     weights = numpy_helper.to_array(model.graph.initializer[0])
     np.testing.assert_allclose(wide, x.astype(np.float32) @ weights, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(narrow, wide.astype(ml_dtypes.bfloat16))
+
+
+def test_texts_may_be_as_long_as_the_model_says(store: Store, run_stored: Run, tmp_path: Path) -> None:
+    onnx.save_model(build("g (string[N] x) => (string[N] y) { y = StringConcat(x, x) }"), tmp_path / "m.onnx")
+    made = {}
+    for name, most in (("usual", TEXT_BYTES), ("long", 4_000), ("short", 9)):
+        done = compile_file(tmp_path / "m.onnx", name, store, (1, 2), most={}, text_bytes=most)
+        made[name] = store.manifest(name)
+        assert {each.dtype for each in (*made[name].inputs, *made[name].outputs)} == {f"S{most}"}
+        assert f"texts of at most {most:,} bytes" in describe_artifact(done)
+        assert (f" --text-bytes {most}" in made[name].source.options) == (most != TEXT_BYTES)
+    assert len({each.executable for each in made.values()}) == 3, "each lies otherwise in memory"
+    (found,) = run_stored(store, made["long"], [np.array([b"a" * 2_000])])
+    assert found.tolist() == [b"a" * 4_000]
+    (found,) = run_stored(store, made["usual"], [np.array([b"ab"])])
+    assert found.tolist() == [b"abab"]
+    with pytest.raises(ExecutableError, match=r"10 bytes; at most 9 fit, which .* --text-bytes` sets"):
+        run_stored(store, made["short"], [np.array([b"abcde"])])
+    for wrong in (0, MOST_TEXT_BYTES + 1):
+        with pytest.raises(CompileError, match="give 1 to 1,048,576"):
+            compile_file(tmp_path / "m.onnx", "wrong", store, most={}, text_bytes=wrong)

@@ -363,3 +363,18 @@ def test_a_default_priority_without_priorities_means_nothing() -> None:
     config = read_config("dynamic_batching {\n default_priority_level: 2 }", "net")
     assert (config.priority_levels, config.default_priority) == (0, 0)
     assert config.warnings[0].startswith("line 2: default_priority_level of dynamic_batching is ignored")
+
+
+def test_a_parameter_says_how_long_texts_may_be() -> None:
+    text = 'parameters {{ key: "text_bytes" value {{ string_value: "{}" }} }}'
+    for value, found in (("4096", 4096), ("1", 1)):
+        config = read_config(text.format(value), "net")
+        assert (config.text_bytes, recipe_of(config).text_bytes) == (found, found)
+    for wrong in ("0", "-1", "2 KiB", "1048577", ""):
+        with pytest.raises(ConfigFault, match=r"text_bytes is .*; it is how many bytes each text"):
+            read_config(text.format(wrong), "net")
+    names = {
+        artifact_name("net", 1, "digest", recipe_of(read_config(each, "net")))
+        for each in ("", text.format(1024), text.format(4096))
+    }
+    assert len(names) == 2, "only another bound than the usual one makes another artifact"
