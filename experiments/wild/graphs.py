@@ -76,6 +76,25 @@ SHAPED = (
         {"w": (1, 15, 6), "r": (1, 15, 5)},
     ),
     Made(
+        "rate-decides",
+        """g (float[L] x, int64 rate) => (float[4] y) {
+            e = Equal(rate, known) u = Reshape(x, flat)
+            y = If(e) <then_branch = many () => (float[4] a) {
+                           h = Conv<strides=[16]>(u, w16) a = Reshape(h, four) },
+                       else_branch = few () => (float[4] b) {
+                           k = Conv<strides=[8]>(u, w8) b = Reshape(k, four) }>
+        }""",
+        {
+            "w8": (4, 1, 8),
+            "w16": (4, 1, 16),
+            "known": np.array(16000, INT64),
+            "flat": np.array([1, 1, -1], INT64),
+            "four": np.array([4], INT64),
+        },
+        values={"rate": (8000, 16000)},
+        dims={"L": (8, 12, 16, 24)},
+    ),
+    Made(
         "recurrent-state",
         """g (float[N,6] x, float[2,N,5] state) => (float[N,5] y, float[2,N,5] stateN) {
             m = MatMul(x, w) a = ReduceSum<keepdims=0>(state, zero) s = Add(m, a) y = Tanh(s)
@@ -126,6 +145,24 @@ SHAPED = (
             h = Conv<kernel_shape=[16], strides=[8]>(x, w) y = Abs(h)
         }""",
         {"w": (4, 1, 16)},
+    ),
+    Made(
+        "past-and-new",
+        """g (float[N,seq,8] x, float[N,past,8] kept, float[N,total] mask)
+          => (float[N,total,seq] y, float[N,total,8] keys) {
+            keys = Concat<axis=1>(kept, x) t = Transpose<perm=[0,2,1]>(x) s = MatMul(keys, t)
+            m = Unsqueeze(mask, last) y = Mul(s, m)
+        }""",
+        {"last": np.array([2], INT64)},
+        dims={"seq": (4, 8, 12), "past": (4, 8, 12), "total": (16,)},
+    ),
+    Made(
+        "class-and-patches",
+        """g (float[N,3,H,W] x) => (float[N,5,M] y) {
+            c = Conv<kernel_shape=[4,4], strides=[4,4]>(x, w) f = Reshape(c, flat)
+            t = GlobalAveragePool(f) y = Concat<axis=2>(t, f)
+        }""",
+        {"w": (5, 3, 4, 4), "flat": np.array([0, 5, -1], INT64)},
     ),
     Made("one-open-axis", "g (float[L] x) => (float[L] y) { y = CumSum(x, a) }", {"a": np.array(0, INT64)}),
     Made(

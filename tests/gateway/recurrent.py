@@ -14,8 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 INPUTS, HIDDEN, OUTPUTS = 6, 5, 2
 
 
-def recurrent() -> onnx.ModelProto:
-    """Return a GRU of one step: ``x`` and ``h`` to ``y`` and ``h_out``, with an open batch first."""
+def recurrent(*, layers_first: bool = False) -> onnx.ModelProto:
+    """Return a GRU of one step: ``x`` and ``h`` to ``y`` and ``h_out``, with an open batch first.
+
+    With ``layers_first`` it is behind the number of layers in ``h`` and ``h_out``.
+    """
     drawn = np.random.default_rng(20201104)
     shapes = {"w": (1, 3 * HIDDEN, INPUTS), "r": (1, 3 * HIDDEN, HIDDEN), "b": (1, 6 * HIDDEN)}
     shapes["v"] = (HIDDEN, OUTPUTS)
@@ -25,14 +28,18 @@ def recurrent() -> onnx.ModelProto:
     ]
 
     def rows(name: str, columns: int) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", columns])
+        layers = [1] if layers_first and name.startswith("h") else []
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [*layers, "N", columns])
 
     nodes = [
         helper.make_node("Unsqueeze", ["x", "zero"], ["x1"]),
-        helper.make_node("Unsqueeze", ["h", "zero"], ["h1"]),
+        helper.make_node(
+            "Identity" if layers_first else "Unsqueeze", ["h", "zero"][: 2 - layers_first], ["h1"]
+        ),
         helper.make_node("GRU", ["x1", "w", "r", "b", "", "h1"], ["y1", "h2"], hidden_size=HIDDEN),
-        helper.make_node("Squeeze", ["h2", "zero"], ["h_out"]),
-        helper.make_node("MatMul", ["h_out", "v"], ["y"]),
+        helper.make_node("Squeeze", ["h2", "zero"], ["h3"]),
+        helper.make_node("Identity", ["h2" if layers_first else "h3"], ["h_out"]),
+        helper.make_node("MatMul", ["h3", "v"], ["y"]),
     ]
     graph = helper.make_graph(
         nodes,

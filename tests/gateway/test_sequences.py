@@ -46,7 +46,10 @@ idle_s = 600
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the model's file and a store that has it with its state: as ``net`` and as ``begun``."""
+    """A folder with the model's file and a store that has it with its state: as ``net`` and as ``begun``.
+
+    ``layered`` is the same net with its state's rows behind another axis.
+    """
     made = tmp_path_factory.mktemp("recurrent")
     (made / "net.onnx").write_bytes(recurrent().SerializeToString())
     (made / "first.bin").write_bytes(FIRST.tobytes())
@@ -54,6 +57,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = Store(made / "store")
     states = described(None, ["h=h_out"])
     compile_file(made / "net.onnx", "net", store, (1, 2, 4), described=states)
+    (made / "layered.onnx").write_bytes(recurrent(layers_first=True).SerializeToString())
+    layered = compile_file(made / "layered.onnx", "layered", store, (1, 2, 4), described=states)
+    assert layered.manifest.batch_sizes == (1, 2, 4), "sequences share executions"
     compile_file(made / "net.onnx", "begun", store, (1, 2, 4), described=described(made / "begun.toml"))
     return made
 
@@ -99,9 +105,12 @@ def place(cluster: LocalCluster, protocol: str) -> str:
     return str(getattr(config, f"{protocol}_address")).rpartition("//")[2]
 
 
-def test_streams_of_the_python_client_side_by_side(cluster: LocalCluster, reference: Reference) -> None:
+@pytest.mark.parametrize("model", ["net", "layered"])
+def test_streams_of_the_python_client_side_by_side(
+    cluster: LocalCluster, reference: Reference, model: str
+) -> None:
     def follow(client: Client, seed: int) -> list[Any]:
-        with client.sequence("net") as each:
+        with client.sequence(model) as each:
             return [each.infer({"x": x}, slo="30s")["y"] for x in stream(seed, STEPS, 1 + seed % 2)]
 
     with Client(cluster.address) as client, ThreadPoolExecutor(6) as threads:
