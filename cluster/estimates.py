@@ -117,6 +117,20 @@ class Rolling:
         self._review_ns = self._since_ns + SOONEST_NS
         return self._estimate_ns
 
+    def give_up(self, now_ns: int, duration_ns: int) -> int:
+        """Take in that an action was waited for in vain, as often as it takes for every rank to count it.
+
+        The shortest of what was measured before stays: were nothing else known than how long was waited, no
+        doubt could ever have the action tried again.
+        """
+        least_ns = min(self._samples)
+        for _ in range(HIGHEST_RANK):
+            self.add(now_ns, duration_ns)
+        if least_ns < min(self._samples):
+            self._samples[0] = least_ns
+            self._estimate_ns = self._of_samples()
+        return self._estimate_ns
+
     def _weigh(self, duration_ns: int) -> None:
         """Look whether a measurement bears the last doubt out, or most of them contradict it."""
         if duration_ns < self._halfway_ns:
@@ -249,9 +263,10 @@ class InferTimes:
         self.spreads.add(index, duration_ns)
 
     def give_up(self, now_ns: int, index: int, duration_ns: int) -> None:
-        """Take in that a batch was waited for in vain: as often as it takes for every rank to count it."""
+        """Take in that a batch was waited for in vain."""
+        self.ns[index] = self._rolling[index].give_up(now_ns, duration_ns)
         for _ in range(HIGHEST_RANK):
-            self.add(now_ns, index, duration_ns)
+            self.spreads.add(index, duration_ns)
 
     def add_transfer(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take in how long the inputs of a batch of size ``sizes[index]`` kept the way busy."""

@@ -158,6 +158,16 @@ def test_what_always_took_as_long_is_believed() -> None:
     assert [rolling.doubt(second * STALE_NS) for second in range(20)] == [50 * MS] * 20
 
 
+def test_what_two_workers_were_waited_for_in_vain_is_tried_again() -> None:
+    times = InferTimes((1,), [MS])
+    for waited_ms in (3_000, 3_400, 3_400):
+        times.give_up(0, 0, waited_ms * MS)
+    assert times.ns == [3_400 * MS]
+    for second in range(1, 4):
+        times.doubt(second * STALE_NS)
+    assert times.ns == [MS], "nothing was measured that says it takes as long"
+
+
 def test_shorter_measurements_do_not_put_off_the_doubt_of_an_outlier() -> None:
     rolling = measured(1, 1, 50, 50, 50)
     for at_ms in (20, 40):
