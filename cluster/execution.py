@@ -69,7 +69,10 @@ def infer_ended(
     _inputs_ended(now_ns, placement, index, slot, requests, result)
     if result.status is _OK:
         end_ns = result.end_ns
-        placement.times.add(now_ns, index, end_ns - result.begin_ns)
+        taken_ns = end_ns - result.begin_ns
+        if placement.of is not None:
+            taken_ns = placement.at_ceilings_ns(taken_ns, action.batch_size, action.sizes)
+        placement.times.add(now_ns, index, taken_ns)
         cluster.estimates.review(worker.device_kind, placement.times)
         if placement.model.base.overdue:
             placement.model.base.overdue.pop(worker.name, None)
@@ -105,7 +108,10 @@ def learn_from_unanswered(now_ns: int, worker: Worker, unanswered: Unanswered) -
     """Note that an INFER took at least as long as it was waited for, and that it cost a worker its place."""
     placement = worker.find(unanswered.model, unanswered.sizes)
     index = placement.times.sizes.index(unanswered.batch_size)
-    placement.times.give_up(now_ns, index, unanswered.waited_ns)
+    waited_ns = unanswered.waited_ns
+    if placement.of is not None:
+        waited_ns = placement.at_ceilings_ns(waited_ns, unanswered.batch_size, unanswered.sizes)
+    placement.times.give_up(now_ns, index, waited_ns)
     model = placement.model.base
     overdue = model.overdue = model.overdue or {}
     overdue[worker.name] = overdue.get(worker.name, 0) + 1

@@ -110,7 +110,9 @@ def _placement(cluster: Cluster, worker_name: str, name: str, size: int = 0) -> 
     if placement is not None and (not size or size in placement.times.sizes):
         return placement
     model = cluster.models.get(name)
-    sizes = {size or 1} if model is None else {size or 1, *model.spec.batch_sizes}
+    # INFERs of sizes that it was known with may be outstanding.
+    former = () if placement is None else placement.times.sizes
+    sizes = {size or 1, *(former if model is None else model.spec.batch_sizes)}
     if model is None or len(sizes) > len(model.spec.batch_sizes):
         model = _made_up_model(name, tuple(sorted(sizes)))
         serve(cluster, model)

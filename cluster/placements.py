@@ -12,9 +12,10 @@ from typing import Final
 from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.pages import PageTable
 from mainspring.cluster.requests import DeadlineQueue, Request
-from mainspring.cluster.seeds import indices_by_rows
+from mainspring.cluster.seeds import indices_by_rows, profile_of
 from mainspring.cluster.timeline import ExecTimeline, Slot, Timeline
 from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
+from mainspring.messages.curve import Curve
 from mainspring.messages.model import MOST_BUCKETS, ModelSpec
 
 
@@ -184,6 +185,19 @@ class Placement:
             return False
         return not [p for p in self.model.usable.values() if p is not self and p.state is _RESIDENT]
 
+    def at_sizes_ns(self, duration_ns: int, batch_size: int, sizes: tuple[int, ...]) -> int:
+        """Return how long a batch of a bucket's sizes takes if it takes a duration at the ceilings."""
+        part, whole = self.model.base.share(self.worker.device_kind, batch_size, sizes)
+        return duration_ns * part // whole
+
+    def at_ceilings_ns(self, duration_ns: int, batch_size: int, sizes: tuple[int, ...]) -> int:
+        """Return how long a batch takes at the bucket's ceilings if it takes a duration at these sizes.
+
+        It is rounded up: `at_sizes_ns` has the duration back.
+        """
+        part, whole = self.model.base.share(self.worker.device_kind, batch_size, sizes)
+        return -(-duration_ns * whole // part)
+
     def ready_ns(self, now_ns: int) -> int:
         """Return when the weights will be there: now, or at the predicted end of the LOAD under way."""
         slot = self.load_slot
@@ -224,6 +238,7 @@ class Model:
         "backlog",
         "buckets",
         "counts",
+        "curves",
         "holders",
         "index_of",
         "infer_times",
@@ -273,6 +288,8 @@ class Model:
         """Estimates on each kind of device that a worker of the cluster has."""
         self.load_times: dict[str, LoadTime] = {}
         """Likewise."""
+        self.curves: dict[str, Curve] = {}
+        """How durations follow sizes on each kind of device that was asked about; `share` has its use."""
         self.counts: RequestCounts = RequestCounts() if of is None else of.counts
         self.buckets: dict[tuple[int, ...], Model] = {}
         """By their ceilings; empty for a model without symbols."""
@@ -307,6 +324,19 @@ class Model:
             return self.buckets[self.spec.bucket_of(sizes)]
         except ValueError:
             return None
+
+    def share(self, kind: str, batch_size: int, sizes: tuple[int, ...]) -> tuple[int, int]:
+        """Return how long a batch of these sizes takes to how long one takes at its bucket's ceilings.
+
+        ``sizes`` are within the limits of this model's symbols. Where nothing was profiled both are 1.
+        """
+        curve = self.curves.get(kind)
+        if curve is None:
+            profile = profile_of(kind, self.spec)
+            if profile is None:
+                return 1, 1
+            curve = self.curves[kind] = Curve(self.spec, profile)
+        return curve.share(batch_size, sizes)
 
     def count_on(self, counts: RequestCounts) -> None:
         """Count requests on from what another model has counted."""

@@ -197,6 +197,9 @@ class Dispatcher:
         sizes, request_sizes = _sizes(requests)
         plan = Plan(now_ns, now_ns + state.ns.dispatch_delay, placement, index)
         begin_ns, duration_ns = plan.begin_ns, plan.duration_ns
+        if placement.of is not None:
+            # It was planned at the bucket's ceilings, before it was known what is in it.
+            duration_ns = placement.at_sizes_ns(duration_ns, placement.times.sizes[index], sizes)
         if requests[0].due_ns is None:
             latest_ns = begin_ns + BEST_EFFORT_WINDOW_NS
         elif self._policy.serves_late:

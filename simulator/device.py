@@ -9,6 +9,7 @@ import numpy as np
 
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
+from mainspring.messages.curve import Curve
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.simulator.costs import ProcessCosts
@@ -74,6 +75,7 @@ class SimulatedWorker:
         """Time that EXEC has run for."""
         self._faults = faults
         self._opened = set(opened)
+        self._curves: dict[str, Curve] = {}
         self._spreads: dict[str, Spread | None] = {}
         """Of each model that ran."""
         self._draws = Draws(rng)
@@ -237,12 +239,14 @@ class SimulatedWorker:
         return job.model.executable not in self._opened
 
     def _infer_ns(self, model: ModelSpec, action: Infer) -> int:
-        """Return how long a batch takes of the bucket that holds its sizes."""
+        """Return how long a batch takes at its sizes."""
         profile = model.profiles[self.kind]
-        if action.sizes:
-            bucket = "x".join(map(str, model.bucket_of(action.sizes)))
-            return profile.shaped[bucket][action.batch_size]
-        return profile.infer_ns[action.batch_size]
+        if not action.sizes:
+            return profile.infer_ns[action.batch_size]
+        curve = self._curves.get(model.name)
+        if curve is None or curve.profile is not profile:
+            curve = self._curves[model.name] = Curve(model, profile)
+        return curve.share(action.batch_size, action.sizes)[0]
 
     def _multiple(self, action: Infer) -> float:
         """Draw how many times as long as its profile says a batch takes."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
-from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command
+from mainspring.cluster.execution import learn_from_unanswered
+from mainspring.cluster.state import Cluster
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.codes import Reason, Status
+from mainspring.messages.commands import Command, Unanswered
 from mainspring.messages.events import ModelAdded, ModelRemoved, RequestArrived, Wakeup
 from mainspring.messages.model import ModelSpec, Symbol
 from mainspring.scheduler.policies.registry import policy_names
@@ -74,9 +76,62 @@ def test_one_load_serves_all_buckets(policy: str) -> None:
 def test_each_bucket_has_its_own_estimates() -> None:
     hand = loaded()
     (short,) = infers(ask(hand, 20, 1, 16))
-    (long,) = infers(ask(hand, 20.1, 2, 17)) or infers(hand.ok(21.5, short))
+    (long,) = infers(ask(hand, 20.1, 2, 128)) or infers(hand.ok(21.5, short))
     assert (short.predicted_duration_ns, long.predicted_duration_ns) == (MS, 8 * MS)
-    assert (short.sizes, long.sizes) == ((16,), (17,))
+    assert (short.sizes, long.sizes) == ((16,), (128,))
+
+
+def cluster_of(hand: Hand) -> Cluster:
+    return hand.scheduler._state.cluster
+
+
+def finished(hand: Hand, now_ms: float, id_: int, length: int, took_ms: float) -> Infer:
+    """Let a request be answered after its INFER has run for a time; return that INFER."""
+    (infer,) = infers(ask(hand, now_ms, id_, length))
+    end_ns = int(now_ms * MS) + int(took_ms * MS)
+    result = Result(infer.action_id, infer.worker, Status.OK, int(now_ms * MS), end_ns)
+    hand.feed(end_ns / MS, result)
+    return infer
+
+
+@pytest.mark.parametrize(("length", "predicted_ms"), [(17, 1.0625), (72, 4.5), (100, 6.25), (128, 8)])
+def test_an_infer_is_predicted_by_its_size_within_the_bucket(length: int, predicted_ms: float) -> None:
+    hand = loaded()
+    (infer,) = infers(ask(hand, 20, 1, length))
+    assert infer.predicted_duration_ns == predicted_ms * MS
+    assert cluster_of(hand).workers["w0"].exec.free_ns == infer.predicted_begin_ns + predicted_ms * MS
+    assert infer.latest_ns <= 119 * MS - infer.predicted_duration_ns
+
+
+@pytest.mark.parametrize("lengths", [[100], [20, 128, 64, 33]], ids=["of one size", "mixed"])
+def test_what_is_learnt_holds_for_every_size_of_the_bucket(lengths: list[int]) -> None:
+    """A device that takes 1.5 times as long as its profile says."""
+    hand = loaded()
+    for index in range(10):
+        length = lengths[index % len(lengths)]
+        finished(hand, 20 + 20 * index, index + 1, length, 1.5 * length / 16)
+    for index, length in enumerate((17, 33, 50, 100, 128)):
+        took_ms = 1.5 * length / 16
+        predicted_ns = finished(hand, 300 + 20 * index, 50 + index, length, took_ms).predicted_duration_ns
+        assert abs(predicted_ns - took_ms * MS) <= 2
+
+
+def test_a_size_that_takes_longer_than_its_part_leaves_no_other_underestimated() -> None:
+    """A device to which the size makes no difference, whatever the profile says."""
+    hand = loaded()
+    for index in range(12):
+        finished(hand, 20 + 20 * index, index + 1, (64, 128)[index % 2], 8)
+    for index, length in enumerate((64, 128)):
+        infer = finished(hand, 300 + 20 * index, 50 + index, length, 8)
+        assert 8 * MS <= infer.predicted_duration_ns <= 16 * MS
+
+
+def test_a_wait_in_vain_counts_for_the_bucket_by_the_size_that_was_waited_for() -> None:
+    hand = loaded()
+    cluster = cluster_of(hand)
+    (infer,) = infers(ask(hand, 20, 1, 64))
+    learn_from_unanswered(20 * MS, cluster.workers["w0"], Unanswered("m", 1, 30 * MS, infer.sizes))
+    assert cluster.models["m"].buckets[128,].infer_times["gpu"].ns[0] == 60 * MS
 
 
 def test_an_execution_has_one_shape() -> None:
@@ -94,7 +149,7 @@ def test_an_execution_has_one_shape() -> None:
 def test_requests_of_a_bucket_share_an_execution_where_they_may_be_padded() -> None:
     hand = loaded(msgspec.structs.replace(shaped(), pad={"x": 0.0}))
     (running,) = infers(ask(hand, 20, 1, 100))
-    for index, length in enumerate((5, 6, 20)):
+    for index, length in enumerate((5, 16, 20)):
         assert not infers(ask(hand, 20.1, 2 + index, length))
     found = infers(hand.ok(28, running))
     while len(found) < 2:
@@ -102,7 +157,7 @@ def test_requests_of_a_bucket_share_an_execution_where_they_may_be_padded() -> N
     (padded,) = [each for each in found if len(each.request_ids) > 1]
     (alone,) = [each for each in found if each is not padded]
     assert (padded.request_ids, padded.batch_size) == ((2, 3), 2)
-    assert (padded.sizes, padded.request_sizes) == ((6,), ((5,), (6,)))
+    assert (padded.sizes, padded.request_sizes) == ((16,), ((5,), (16,)))
     assert padded.predicted_duration_ns == 2 * MS
     assert (alone.sizes, alone.request_sizes) == ((20,), ()), "another bucket's"
 

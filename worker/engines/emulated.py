@@ -11,7 +11,8 @@ import time
 import numpy as np
 
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import ModelSpec, Profile, bucket_name
+from mainspring.messages.curve import Curve
+from mainspring.messages.model import ModelSpec, Profile
 from mainspring.worker.core.jobs import Executor, Reservation
 from mainspring.worker.engine import wait_until
 
@@ -43,7 +44,8 @@ class EmulatedEngine:
         self._jitter = jitter
         self._spin_ns = spin_ns
         self._profiles: dict[str, Profile] = {}
-        self._models: dict[str, ModelSpec] = {}
+        self._curves: dict[str, Curve] = {}
+        """Of the models with symbols."""
         self._open_ns = open_ns
         self._opened: set[str] = set()
         self._noise = {
@@ -52,8 +54,9 @@ class EmulatedEngine:
 
     def fetch(self, model: ModelSpec) -> bool:
         """Check that the model has a profile; return whether its executable is open. Raises `NoProfile`."""
-        self._profiles[model.name] = _profile(model, self._device_kind)
-        self._models[model.name] = model
+        profile = self._profiles[model.name] = _profile(model, self._device_kind)
+        if model.symbols:
+            self._curves[model.name] = Curve(model, profile)
         return not self._open_ns or model.executable in self._opened
 
     def prepare(self, model: ModelSpec) -> None:
@@ -66,7 +69,7 @@ class EmulatedEngine:
     def release(self, name: str) -> None:
         """Forget the model's profile."""
         self._profiles.pop(name, None)
-        self._models.pop(name, None)
+        self._curves.pop(name, None)
 
     def load(self, action: Load) -> int:
         """Take the profiled time of a LOAD."""
@@ -90,9 +93,9 @@ class EmulatedEngine:
         profile = self._profiles[action.model]
         duration_ns = profile.load_ns
         if isinstance(action, Infer):
-            bucket = self._models[action.model].bucket_of(action.sizes)
-            infer_ns = profile.shaped.get(bucket_name(bucket), profile.infer_ns)
-            duration_ns = infer_ns[action.batch_size]
+            duration_ns = profile.infer_ns[action.batch_size]
+            if action.sizes:
+                duration_ns = self._curves[action.model].share(action.batch_size, action.sizes)[0]
         if self._jitter:
             duration_ns = round(duration_ns * (1 + self._jitter * abs(self._noise[executor].normal())))
         wait_until(begin_ns + duration_ns, self._spin_ns)
