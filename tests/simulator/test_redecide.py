@@ -131,6 +131,18 @@ def test_a_recorded_run_is_decided_again_command_for_command(tmp_path: Path) -> 
     assert found.commands > 500
 
 
+def test_infers_that_are_predicted_by_their_sizes_are_decided_again(tmp_path: Path) -> None:
+    shaped_ms = {"16": {"1": 2.0, "4": 4.0}, "128": {"1": 10.0, "4": 30.0}}
+    group = ModelGroup(name="text", symbols=("seq",), pads=True, shaped_ms=shaped_ms)
+    workload = (WorkloadSpec(rate=250.0, slo_ms=60.0, shape={"seq": "40~0.8"}),)
+    spec = msgspec.structs.replace(SPEC, models=(group,), workload=workload)
+    log = record(tmp_path / "log", spec)
+    infers = [entry for _, entry in read_entries(log) if isinstance(entry, Infer)]
+    assert len({infer.predicted_duration_ns for infer in infers}) > 50
+    again = redecide(log)
+    assert again.difference is None
+
+
 def test_the_first_difference_is_told_with_what_came_before(tmp_path: Path) -> None:
     log = record(tmp_path / "a")
     count = 0
