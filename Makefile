@@ -22,7 +22,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: help setup lock native demo fuzz schemathesis lint types docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-base bench-deadlines bench-lengths bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-base bench-deadlines bench-lengths bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies experiments predictability gpu-check gpu-bundle request-path
 
@@ -130,6 +130,9 @@ bench-lengths: $(STAMP) native ## Serve a text's sentences at their own lengths,
 
 bench-mixed: $(STAMP) native ## Serve all kinds of models at half load for ten minutes, and kill a worker meanwhile
 	$(BIN)/python -m mainspring.experiments.mixed $(ARGS)
+
+bench-stock: $(STAMP) ## Measure executions beside stock ONNX Runtime's, every model of the zoo, in turns
+	$(BIN)/python -m mainspring.experiments.bench.stock $(ARGS)
 
 bench-worker: $(STAMP) native ## Measure one worker against a bare loop over its engine
 	$(BIN)/python -m mainspring.experiments.bench.worker $(ARGS)

@@ -44,6 +44,7 @@ from mainspring.compiler.artifact.manifest import (
 from mainspring.compiler.artifact.plan import SHARED_OBJECT
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
 from mainspring.compiler.artifact.values import is_text
+from mainspring.compiler.blocked import in_blocks
 from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shaped import profile
@@ -131,7 +132,11 @@ class OnnxRuntimeArtifact(Artifact):
         """
         if device != CPU:
             check_supported(prepared, f"the device {device}")
-        optimised = optimise(prepared.content) if device == CPU else optimise_portably(prepared.content)
+        if device == CPU:
+            optimised = optimise(prepared.content)
+            in_blocks(optimised)
+        else:
+            optimised = optimise_portably(prepared.content)
         parts = split(optimised, prepared.inputs, prepared.outputs, symbols=prepared.symbols)
         info = msgspec.structs.replace(parts.info, choices=prepared.choices.ways)
         if device != CPU:

@@ -1,8 +1,9 @@
 """From an ONNX model to an artifact in a store: start reading the compiler here.
 
 ``reading`` reads the file; ``shapes``, ``versions``, ``normalise`` and ``batch`` give the model one form;
-``stock`` has ONNX Runtime optimise it; ``split`` takes the weights out; ``layout`` finds places for them;
-``verify`` compares outputs; ``compiled`` measures durations; ``artifact/store`` stores the result:
+``stock`` has ONNX Runtime optimise it; ``blocked`` lays out weights that it would pack in every run;
+``split`` takes the weights out; ``layout`` finds places for them; ``verify`` compares outputs; ``compiled``
+measures durations; ``artifact/store`` stores the result:
 ``candidates`` does these three for one engine.
 ``compiled`` also has the differences between engines: for ``tvm`` the folder of that name does what ``stock``
 and ``split`` do for ``onnxruntime``. A model that can't be served, or whose outputs differ, is a

@@ -31,8 +31,7 @@ class StockSession:
     """An ordinary session on a model, one thread, on the CPU."""
 
     def __init__(self, content: Content, optimised: bool = True) -> None:
-        options = _options(_LEVELS.ORT_ENABLE_ALL if optimised else _LEVELS.ORT_DISABLE_ALL)
-        self._session = _open(content, options)
+        self._session = open_session(content, optimised)
         self._names = [value.name for value in self._session.get_inputs()]
         values = [*self._session.get_inputs(), *self._session.get_outputs()]
         self._halves = any(value.type == _BFLOAT16 for value in values)
@@ -70,6 +69,11 @@ class StockSession:
             else output.numpy()
             for value, output in found
         ]
+
+
+def open_session(content: Content, optimised: bool = True) -> onnxruntime.InferenceSession:
+    """Return ONNX Runtime's own session on a model, one thread, on the CPU; raise `CompileError`."""
+    return _open(content, _options(_LEVELS.ORT_ENABLE_ALL if optimised else _LEVELS.ORT_DISABLE_ALL))
 
 
 def optimise(content: Content) -> onnx.ModelProto:
