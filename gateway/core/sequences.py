@@ -41,6 +41,16 @@ class _Kept(NamedTuple):
     frame: Frame
 
 
+class OfModel(NamedTuple):
+    """What became of one model's sequences."""
+
+    spec: ModelSpec
+    """As it was when the first of them came."""
+    numbers: Counter[str]
+    """``live`` now, ``bytes`` that are set aside for them, and how many were ``begun``, ``ended``, ``idle``
+    for too long and ``dropped``; and requests for ones that are ``unknown``."""
+
+
 class _Sequence:
     """One sequence, from its start until it is ended, idle for too long or not to be gone on with."""
 
@@ -94,6 +104,10 @@ class Sequences:
         self.counts: Counter[str] = Counter()
         """``sequences_begun``, and of these ``sequences_ended`` by a request, ``sequences_idle`` for too long
         and ``sequences_dropped`` because a start failed or the model was removed."""
+        self.models: dict[str, OfModel] = {}
+        """The same by the scheduler's name of the model, of models that are not removed."""
+        self._removed: set[str] = set()
+        """Models that are removed and have sequences whose requests are under way."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -122,7 +136,7 @@ class Sequences:
         turn = _turn(request)
         sequence = self._by_key.get((request.accepted.model, turn.sequence))
         if not turn.start:
-            return None if sequence is not None else _unknown(request)
+            return None if sequence is not None else self._unknown(request)
         if sequence is None and len(self._by_key) >= self._most:
             return Reason.OVERLOADED, f"{len(self._by_key)} sequences have a state here, the most allowed"
         more = _state_bytes(request.accepted) - (0 if sequence is None else sequence.reserved)
@@ -146,11 +160,13 @@ class Sequences:
             own_ns = sequencing.idle_ns
             sequence = self._by_key[key] = _Sequence(key, self._idle_ns if own_ns is None else own_ns)
             self.counts["sequences_begun"] += 1
+            self._of_model(request).update(begun=1, live=1)
         if turn.start:
             sequence.epoch += 1
             more = max(0, _state_bytes(request.accepted) - sequence.reserved)
             sequence.reserved += more
             self.bytes += more
+            self._of_model(request)["bytes"] += more
         sequence.due_ns = None
         sequence.line[request.serial] = request
         self._of[request.serial] = sequence, sequence.epoch
@@ -166,7 +182,7 @@ class Sequences:
         if not turn.start:
             kept = sequence.kept
             if kept is None or sequence.kept_epoch != epoch or not _same(sequence.spec, run.spec):
-                return _unknown(request)
+                return self._unknown(request)
             if request.accepted.rows != sequence.rows:
                 return (
                     Reason.BAD_INPUT,
@@ -269,6 +285,8 @@ class Sequences:
                 sequence.kept = None
             else:
                 self._drop("sequences_dropped", sequence)
+        self._removed.add(model)
+        self._tidy(model)
 
     def clear(self) -> None:
         """Forget all: no request has its turn any more."""
@@ -280,6 +298,30 @@ class Sequences:
         del self._by_key[sequence.key]
         self.bytes -= sequence.reserved
         self.counts[why] += 1
+        of_model = self.models.get(sequence.key[0])
+        if of_model is not None:
+            how = why.removeprefix("sequences_")
+            of_model.numbers.update({how: 1, "live": -1, "bytes": -sequence.reserved})
+            self._tidy(sequence.key[0])
+
+    def _tidy(self, model: str) -> None:
+        """Forget the numbers of a model that is removed, once its last sequence has gone."""
+        of_model = self.models.get(model)
+        if model in self._removed and (of_model is None or not of_model.numbers["live"]):
+            self._removed.discard(model)
+            self.models.pop(model, None)
+
+    def _of_model(self, request: Pending) -> Counter[str]:
+        accepted = request.accepted
+        self._removed.discard(accepted.model)
+        found = self.models.get(accepted.model)
+        if found is None:
+            found = self.models[accepted.model] = OfModel(accepted.signature.spec, Counter())
+        return found.numbers
+
+    def _unknown(self, request: Pending) -> Refusal:
+        self._of_model(request)["unknown"] += 1
+        return _unknown(request)
 
     def validate(self, pending: dict[int, Pending]) -> None:
         """Check against all requests without an answer; raise AssertionError with the story of one."""
@@ -294,6 +336,9 @@ class Sequences:
             for place, request in enumerate(sequence.line.values()):
                 assert self._of[request.serial][0] is sequence, f"of another sequence: {request.story()}"
                 assert request.follows == (place > 0), f"place {place} in line: {request.story()}"
+        of_models = [each.numbers for each in self.models.values()]
+        assert sum(each["live"] for each in of_models) == len(self._by_key), f"live: {self.models}"
+        assert sum(each["bytes"] for each in of_models) == self.bytes, f"bytes: {self.models}"
         gone = sum(self.counts[f"sequences_{why}"] for why in ("ended", "idle", "dropped"))
         assert self.counts["sequences_begun"] == gone + len(self._by_key), f"sequences lost: {self.counts}"
 

@@ -177,6 +177,26 @@ def outcomes(series: Series) -> dict[str, int]:
     }
 
 
+def sequences(numbers: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """Yield what became of models' sequences, as `gateway.core.sequences.OfModel` counts it, by labels."""
+    for key, name, meaning in (
+        ("live", "mainspring_model_sequences", "Sequences of a model that have a state at the gateway."),
+        ("bytes", "mainspring_model_sequence_bytes", "Bytes that are set aside for their states."),
+    ):
+        yield from family(name, "gauge", meaning, [(own, found[key]) for own, found in numbers.items()])
+    yield from family(
+        "mainspring_model_sequence_events_total",
+        "counter",
+        "What became of a model's sequences: begun, ended by a request, idle for too long, dropped; and "
+        "requests for unknown ones.",
+        [
+            (f'{own},event="{event}"', found[event])
+            for own, found in numbers.items()
+            for event in ("begun", "ended", "idle", "dropped", "unknown")
+        ],
+    )
+
+
 def as_triton(shown: Labelled, pending: Mapping[str, int]) -> Iterator[str]:
     """Yield the same under the names that Triton's dashboards ask for.
 

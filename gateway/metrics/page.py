@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.core.admin import GetMetrics, MetricsReply, Reply
 from mainspring.gateway.metrics.cluster import cluster
-from mainspring.gateway.metrics.families import Labelled, as_triton, by_model, model_labels
+from mainspring.gateway.metrics.families import Labelled, as_triton, by_model, model_labels, sequences
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.metrics.text import family, labels
 from mainspring.gateway.release import installed_version
@@ -78,6 +78,7 @@ class MetricsPage:
         yield from self._gateway(metrics is not None)
         shown = [(model_labels(key), series) for key, series in self._labels.shown()]
         yield from by_model(shown)
+        yield from self._sequences(shown)
         pending: Counter[str] = Counter()
         yield from self._count_pending(shown, pending)
         yield from as_triton(shown, pending)
@@ -113,6 +114,15 @@ class MetricsPage:
             "What happened at the gateway, by the names of `mainspring status`.",
             [(labels(event=event), count) for event, count in sorted(events.items())],
         )
+
+    def _sequences(self, shown: Labelled) -> Iterator[str]:
+        """Yield what became of sequences, under the labels shown."""
+        own, others = {each for each, _ in shown}, shown[-1][0]
+        numbers: dict[str, Counter[str]] = {}
+        for each in self._calls.driver.core.sequences.models.values():
+            counted = model_labels(model_key(each.spec))
+            numbers.setdefault(counted if counted in own else others, Counter()).update(each.numbers)
+        yield from sequences(numbers)
 
     def _count_pending(self, shown: Labelled, pending: Counter[str]) -> Iterator[str]:
         """Count requests in flight under the labels shown."""

@@ -346,3 +346,25 @@ def test_the_pure_table_needs_no_gateway() -> None:
     assert (len(sequences), sequences.bytes, sequences.next_wakeup_ns()) == (0, 0, None)
     sequences.tick(1)
     sequences.validate({})
+
+
+def test_what_became_of_sequences_is_counted_by_model() -> None:
+    table = Table()
+    for sequence in (1, 2, 3):
+        table.submit(accepted(sequence, start=True))
+    table.submit(accepted("never begun"))
+    table.run()
+    (model,) = table.core.sequences.models
+    numbers = table.core.sequences.models[model].numbers
+    each_bytes = table.core.sequences.bytes // 3
+    assert each_bytes > 0
+    assert numbers == {"begun": 3, "live": 3, "bytes": 3 * each_bytes, "unknown": 1}
+    table.submit(accepted(1, end=True))
+    table.run()
+    assert (numbers["live"], numbers["bytes"], numbers["ended"]) == (2, 2 * each_bytes, 1)
+    table.submit(accepted(2, end=True))
+    table.core.sequences.forget(model)
+    assert (numbers["live"], numbers["dropped"]) == (1, 1)
+    table.run()
+    assert table.core.sequences.models == {}, "its last request is answered"
+    assert (numbers["live"], numbers["bytes"]) == (0, 0)

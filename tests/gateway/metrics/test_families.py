@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mainspring.gateway.metrics.cluster import cluster
-from mainspring.gateway.metrics.families import as_triton, by_model, model_labels, outcomes
+from mainspring.gateway.metrics.families import as_triton, by_model, model_labels, outcomes, sequences
 from mainspring.gateway.metrics.series import Series
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, Reading, WorkerActions
@@ -55,6 +55,18 @@ def test_what_is_counted_for_each_model() -> None:
         dict(own)["reason"]: value for own, value in found["mainspring_rejected_requests_total"].items()
     }
     assert reasons == {"bad_input": 1, "cancelled": 1, "deadline_passed": 1, "worker_failed": 1}
+
+
+def test_what_became_of_sequences_by_model() -> None:
+    numbers = Counter({"begun": 5, "live": 2, "bytes": 64, "ended": 2, "idle": 1, "unknown": 7})
+    found = parsed("".join(sequences({model_labels("1 m"): numbers})))
+    assert found["mainspring_model_sequences"] == {M: 2}
+    assert found["mainspring_model_sequence_bytes"] == {M: 64}
+    events = {
+        dict(own)["event"]: value for own, value in found["mainspring_model_sequence_events_total"].items()
+    }
+    assert events == {"begun": 5, "ended": 2, "idle": 1, "dropped": 0, "unknown": 7}
+    assert not parsed("".join(sequences({}))), "without sequences nothing is said of them"
 
 
 def test_outcomes_are_all_that_ended() -> None:
