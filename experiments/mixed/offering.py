@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import zmq
 
-from mainspring.client.arrays import array_dtype
 from mainspring.client.connection import Connection
 from mainspring.experiments.mixed.fleet import STREAM, Question, Subject
 from mainspring.experiments.mixed.streams import Step, Stream
@@ -24,6 +23,7 @@ from mainspring.experiments.wild.comparing import compare
 from mainspring.experiments.wild.reference import Arrays
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.messages.model import array_dtype
 from mainspring.messages.peers import TensorHeader
 
 STREAMS = 32
