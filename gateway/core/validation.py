@@ -360,8 +360,7 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
                 f"model {request.model!r} takes {tensor.dtype}",
             )
         if signature.whole:
-            # Clients without arrays of no axes send a scalar as one element.
-            if header.shape != tensor.shape and (tensor.shape or header.shape != (1,)):
+            if not _fits_whole(header.shape, tensor):
                 raise BadRequest(Reason.BAD_INPUT, _wrong_whole(request.model, header, tensor))
             continue
         if (
@@ -396,8 +395,16 @@ def rows_of(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) ->
     if tensor.open:
         tensor = _fitted(signature, tensor, shape)
     if signature.whole:
-        return int(shape == tensor.shape)
+        return int(_fits_whole(shape, tensor))
     return shape[0] if shape and shape[1:] == tensor.shape and 1 <= shape[0] <= signature.max_rows else 0
+
+
+def _fits_whole(shape: tuple[int, ...], tensor: TensorSpec) -> bool:
+    """Say whether an input of a model without rows may have a shape.
+
+    Clients without arrays of no axes send a scalar as one element.
+    """
+    return shape == tensor.shape or (not tensor.shape and shape == (1,))
 
 
 def _fitted(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:

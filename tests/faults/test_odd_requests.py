@@ -278,8 +278,9 @@ def test_more_classes_than_there_are(doors: Doors, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_loop_of_fewer_than_no_steps(doors: Doors, way: str) -> None:
-    inputs = [Tensor("x", "FP32", [2, 2], [1.0] * 4), Tensor("steps", "INT64", [], [-5])]
+@pytest.mark.parametrize("scalar", [[], [1]])
+def test_a_loop_of_fewer_than_no_steps(doors: Doors, way: str, scalar: list[int]) -> None:
+    inputs = [Tensor("x", "FP32", [2, 2], [1.0] * 4), Tensor("steps", "INT64", scalar, [-5])]
     assert doors.ask(way, "loop", inputs) == Reply("ok", "", {"y": [2, 2]})
 
 
