@@ -36,7 +36,7 @@ def baked_batch(model: onnx.ModelProto) -> int | None:
     if len({*fixed.values()}) > 1 or 0 in fixed.values():
         raise NoRows(
             f"the inputs' first axes are {fixed}, so they aren't all the same batch; "
-            f"export the model with a dynamic first axis for each input; or {AS_IT_IS}"
+            f"the model's author can export it with a dynamic first axis for each input; or {AS_IT_IS}"
         )
     return next(iter(fixed.values()), None)
 

@@ -59,8 +59,8 @@ def serialise(model: onnx.ModelProto) -> Content:
         return bytes(model.SerializeToString())
     except (EncodeError, ValueError) as error:
         raise CompileError(
-            f"the model's graph is larger than the 2 GiB of one ONNX message ({error}); export its weights "
-            "as initializers"
+            f"the model's graph is larger than the 2 GiB of one ONNX message ({error}); the model's "
+            "author can export its weights as initializers"
         ) from error
 
 

@@ -83,11 +83,12 @@ _INSTEAD = (
 
 
 _OTHERS = {
-    "map": "convert the model so that it gives scores as a tensor: skl2onnx's option `zipmap=False`",
-    "sequence": "give each of its elements an input or output of its own; where it holds maps, convert the "
-    "model with skl2onnx's option `zipmap=False`",
-    "optional": "export the model with the value always there, or without it",
-    "sparse tensor": "give it as a dense tensor",
+    "map": "the model's author can convert it so that it gives scores as a tensor: skl2onnx's "
+    "option `zipmap=False`",
+    "sequence": "the model's author can give each of its elements an input or output of its own; where it "
+    "holds maps, convert it with skl2onnx's option `zipmap=False`",
+    "optional": "the model's author can export it with the value always there, or without it",
+    "sparse tensor": "the model's author can give it as a dense tensor",
 }
 """What helps instead of a tensor, by ONNX's word for what it is."""
 
@@ -158,10 +159,14 @@ def _check_node(node: onnx.NodeProto, *, whole: bool) -> None:
     if graphs_of(node) and not whole:
         raise NoRows(
             f"{what} is control flow: the rows of a batch could need different branches, or more turns than "
-            f"others; export the model with the branch decided and loops unrolled; or {AS_IT_IS}"
+            f"others; the model's author can export it with the branch decided and loops unrolled; or "
+            f"{AS_IT_IS}"
         )
     if node.op_type in _RANDOM and node.domain in MAIN_DOMAINS:
-        raise CompileError(f"{what} draws random numbers, so outputs can't be verified; make it an input")
+        raise CompileError(
+            f"{what} draws random numbers, so outputs can't be verified; the model's author can "
+            "make it an input"
+        )
 
 
 def _constants_to_initializers(graph: onnx.GraphProto) -> None:

@@ -30,7 +30,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         if path.stat().st_size > MOST_BYTES:
             raise CompileError(
                 f"{path} has {path.stat().st_size} bytes, more than the 2 GiB that one ONNX message can "
-                "have; export its weights as external data"
+                "have; the model's author can export its weights as external data"
             )
         content = path.read_bytes()
     except OSError as error:
@@ -40,10 +40,14 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         model.ParseFromString(content)
     except DecodeError as error:
         raise CompileError(
-            f"{path} is not an ONNX model, or only a part of one ({error}); export it again"
+            f"{path} is not an ONNX model, or only a part of one ({error}); fetch it again, "
+            "or the model's author can export it again"
         ) from error
     if not model.graph.node or not model.opset_import:
-        raise CompileError(f"{path} is not an ONNX model: it holds no graph with nodes; export it again")
+        raise CompileError(
+            f"{path} is not an ONNX model: it holds no graph with nodes; the model's author can "
+            "export it again"
+        )
     open_negative(model)
     digest = hashlib.sha256(content)
     for tensor in list(tensors_of(model)):
@@ -95,7 +99,9 @@ def _load_external(tensor: onnx.TensorProto, folder: Path) -> None:
         file = (folder / info.location).resolve()
         inside = file.is_relative_to(folder.resolve())
     except (ValueError, TypeError, OSError) as error:
-        raise CompileError(f"{what} is described wrongly ({error}); export the model again") from error
+        raise CompileError(
+            f"{what} is described wrongly ({error}); the model's author can export it again"
+        ) from error
     if not info.location or not inside:
         raise CompileError(
             f"{what} is at {info.location!r}, outside the model's folder {folder}; put it beside the model"

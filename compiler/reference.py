@@ -197,7 +197,7 @@ class Prepared:
         nodes = ", ".join(repr(name) for name in self._suspects[:5])
         return CompileError(
             f"{reason}. The exporter's batch is in the shape of Reshape {nodes}, where nothing proves what "
-            "it means; export the model with a dynamic batch axis"
+            "it means; the model's author can export it with a dynamic batch axis"
         )
 
     def _runs_batches(self) -> bool:
@@ -262,8 +262,8 @@ def _malformed() -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError) as error:
         raise CompileError(
-            f"the model is malformed ({type(error).__name__}: {error}); export it again, or see what "
-            "onnx.checker.check_model says of it"
+            f"the model is malformed ({type(error).__name__}: {error}); see what "
+            "onnx.checker.check_model says of it, so that the model's author can export it again"
         ) from error
 
 

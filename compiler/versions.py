@@ -82,7 +82,7 @@ def check_conversion(
     found: Sequence[npt.NDArray[np.generic]],
 ) -> None:
     """Raise `CompileError` unless the onnx package's evaluator gives these outputs for the original."""
-    advice = f"export the model with an opset from {OLDEST_OPSET} to {newest_opset()}"
+    advice = f"the model's author can export it with an opset from {OLDEST_OPSET} to {newest_opset()}"
     try:
         with np.errstate(all="ignore"):
             expected = ReferenceEvaluator(original).run(None, dict(zip(names, arrays, strict=True)))
@@ -130,7 +130,7 @@ def _lower_ir(model: onnx.ModelProto) -> None:
     if model.ir_version <= newest:
         return
     library = f"ONNX Runtime {onnxruntime.__version__}"
-    advice = f"{library} reads up to {newest}: export the model with ir_version {newest}"
+    advice = f"{library} reads up to {newest}: the model's author can export it with ir_version {newest}"
     if model.ir_version > onnx.IR_VERSION:
         raise CompileError(
             f"the model has IR version {model.ir_version}, which onnx {onnx.__version__} does not know; "
@@ -204,7 +204,8 @@ def _converted(model: onnx.ModelProto, opset: int, reasons: list[str]) -> Readab
         raise CompileError(
             f"the model is of opset {opset_of(model)}, of which ONNX Runtime {onnxruntime.__version__} does "
             f"not have {', '.join(reasons[:3])}; onnx.version_converter can't make it opset {opset} either "
-            f"({str(error).strip().splitlines()[0]}); export it with an opset from {OLDEST_OPSET} to "
+            f"({str(error).strip().splitlines()[0]}); the model's author can export it with an "
+            f"opset from {OLDEST_OPSET} to "
             f"{newest_opset()}"
         ) from error
     return Readable(converted, converted=True)

@@ -152,7 +152,7 @@ def _argument(value: Value, kind: Any) -> Argument:
         shape = tuple(int(dimension) for dimension in kind.shape)
     except TypeError:
         raise CompileError(
-            f"the shape of a value is not known before a request is ({kind}); export the model with fixed "
-            "shapes besides the batch"
+            f"the shape of a value is not known before a request is ({kind}); the model's author can "
+            "export it with fixed shapes besides the batch"
         ) from None
     return Argument(value, str(kind.dtype), shape)
