@@ -43,7 +43,7 @@ PrecisionOption = Annotated[
     str,
     typer.Option(
         help="With --engine tvm --device cuda: fp32, or tf32 or fp16 for products on tensor cores, which "
-        "round their factors to 10 bits after the point; weights and activations stay FP32 in memory."
+        "round their factors to 10 bits after the point; in fp16 matrices and filters lie in memory as such."
     ),
 ]
 

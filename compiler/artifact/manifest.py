@@ -58,7 +58,8 @@ TF32 = "tf32"
 """Products on a GPU's tensor cores of FP32 numbers rounded to 10 bits after the point, with FP32's range."""
 
 FP16 = "fp16"
-"""Products on a GPU's tensor cores of numbers rounded to 16-bit floats; sums and arrays stay FP32."""
+"""Products on a GPU's tensor cores of numbers rounded to 16-bit floats, and weights in memory as such; sums
+and all other arrays stay FP32."""
 
 PRECISIONS = (FP32, TF32, FP16)
 

@@ -29,7 +29,6 @@ from mainspring.compiler.artifact.plan import (
     PTX,
     SHARED_OBJECT,
     SOURCE,
-    LaunchPlan,
     Plans,
     ptx_arch,
 )
@@ -37,6 +36,7 @@ from mainspring.compiler.reference import Prepared
 from mainspring.compiler.tuning import Tuner
 from mainspring.compiler.tvm.assembly import assemble
 from mainspring.compiler.tvm.graph import portable
+from mainspring.compiler.tvm.half_weights import as_stored, halved, reading_halves
 from mainspring.compiler.tvm.kernels import (
     Generated,
     cpu_target,
@@ -45,7 +45,7 @@ from mainspring.compiler.tvm.kernels import (
     generate_cuda,
     llvm_options,
 )
-from mainspring.compiler.tvm.line import Line, Step
+from mainspring.compiler.tvm.line import Line
 from mainspring.compiler.tvm.lowering import Lowered, lower, tvm_errors
 from mainspring.compiler.tvm.schedules_cpu import schedule_cpu
 from mainspring.compiler.tvm.schedules_cuda import schedule_cuda
@@ -100,15 +100,21 @@ class Model:
     ) -> Built:
         """Return the artifact for ``cpu``, or for ``cuda`` and a GPU.
 
-        Kernels for the CPU in another precision than FP32 round the factors that those for the GPU round.
+        Kernels for the CPU in another precision than FP32 round the factors that those for the GPU round, and
+        read the same weights.
         ``tuner`` knows or finds out which kernels in FP32 are fast on its architecture.
         """
-        plans, files = self._architecture.build(target, gpu, precision, tuner)
+        halves = halved(self._weights[: len(self._weights) - len(self._architecture.constants)], precision)
+        plans, files = self._architecture.build(target, gpu, precision, tuner, halves)
+        weights = as_stored(self._weights, halves)
         tensors = tuple(
-            GraphTensor(f"w{index}", str(array.dtype), array.shape)
-            for index, array in enumerate(self._weights)
+            GraphTensor(f"w{index}", str(array.dtype), array.shape) for index, array in enumerate(weights)
         )
-        return Built(plans, files, self._weights, tensors)
+        return Built(plans, files, weights, tensors)
+
+
+_Key = tuple[str, Gpu | None, str, Tuner | None, frozenset[int]]
+"""What kernels are generated for."""
 
 
 class _Architecture:
@@ -126,28 +132,24 @@ class _Architecture:
         self.packing = self._lowered[batch_sizes[0]].packing
         before = len(self.packing.ret_ty.fields)
         self._constants, self.constants = _shared_constants(self._lowered, before)
-        self._built: dict[tuple[str, Gpu | None, str, Tuner | None], tuple[Plans, dict[str, bytes]]] = {}
+        self._built: dict[_Key, tuple[Plans, dict[str, bytes]]] = {}
 
     def build(
-        self, target: str, gpu: Gpu | None, precision: str, tuner: Tuner | None
+        self, target: str, gpu: Gpu | None, precision: str, tuner: Tuner | None, halves: frozenset[int]
     ) -> tuple[Plans, dict[str, bytes]]:
-        """Return plans and files of kernels for a target."""
+        """Return plans and files of kernels for a target; ``halves``: the weights that lie as FP16."""
         # Without rounding kernels for the CPU are the same for every GPU.
         plain = target == CPU and precision == FP32
-        key = (target, None if plain else gpu, precision, tuner)
+        key = (target, None if plain else gpu, precision, tuner, halves)
         if key not in self._built:
             with tvm_errors():
-                self._built[key] = self._generate(target, gpu, precision, tuner)
+                self._built[key] = self._generate(target, gpu, precision, tuner, halves)
         return self._built[key]
 
     def _generate(
-        self, target: str, gpu: Gpu | None, precision: str, tuner: Tuner | None
+        self, target: str, gpu: Gpu | None, precision: str, tuner: Tuner | None, halves: frozenset[int]
     ) -> tuple[Plans, dict[str, bytes]]:
-        functions = {
-            _symbol(size, name): function
-            for size, lowered in self._lowered.items()
-            for name, function in lowered.functions.items()
-        }
+        lines, functions = self._reading(halves)
         if target == CPU:
             if gpu is not None and precision != FP32:
                 functions = {name: rounded(function, gpu, precision) for name, function in functions.items()}
@@ -168,17 +170,24 @@ class _Architecture:
             arch=llvm_options() if gpu is None or target == CPU else gpu.arch,
             tvm=tvm.__version__,
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-            plans=tuple(self._plan(size, generated) for size in self._lowered),
+            plans=tuple(
+                assemble(size, line, generated, self._constants[size]) for size, line in lines.items()
+            ),
             format=PLAN_FORMATS[kind],
             precision=precision,
         )
         return plans, files
 
-    def _plan(self, size: int, generated: Generated) -> LaunchPlan:
-        line = self._lowered[size].line
-        steps = tuple(Step(_symbol(size, step.function), step.reads, step.writes) for step in line.steps)
-        renamed = Line(steps, line.outputs, line.constants)
-        return assemble(size, renamed, generated, self._constants[size])
+    def _reading(self, halves: frozenset[int]) -> tuple[dict[int, Line], dict[str, Any]]:
+        """Return the lines by batch size and their functions, whose names tell batch sizes apart."""
+        lines: dict[int, Line] = {}
+        functions: dict[str, Any] = {}
+        for size, lowered in self._lowered.items():
+            line, called = reading_halves(lowered.line, lowered.functions, halves)
+            steps = tuple(step._replace(function=_symbol(size, step.function)) for step in line.steps)
+            lines[size] = line._replace(steps=steps)
+            functions |= {_symbol(size, name): function for name, function in called.items()}
+        return lines, functions
 
 
 _architecture = functools.lru_cache(maxsize=2)(_Architecture)

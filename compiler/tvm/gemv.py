@@ -12,6 +12,7 @@ import math
 from typing import Any, NamedTuple
 
 from tvm import tirx
+from tvm.s_tir.dlight.gpu import matmul
 
 from mainspring.compiler.artifact.gpu import Gpu
 
@@ -125,6 +126,7 @@ def _own_sums(schedule: Any, own: Any, weights: int, divided: Shares) -> None:
     schedule.reverse_compute_at(sums, j_thread, preserve_unit_loops=True)
     read = schedule.cache_read(own, weights, "local")
     schedule.compute_at(read, k_outer, preserve_unit_loops=True)
+    matmul.auto_inline_producers(schedule, read)
     each_term, columns = schedule.get_loops(read)[-2:]
     for loop in (each_term, k_inner, *rows, j_own):
         schedule.unroll(loop)

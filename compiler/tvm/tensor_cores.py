@@ -1,8 +1,9 @@
 """Sums of products on a GPU's tensor cores, which round both factors to TF32 or FP16 and add in FP32.
 
 As in ``schedules_cuda``, the threads of a block fetch slices of both operands into shared memory; here they
-round what they fetch, and arrays in global memory stay FP32. Then each warp multiplies by ``mma.sync``,
-on ``fragments`` of 16 by 8 sums. These stay in registers until what follows the sum is computed and stored.
+round what they fetch, but for weights that lie in memory as FP16 (``half_weights``). Then each warp
+multiplies by ``mma.sync``, on ``fragments`` of 16 by 8 sums. These stay in registers until what follows the
+sum is computed and stored.
 
 The same rounding is put into kernels for the CPU (`round_factors`), so a model is compared with ONNX Runtime
 as a GPU would compute it, but for the order of additions.
@@ -52,9 +53,7 @@ def arranged(function: Any, gpu: Gpu, precision: str) -> Any | None:
     made = in_groups(schedule.mod["main"])
     if tile.least_blocks:
         made = with_room(made, tile.least_blocks)
-    if precision == TF32:
-        made = _rounded_as_fetched(made)
-    return made.with_attr("tirx.is_scheduled", True)
+    return _as_fetched(made, precision).with_attr("tirx.is_scheduled", True)
 
 
 def rounded(function: Any, gpu: Gpu, precision: str) -> Any:
@@ -198,13 +197,28 @@ def _store(schedule: Any, stored: Any) -> None:
     schedule.vectorize(j_pair)
 
 
-def _rounded_as_fetched(function: Any) -> Any:
-    """Return a scheduled function whose slices of FP32 numbers in shared memory are rounded to TF32."""
+def _as_fetched(function: Any, precision: str) -> Any:
+    """Return a scheduled function whose slices in shared memory are rounded.
+
+    FP32 numbers to TF32; what lies in memory as FP16 is copied as it is.
+    """
 
     def store(statement: Any) -> Any:
-        if statement.buffer.scope() != "shared" or str(statement.buffer.ty.dtype) != "float32":
+        if statement.buffer.scope() != "shared":
             return statement
-        value = _rounded(statement.value, TF32)
+        value = _rounded(statement.value, TF32) if precision == TF32 else _copied(statement.value)
         return tirx.BufferStore(statement.buffer, value, statement.indices)
 
     return rewritten(function, tirx.BufferStore, store)
+
+
+def _copied(value: Any) -> Any:
+    """Return an FP16 number as it lies in memory, if FP32 is only made of it to make FP16 again."""
+    if not isinstance(value, tirx.Cast):
+        return value
+    wide = value.value
+    if getattr(getattr(wide, "op", None), "name", "") == "prim.if_then_else":
+        inside, number, otherwise = wide.args
+        if isinstance(number, tirx.Cast) and str(number.value.ty) == "float16":
+            return tirx.if_then_else(inside, number.value, tirx.Cast("float16", otherwise))
+    return wide.value if isinstance(wide, tirx.Cast) and str(wide.value.ty) == "float16" else value

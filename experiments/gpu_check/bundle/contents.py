@@ -121,6 +121,23 @@ def draws_of(tensors: Sequence[WeightTensor], image: npt.NDArray[np.uint8]) -> t
     return draws, b"".join(raw)
 
 
+def draws_like(
+    tensors: Sequence[WeightTensor], image: npt.NDArray[np.uint8], exact: dict[str, Draw]
+) -> tuple[list[Draw], bytes]:
+    """Return how to draw a model's tensors as those of another precision, which ``exact`` has by name.
+
+    What is drawn as FP16 is rounded from the same numbers; ``image`` has the tensors that come whole.
+    """
+    draws, raw = [], []
+    for tensor in tensors:
+        draw = exact[tensor.name]
+        if draw.raw_bytes:
+            raw.append(image[tensor.offset : tensor.offset + tensor.size_bytes].tobytes())
+            draw = Draw(raw_bytes=tensor.size_bytes)
+        draws.append(draw)
+    return draws, b"".join(raw)
+
+
 def draw_image(
     tensors: Sequence[WeightTensor], draws: Sequence[Draw], raw: bytes, total_bytes: int
 ) -> npt.NDArray[np.uint8]:
@@ -135,6 +152,10 @@ def draw_image(
                 raise BundleError("the bundle lacks bytes of a tensor: make and copy it again")
             place[:] = content
             begin += draw.raw_bytes
+        elif tensor.dtype == "float16":
+            numbers = np.empty(tensor.size_bytes // 2, np.float32)
+            _fill(numbers, draw)
+            place.view(np.float16)[:] = numbers
         else:
             _fill(place.view(np.float32), draw)
     return image

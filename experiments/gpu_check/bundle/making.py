@@ -24,7 +24,9 @@ from mainspring.experiments.gpu_check.bundle.contents import (
     Bundle,
     BundleError,
     draw_rows,
+    draws_like,
     draws_of,
+    read_draws,
     store_path,
     write_batch,
     write_draws,
@@ -77,7 +79,7 @@ def fill(folder: Path, targets: Sequence[Settings], jobs: Sequence[Job], say: Sa
     weights: dict[str, int] = {}
     for job in jobs:
         if job.precision != FP32:
-            add_rounded(folder, targets, job)
+            weights[job.name] = add_rounded(folder, targets, job)
             continue
         weights[job.name] = add_model(folder, targets, job)
         say(f"{job.name}: outputs computed, {time.monotonic() - began_s:.0f} s")
@@ -130,18 +132,31 @@ def sizes_of(settings: Settings, job: Job) -> Sequence[int]:
     return tuple(dict.fromkeys((*settings.few_sizes, *ends)))
 
 
-def add_rounded(folder: Path, targets: Sequence[Settings], job: Job) -> None:
-    """Add a model of another precision: it has the weights of the main one, which is there, and its outputs.
+def add_rounded(folder: Path, targets: Sequence[Settings], job: Job) -> int:
+    """Add a model of another precision: the main one, which is there, gives its weights and its outputs.
 
-    Raises `BundleError` for kernels that take other weights.
+    Returns the bytes of its weights, 0 if they are the main model's own. Raises `BundleError` for kernels
+    that take other weights than those of the first architecture.
     """
-    for each in targets[1:]:
-        compiled = Store(each.store(TVM))
-        rounded, main = compiled.manifest(job.name), compiled.manifest(job.source)
-        if (rounded.weights_hash, rounded.tensors) != (main.weights_hash, main.tensors):
-            raise BundleError(f"{job.name}: its kernels for {each.arch} take other weights than FP32's")
-        drawn = Store(store_path(folder, each.arch)).manifest(job.source)
-        add_kernels(folder, targets, each, job, drawn.weights_hash)
+    compiled = [Store(each.store(TVM)) for each in targets[1:]]
+    manifests = [store.manifest(job.name) for store in compiled]
+    first, main = manifests[0], compiled[0].manifest(job.source)
+    drawn = Store(store_path(folder, targets[1].arch)).manifest(job.source)
+    weights_hash, size_bytes = drawn.weights_hash, 0
+    if first.tensors != main.tensors:
+        exact = dict(
+            zip((tensor.name for tensor in main.tensors), read_draws(folder, main.name)[0], strict=True)
+        )
+        image = np.fromfile(compiled[0].weights_path(first), np.uint8)
+        write_draws(folder, job.name, *draws_like(first.tensors, image, exact))
+        with tempfile.TemporaryDirectory(dir=Path(targets[0].folder)) as scratch:
+            weights_hash = redraw(Store(Path(scratch)), first, folder).weights_hash
+        size_bytes = first.weights_bytes
+    for each, manifest in zip(targets[1:], manifests, strict=True):
+        if (manifest.weights_hash, manifest.tensors) != (first.weights_hash, first.tensors):
+            raise BundleError(f"{job.name}: its kernels for {each.arch} take other weights")
+        add_kernels(folder, targets, each, job, weights_hash)
+    return size_bytes
 
 
 def add_kernels(

@@ -197,10 +197,16 @@ def test_precisions_have_executables_and_tolerances_of_their_own(
 ) -> None:
     take(2, 2, 1, 2, 32)
     store = Store(tmp_path / "store")
-    model = product(make_model, np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32))
+    weights = np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)
+    model = product(make_model, weights)
     found = {precision: compile_in(store, model, precision, precision) for precision in PRECISIONS}
     assert len({manifest.executable for manifest in found.values()}) == len(PRECISIONS)
-    assert len({manifest.weights_hash for manifest in found.values()}) == 1, "weights stay FP32"
+    assert found[FP32].weights_hash == found[TF32].weights_hash != found[FP16].weights_hash
+    (exact,), (short,) = found[FP32].tensors, found[FP16].tensors
+    assert (exact.dtype, short.dtype) == ("float32", "float16")
+    assert short.size_bytes * 2 == exact.size_bytes
+    stored = np.fromfile(store.weights_path(found[FP16]), np.uint8)[short.offset :][: short.size_bytes]
+    np.testing.assert_array_equal(stored.view(np.float16).reshape(64, 48), weights.astype(np.float16))
     differences = {each: manifest.verification.largest_difference for each, manifest in found.items()}
     assert differences[FP32] < 1e-4
     assert min(differences[TF32], differences[FP16]) > 1e-3
