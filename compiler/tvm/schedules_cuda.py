@@ -15,7 +15,6 @@ element with what follows it, neighbouring threads neighbouring channels.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,13 +26,10 @@ from tvm.s_tir.dlight.gpu import matmul
 from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP32
 from mainspring.compiler.tvm import double_buffers, gemv, tensor_cores
+from mainspring.compiler.tvm.parts import by_element, in_parts
 from mainspring.compiler.tvm.products import as_product, in_groups, only_sum, size_of, wide_of, with_room
 from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked, with_ahead
 
-_MANY, _FEW = 256, 64
-"""Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
-_FEWEST = 32
-"""Threads of a warp."""
 _ROOMY = 512
 """Threads of a multiprocessor that copy ahead and have up to 128 registers each, so that none is spilled."""
 _UNROLLED = 256
@@ -106,7 +102,7 @@ def _arranged(function: Any, gpu: Gpu, chosen: Choice | None) -> Any:
         ahead = choice.tile.threads if choice.ahead else 0
     elif _has_windows(block):
         matmul.auto_inline_producers(schedule, total)
-        _by_element(schedule, total, _results(schedule, total), gpu)
+        by_element(schedule, total, _results(schedule, total), gpu)
     else:
         return function
     made = in_groups(schedule.mod["main"]).with_attr("tirx.is_scheduled", True)
@@ -130,28 +126,11 @@ def _results(schedule: Any, total: Any) -> list[Any]:
     ]
 
 
-def _by_element(schedule: Any, total: Any, results: list[Any], gpu: Gpu) -> None:
-    """Have one thread compute one element of the ``results``, its terms one after the other."""
-    elements = math.prod(int(schedule.get(loop).extent) for loop in results)
-    threads = _MANY if elements >= gpu.processors * _MANY else _FEW
-    whole = gemv.largest_divisor(elements, threads)
-    if whole >= _FEWEST:
-        # No thread is left over: a condition around each term would keep the next from being read early.
-        threads = whole
-    block, thread = schedule.split(schedule.fuse(*results), [None, threads])
-    schedule.bind(block, "blockIdx.x")
-    schedule.bind(thread, "threadIdx.x")
-    stored = schedule.cache_write(total, 0, "local")
-    schedule.reverse_compute_at(stored, thread, preserve_unit_loops=True)
-    matmul.auto_inline_consumer_chain(schedule, stored)
-    schedule.decompose_reduction(total, schedule.get_loops(total)[2])
-
-
 def _as_stream(schedule: Any, total: Any, weights: int, gpu: Gpu) -> None:
     """Arrange a product of a few rows so that weights are read once, as fast as memory gives them."""
     columns, terms = (int(each.dom.extent) for each in schedule.get(total).iter_vars[-2:])
     divided = gemv.shares(columns, terms, gpu)
-    partial = _in_parts(schedule, total, divided.parts, gpu)
+    partial = in_parts(schedule, total, divided.parts, gpu)
     stored = gemv.stream(schedule, partial, weights, divided)
     if divided.parts == 1:
         matmul.auto_inline_consumer_chain(schedule, stored)
@@ -161,17 +140,7 @@ def _as_choice(schedule: Any, total: Any, choice: Choice, gpu: Gpu) -> None:
     """Arrange a sum of products in tiles, the parts of its terms in blocks of their own."""
     tile, parts, _ = choice
     schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth * parts])
-    _in_tiles(schedule, _in_parts(schedule, total, parts, gpu), tile)
-
-
-def _in_parts(schedule: Any, total: Any, parts: int, gpu: Gpu) -> Any:
-    """Have a second kernel add parts of a sum, whose last axis is its terms; return what sums each part."""
-    if parts == 1:
-        return total
-    part, _ = schedule.split(schedule.get_loops(total)[-1], [parts, None])
-    partial = schedule.rfactor(part, 0)
-    _by_element(schedule, total, schedule.get_loops(total)[:-1], gpu)
-    return partial
+    _in_tiles(schedule, in_parts(schedule, total, parts, gpu), tile)
 
 
 def _in_tiles(schedule: Any, total: Any, tile: Tile) -> Any:

@@ -20,6 +20,7 @@ from tvm.s_tir.dlight.gpu import matmul
 from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.tvm.fragments import LANES, MULTIPLY, STORED, ZEROS, lane_of, own_of
+from mainspring.compiler.tvm.parts import in_parts
 from mainspring.compiler.tvm.products import (
     as_product,
     in_groups,
@@ -33,6 +34,7 @@ from mainspring.compiler.tvm.warp_tiles import (
     FRAGMENT_COLUMNS,
     FRAGMENT_ROWS,
     FRAGMENT_TERMS,
+    WarpChoice,
     WarpTile,
     choose_warps,
 )
@@ -48,8 +50,9 @@ def arranged(function: Any, gpu: Gpu, precision: str) -> Any | None:
     chosen = _chosen(function, gpu, precision)
     if chosen is None:
         return None
-    schedule, total, tile = chosen
-    _in_fragments(schedule, total, tile, precision)
+    schedule, total, (tile, parts) = chosen
+    schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth * parts])
+    _in_fragments(schedule, in_parts(schedule, total, parts, gpu), tile, precision)
     made = in_groups(schedule.mod["main"])
     if tile.least_blocks:
         made = with_room(made, tile.least_blocks)
@@ -61,15 +64,18 @@ def rounded(function: Any, gpu: Gpu, precision: str) -> Any:
     return function if _chosen(function, gpu, precision) is None else round_factors(function, precision)
 
 
-def _chosen(function: Any, gpu: Gpu, precision: str) -> tuple[Any, Any, WarpTile] | None:
-    """Return a schedule with the function's product of FP32 numbers, and its tile; None if there is none."""
+def _chosen(function: Any, gpu: Gpu, precision: str) -> tuple[Any, Any, WarpChoice] | None:
+    """Return a schedule with the function's product of FP32 numbers, and how it is divided.
+
+    None if there is none, or none that is faster on tensor cores.
+    """
     schedule = s_tir.Schedule(function)
     total = only_sum(schedule)
     if total is None or not _is_product(schedule.get(total)):
         return None
     as_product(schedule, total)
-    tile = choose_warps(precision, size_of(schedule, total), gpu)
-    return None if tile is None else (schedule, total, tile)
+    choice = choose_warps(precision, size_of(schedule, total), gpu)
+    return None if choice is None else (schedule, total, choice)
 
 
 def _is_product(block: Any) -> bool:
@@ -122,16 +128,21 @@ def _rounded(value: Any, precision: str) -> Any:
 
 
 def _in_fragments(schedule: Any, total: Any, tile: WarpTile, precision: str) -> None:
-    """Divide a sum of products, its axes batch, row, column and term, among blocks and their warps."""
-    schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth])
-    batch, i, j, k = schedule.get_loops(total)
+    """Divide a sum of products among blocks and their warps: its axes are batch, row, column and term.
+
+    Before the term may be the part that is summed.
+    """
+    batch, i, j, *parts, k = schedule.get_loops(total)
     i_block, i_warp, i_own, i_in = schedule.split(i, [None, tile.row_warps, tile.own_rows, FRAGMENT_ROWS])
     j_block, j_warp, j_own, j_in = schedule.split(
         j, [None, tile.column_warps, tile.own_columns, FRAGMENT_COLUMNS]
     )
     terms = FRAGMENT_TERMS[precision]
     k_slice, k_step, k_in = schedule.split(k, [None, tile.depth // terms, terms])
-    schedule.reorder(batch, i_block, j_block, i_warp, j_warp, k_slice, k_step, i_own, j_own, i_in, j_in, k_in)
+    blocks, steps = (i_block, j_block, i_warp, j_warp, k_slice), (k_step, i_own, j_own, i_in, j_in, k_in)
+    schedule.reorder(*parts, batch, *blocks, *steps)
+    if parts:
+        batch = schedule.fuse(*parts, batch)
     warp = schedule.fuse(i_warp, j_warp)
     for loop, axis in (
         (batch, "blockIdx.z"),
@@ -148,7 +159,8 @@ def _in_fragments(schedule: Any, total: Any, tile: WarpTile, precision: str) -> 
     schedule.reverse_compute_at(stored, warp, preserve_unit_loops=True)
     for operand in (0, 1):
         _fetch(schedule, total, operand, k_slice, tile, precision)
-    matmul.auto_inline_consumer_chain(schedule, stored)
+    if not parts:
+        matmul.auto_inline_consumer_chain(schedule, stored)
     zeros = schedule.decompose_reduction(total, k_slice)
     schedule.transform_layout(total, ("write", 0), _by_fragment)
     _store(schedule, stored)
@@ -156,10 +168,11 @@ def _in_fragments(schedule: Any, total: Any, tile: WarpTile, precision: str) -> 
     schedule.tensorize(schedule.get_loops(total)[-3], MULTIPLY + precision)
 
 
-def _by_fragment(batch: Any, row: Any, column: Any) -> tuple[Any, ...]:
+def _by_fragment(*axes: Any) -> tuple[Any, ...]:
     """Return the place of a sum among fragments: which one, whose lane's, which of its numbers."""
+    *before, row, column = axes
     within = row % FRAGMENT_ROWS, column % FRAGMENT_COLUMNS
-    return (batch, row // FRAGMENT_ROWS, column // FRAGMENT_COLUMNS, lane_of(*within), own_of(*within))
+    return (*before, row // FRAGMENT_ROWS, column // FRAGMENT_COLUMNS, lane_of(*within), own_of(*within))
 
 
 def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: WarpTile, precision: str) -> None:

@@ -9,7 +9,7 @@ one block going through its slices, each of which waits for memory once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mainspring.compiler.artifact.gpu import Gpu
 
@@ -66,6 +66,34 @@ class Tile(NamedTuple):
         return Block(self.threads, self.own_rows * self.own_columns, 4 * slices)
 
 
+class Area(Protocol):
+    """What a block computes: sums, and the terms of a slice."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of a block."""
+
+    @property
+    def depth(self) -> int:
+        """Terms at a time."""
+
+
+class Division(Protocol):
+    """A tile, and the parts of the terms, of kernels of any kind."""
+
+    @property
+    def tile(self) -> Area:
+        """What one block computes."""
+
+    @property
+    def parts(self) -> int:
+        """Parts of the terms that are summed by blocks of their own, and then added."""
+
+
 class Choice(NamedTuple):
     """How a sum of products is divided."""
 
@@ -109,7 +137,9 @@ _MOST_SHARE = 4
 def ranked(product: Product, gpu: Gpu) -> tuple[Choice, ...]:
     """Return every sensible choice for a sum, the one that the model finds fastest first."""
     choices = [
-        Choice(tile, parts) for tile in TILES for parts in PARTS if _sensible(tile, parts, product, gpu)
+        choice
+        for choice in (Choice(tile, parts) for tile in TILES for parts in PARTS)
+        if sensible(choice, product, gpu)
     ]
     return tuple(sorted(choices, key=lambda choice: cycles(choice, product, gpu)))
 
@@ -119,10 +149,15 @@ def choose(product: Product, gpu: Gpu) -> Choice:
     return ranked(product, gpu)[0]
 
 
-def blocks(choice: Choice, product: Product) -> int:
+def blocks(choice: Division, product: Product) -> int:
     """Return how many blocks compute a sum or its parts."""
+    return choice.parts * _whole(choice, product)
+
+
+def _whole(choice: Division, product: Product) -> int:
+    """Return how many blocks would compute a sum that is not divided into parts."""
     tile = choice.tile
-    return choice.parts * product.batch * -(-product.rows // tile.rows) * -(-product.columns // tile.columns)
+    return product.batch * -(-product.rows // tile.rows) * -(-product.columns // tile.columns)
 
 
 def with_ahead(choices: Iterable[Choice], product: Product) -> tuple[Choice, ...]:
@@ -131,23 +166,23 @@ def with_ahead(choices: Iterable[Choice], product: Product) -> tuple[Choice, ...
     How much of the waiting that hides is not known on paper; whoever times them knows.
     """
     both = ((each, each._replace(ahead=True)) for each in choices)
-    return tuple(each for pair in both for each in pair if not each.ahead or _slices(each, product) > 1)
+    return tuple(each for pair in both for each in pair if not each.ahead or slices_of(each, product) > 1)
 
 
-def _slices(choice: Choice, product: Product) -> int:
+def slices_of(choice: Division, product: Product) -> int:
+    """Return how many slices of the terms a block goes through."""
     return -(-product.terms // (choice.tile.depth * choice.parts))
 
 
 def cycles(choice: Choice, product: Product, gpu: Gpu) -> float:
     """Return how many of the GPU's cycles the model gives a sum."""
-    tile, parts, _ = choice
-    slices = _slices(choice, product)
+    tile = choice.tile
+    slices = slices_of(choice, product)
     shares = -(-blocks(choice, product) // gpu.processors)
     # Each product needs its share of loads from shared memory; more sums for each thread need fewer loads.
     effort = 1 + 1 / tile.own_rows + 1 / tile.own_columns
     products = tile.rows * tile.columns * slices * tile.depth * effort / min(gpu.products, tile.threads)
-    computing = with_waiting(shares * products, slices, shares, tile.block, gpu)
-    return computing + (_adding(choice, product, gpu) if parts > 1 else 0.0)
+    return with_waiting(shares * products, slices, shares, tile.block, gpu) + adding(choice, product, gpu)
 
 
 def with_waiting(busy: float, slices: int, shares: int, block: Block, gpu: Gpu) -> float:
@@ -161,17 +196,18 @@ def with_waiting(busy: float, slices: int, shares: int, block: Block, gpu: Gpu) 
     return max(busy, waiting) + min(busy, waiting) / together
 
 
-def _adding(choice: Choice, product: Product, gpu: Gpu) -> float:
-    """Return the cycles of writing parts of sums, reading them again and writing the sums."""
-    tile, parts, _ = choice
-    sums = blocks(choice, product) // parts * tile.rows * tile.columns
-    return gpu.cycles(_ADDING_S) + 4 * sums * (2 * parts + 1) / (gpu.processors * _CACHED_BYTES)
+def adding(choice: Division, product: Product, gpu: Gpu) -> float:
+    """Return the cycles of writing parts of sums, reading them again and writing the sums; 0 for one part."""
+    if choice.parts == 1:
+        return 0.0
+    sums = _whole(choice, product) * choice.tile.rows * choice.tile.columns
+    return gpu.cycles(_ADDING_S) + 4 * sums * (2 * choice.parts + 1) / (gpu.processors * _CACHED_BYTES)
 
 
-def _sensible(tile: Tile, parts: int, product: Product, gpu: Gpu) -> bool:
+def sensible(choice: Division, product: Product, gpu: Gpu) -> bool:
     """Whether parts have something to do and make blocks that the GPU lacks."""
-    if parts == 1:
+    if choice.parts == 1:
         return True
-    few = blocks(Choice(tile), product) < gpu.processors
-    enough = blocks(Choice(tile, parts), product) <= _MOST_SHARE * gpu.processors
-    return few and enough and -(-product.terms // tile.depth) >= _LEAST_SLICES * parts
+    few = _whole(choice, product) < gpu.processors
+    enough = blocks(choice, product) <= _MOST_SHARE * gpu.processors
+    return few and enough and -(-product.terms // choice.tile.depth) >= _LEAST_SLICES * choice.parts

@@ -3,8 +3,9 @@
 A block's warps share its tile. A warp keeps fragments of 16 by 8 sums; an instruction of the tensor cores
 adds 8 (TF32) or 16 (FP16) terms to one of them. The model counts what a block's slice of terms costs a
 multiprocessor: the tensor cores' instructions or the reads from shared memory that feed them, whichever
-takes longer, and the instructions that fetch the slice. Waiting for memory is as in ``tiles``, so the two
-models' cycles can be compared: a product runs on tensor cores only where that is faster on paper.
+takes longer, and the instructions that fetch the slice. Waiting for memory and adding parts of sums are as in
+``tiles``, so the two models' cycles can be compared: a product runs on tensor cores only where that is faster
+on paper.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from typing import NamedTuple
 
 from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP16, TF32
-from mainspring.compiler.tvm.tiles import Block, Product, choose, cycles, with_waiting
+from mainspring.compiler.tvm.tiles import (
+    PARTS,
+    Block,
+    Product,
+    adding,
+    blocks,
+    choose,
+    cycles,
+    sensible,
+    slices_of,
+    with_waiting,
+)
 
 FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8
 """Sums of a fragment, of both precisions."""
@@ -66,6 +78,14 @@ class WarpTile(NamedTuple):
         return max(1, _LEAST_WARPS // self.warps) if few_sums else 0
 
 
+class WarpChoice(NamedTuple):
+    """How a sum of products is divided."""
+
+    tile: WarpTile
+    parts: int = 1
+    """Parts of the terms that are summed by blocks of their own, and then added."""
+
+
 _LEAST_WARPS = 16
 """Warps of a multiprocessor whose threads have up to 128 registers each: for more, some spill."""
 _MANY_FRAGMENTS = 16
@@ -91,8 +111,8 @@ def warp_tiles(precision: str) -> tuple[WarpTile, ...]:
     return tuple(WarpTile(*shape, depth) for shape in _SHAPES for depth in _DEPTHS[precision])
 
 
-def choose_warps(precision: str, product: Product, gpu: Gpu) -> WarpTile | None:
-    """Return the tile that the model finds fastest; None where the FP32 kernels are at least as fast.
+def choose_warps(precision: str, product: Product, gpu: Gpu) -> WarpChoice | None:
+    """Return what the model finds fastest; None where the FP32 kernels are at least as fast.
 
     What does not fill one fragment is not considered.
     """
@@ -101,25 +121,25 @@ def choose_warps(precision: str, product: Product, gpu: Gpu) -> WarpTile | None:
         return None
     if rows < FRAGMENT_ROWS or columns < FRAGMENT_COLUMNS or terms < FRAGMENT_TERMS[precision]:
         return None
-    best = min(warp_tiles(precision), key=lambda tile: _cycles(precision, tile, product, gpu))
+    every = (WarpChoice(tile, parts) for tile in warp_tiles(precision) for parts in PARTS)
+    choices = [choice for choice in every if sensible(choice, product, gpu)]
+    best = min(choices, key=lambda choice: _cycles(precision, choice, product, gpu))
     without = cycles(choose(product, gpu), product, gpu)
     return best if _cycles(precision, best, product, gpu) < without else None
 
 
-def _cycles(precision: str, tile: WarpTile, product: Product, gpu: Gpu) -> float:
-    batch, rows, columns, terms = product
-    blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
-    slices = -(-terms // tile.depth)
+def _cycles(precision: str, choice: WarpChoice, product: Product, gpu: Gpu) -> float:
+    tile, slices = choice.tile, slices_of(choice, product)
     steps = tile.depth // FRAGMENT_TERMS[precision]
     rate = gpu.tensor_products * _TIMES_TF32[precision] * min(tile.warps, _PARTITIONS) / _PARTITIONS
     multiplying = tile.rows * tile.columns * tile.depth / rate
     left, right = _READS[precision]
     reading = tile.warps * steps * (tile.own_rows * left + tile.own_columns * right)
     # Neither rows nor pixels end within a group of these where both factors' rows are made of whole groups.
-    together = 1 if terms % _ADJACENT or columns % _ADJACENT else _ADJACENT
+    together = 1 if product.terms % _ADJACENT or product.columns % _ADJACENT else _ADJACENT
     fetching = (tile.rows + tile.columns) * tile.depth / (_FETCHED * together)
-    shares = -(-blocks // gpu.processors)
+    shares = -(-blocks(choice, product) // gpu.processors)
     busy = shares * slices * (max(multiplying, reading) + fetching)
     sums = tile.own_rows * tile.own_columns * FRAGMENT_ROWS * FRAGMENT_COLUMNS // _LANES
     block = Block(tile.warps * _LANES, sums, (tile.rows + tile.columns) * tile.depth * _BYTES[precision])
-    return with_waiting(busy, slices, shares, block, gpu)
+    return with_waiting(busy, slices, shares, block, gpu) + adding(choice, product, gpu)

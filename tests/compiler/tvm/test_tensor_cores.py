@@ -26,7 +26,7 @@ from mainspring.compiler.report import describe_artifact, fields
 from mainspring.compiler.tvm import build as tvm_build
 from mainspring.compiler.tvm import tensor_cores
 from mainspring.compiler.tvm.kernels import Generated, cuda_target, generate_cuda
-from mainspring.compiler.tvm.warp_tiles import WarpTile, warp_tiles
+from mainspring.compiler.tvm.warp_tiles import WarpChoice, WarpTile, warp_tiles
 from mainspring.compiler.zoo.catalogue import build
 from tests.compiler.conftest import Array, MakeModel
 from tests.emulator.build import compile_source, why_not
@@ -90,34 +90,50 @@ def convolved(image: Array, filters: Array, residual: Array) -> Array:
 
 @pytest.fixture
 def take(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that has every product take this tile."""
+    """Return a function that has every product take this tile, its terms in so many parts."""
 
-    def take(*tile: int) -> None:
-        monkeypatch.setattr(tensor_cores, "choose_warps", lambda *_: WarpTile(*tile))
+    def take(*tile: int, parts: int = 1) -> None:
+        monkeypatch.setattr(tensor_cores, "choose_warps", lambda *_: WarpChoice(WarpTile(*tile), parts))
 
     return take
 
 
 @emulated
 @pytest.mark.parametrize("precision", [TF32, FP16])
-@pytest.mark.parametrize("shape", [(2, 2, 1, 2), (1, 2, 2, 1), (4, 1, 1, 3)])
+@pytest.mark.parametrize(
+    ("shape", "parts"), [((2, 2, 1, 2), 1), ((1, 2, 2, 1), 1), ((4, 1, 1, 3), 1), ((2, 1, 1, 2), 3)]
+)
 def test_kernels_multiply_rounded_factors_and_add_them_in_32_bits(
-    take: Any, tmp_path: Path, precision: str, shape: tuple[int, ...]
+    take: Any, tmp_path: Path, precision: str, shape: tuple[int, ...], parts: int
 ) -> None:
-    take(*shape, 32)
+    take(*shape, 32, parts=parts)
     made = generated(convolution(2), precision)
-    (call,) = made.calls["f"]
-    assert call.block[0] == 32
+    calls = made.calls["f"]
+    assert calls[0].block[0] == 32
+    assert len(calls) == (2 if parts > 1 else 1), "a second kernel adds the parts"
+    assert b"atomic" not in made.code
     random = np.random.default_rng(0)
     shapes = ((2, WIDTH, WIDTH, CHANNELS), (3, 3, CHANNELS, FILTERS), (2, WIDTH, WIDTH, FILTERS))
     arrays = [random.standard_normal(each).astype(np.float32) for each in shapes]
-    device = Device(compile_source(made.code.decode(), tmp_path / "kernels", {call.kernel}))
+    device = Device(compile_source(made.code.decode(), tmp_path / "kernels", {each.kernel for each in calls}))
     for index, array in enumerate(arrays):
         device.give(f"array{index}", array)
     device.make("array3", arrays[2].nbytes)
     sizes = [*(array.nbytes for array in arrays), arrays[2].nbytes]
-    pointers = tuple(Pointer(f"array{each}", 0, sizes[each], each == 3) for each in call.arguments)
-    outputs = device.run([KernelLaunch(call.kernel, call.grid, call.block, pointers, call.shared_bytes)])
+    for index, scratch in enumerate(made.scratch["f"], len(sizes)):
+        device.make(f"array{index}", scratch.size_bytes)
+        sizes.append(scratch.size_bytes)
+    launches = [
+        KernelLaunch(
+            call.kernel,
+            call.grid,
+            call.block,
+            tuple(Pointer(f"array{each}", 0, sizes[each], each in call.writes) for each in call.arguments),
+            call.shared_bytes,
+        )
+        for call in calls
+    ]
+    outputs = device.run(launches)
     found = outputs["array3"].view(np.float32).reshape(shapes[2])
     image, filters = (rounded(each, precision) for each in arrays[:2])
     np.testing.assert_allclose(found, convolved(image, filters, arrays[2]), rtol=1e-5, atol=1e-4)
@@ -139,19 +155,20 @@ def test_a_network_on_tensor_cores_gives_what_onnx_runtime_does_within_its_toler
 
 
 def convolution_in_every_tile(precision: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> Generated:
-    """Return a convolution of images, wide enough for all tiles, once in each."""
+    """Return a convolution of images, wide enough for all tiles, once in each, whole and in two parts."""
 
     def schedule(module: Any) -> Any:
         arranged = {}
         for variable, function in module.functions.items():
-            tile = tiles[int(str(variable.name_hint).removeprefix("f"))]
-            monkeypatch.setattr(tensor_cores, "choose_warps", lambda *_, tile=tile: tile)
+            choice = choices[str(variable.name_hint)]
+            monkeypatch.setattr(tensor_cores, "choose_warps", lambda *_, choice=choice: choice)
             arranged[str(variable.name_hint)] = tensor_cores.arranged(function, H100, precision)
         return tvm.IRModule(arranged)
 
-    tiles = warp_tiles(precision)
+    every = [WarpChoice(tile, parts) for parts in (1, 2) for tile in warp_tiles(precision)]
+    choices = {f"f{number}": choice for number, choice in enumerate(every)}
     function = convolution(8, 64, 128)
-    functions = {f"f{number}": function for number in range(len(tiles))}
+    functions = dict.fromkeys(choices, function)
     return generate_cuda(functions, cuda_target(known_gpu(arch)), schedule, precision)
 
 
@@ -160,12 +177,13 @@ def convolution_in_every_tile(precision: str, arch: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("precision", [TF32, FP16])
 def test_no_tile_spills(precision: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = convolution_in_every_tile(precision, arch, monkeypatch).code
-    assert source.count(b"*(float4*)(image_ptr") == len(warp_tiles(precision)), "16 bytes at once"
+    tiles = len(warp_tiles(precision))
+    assert source.count(b"*(float4*)(image_ptr") == 2 * tiles, "16 bytes at once"
     try:
         found = kernel_resources(source, arch)
     except NvrtcMissing as error:
         pytest.skip(f"{error}: make test-codegen installs it")
-    assert len(found) == len(warp_tiles(precision)) + 1
+    assert len(found) == 3 * tiles + 1, "parts are added by kernels of their own"
     spilled = {name: each for name, each in found.items() if each.spilled_bytes or each.stack_bytes}
     assert not spilled
 
@@ -205,8 +223,8 @@ def test_precisions_have_executables_and_tolerances_of_their_own(
     (exact,), (short,) = found[FP32].tensors, found[FP16].tensors
     assert (exact.dtype, short.dtype) == ("float32", "float16")
     assert short.size_bytes * 2 == exact.size_bytes
-    stored = np.fromfile(store.weights_path(found[FP16]), np.uint8)[short.offset :][: short.size_bytes]
-    np.testing.assert_array_equal(stored.view(np.float16).reshape(64, 48), weights.astype(np.float16))
+    image = np.fromfile(store.weights_path(found[FP16]), np.uint8)[short.offset :][: short.size_bytes]
+    np.testing.assert_array_equal(image.view(np.float16).reshape(64, 48), weights.astype(np.float16))
     differences = {each: manifest.verification.largest_difference for each, manifest in found.items()}
     assert differences[FP32] < 1e-4
     assert min(differences[TF32], differences[FP16]) > 1e-3

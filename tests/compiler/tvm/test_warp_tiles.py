@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mainspring.compiler.artifact.gpu import KNOWN, known_gpu
 from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.artifact.plan import MOST_THREADS
-from mainspring.compiler.tvm.tiles import Product
+from mainspring.compiler.tvm.tiles import Product, blocks, sensible
 from mainspring.compiler.tvm.warp_tiles import FRAGMENT_TERMS, choose_warps, warp_tiles
 
 H100 = known_gpu("sm_90")
@@ -21,8 +21,21 @@ _PADDING = 8
 def test_large_products_take_tensor_cores_and_tiny_ones_do_not(precision: str) -> None:
     large = choose_warps(precision, Product(1, 16 * 28 * 28, 256, 1152), H100)
     assert large is not None
-    assert large.rows * large.columns >= 64 * 64
+    assert large.tile.rows * large.tile.columns >= 64 * 64
+    assert large.parts == 1, "blocks are enough"
     assert choose_warps(precision, Product(1, 1, 10, 32), H100) is None
+
+
+@pytest.mark.parametrize("precision", [TF32, FP16])
+def test_many_terms_of_few_sums_are_added_in_parts(precision: str) -> None:
+    """As in the last layers of a ResNet-50 at batch size 1; a second kernel is not worth it for few terms."""
+    product = Product(1, 49, 512, 4608)
+    choice = choose_warps(precision, product, H100)
+    assert choice is not None
+    assert choice.parts > 1
+    assert blocks(choice._replace(parts=1), product) < H100.processors < 2 * blocks(choice, product)
+    few = choose_warps(precision, Product(1, 49, 512, 128), H100)
+    assert few is None or few.parts == 1
 
 
 @pytest.mark.parametrize("precision", [TF32, FP16])
@@ -48,5 +61,6 @@ def test_a_choice_is_one_of_the_tiles(
 ) -> None:
     product = Product(batch, rows, columns, terms)
     choice = choose_warps(precision, product, known_gpu(arch))
-    assert choice in (None, *warp_tiles(precision))
+    assert choice is None or choice.tile in warp_tiles(precision)
+    assert choice is None or choice.parts == 1 or sensible(choice, product, known_gpu(arch))
     assert choice is None or arch not in ("sm_70", "sm_75"), "its tensor cores lack the instructions"

@@ -151,6 +151,26 @@ def test_weights_are_drawn_alike_everywhere() -> None:
         contents.draw_image(TENSORS, draws, raw[:-1], len(image))
 
 
+def test_halves_are_rounded_from_the_numbers_of_the_exact_model() -> None:
+    """Their places differ, so names tell which tensor is which; small ones come rounded as they were."""
+    exact = [
+        WeightTensor("w0", "float32", (2_000,), 0, 0),
+        WeightTensor("w1", "float32", (3,), 0, 8_000),
+    ]
+    short = [WeightTensor("w1", "float16", (3,), 0, 0), WeightTensor("w0", "float16", (2_000,), 0, 64)]
+    image, rounded = np.zeros(8_012, np.uint8), np.zeros(4_064, np.uint8)
+    image[:8_000].view(np.float32)[:] = np.random.default_rng(0).normal(3, 2, 2_000)
+    image[8_000:].view(np.float32)[:] = 1, 2, 3
+    rounded[:6].view(np.float16)[:] = 1, 2, 3
+    draws, raw = contents.draws_of(exact, image)
+    drawn = contents.draw_image(exact, draws, raw, len(image))
+    named = dict(zip(("w0", "w1"), draws, strict=True))
+    found = contents.draw_image(short, *contents.draws_like(short, rounded, named), len(rounded))
+    assert bytes(found[:6]) == bytes(rounded[:6])
+    expected = drawn[:8_000].view(np.float32).astype(np.float16)
+    np.testing.assert_array_equal(found[64:].view(np.float16), expected)
+
+
 FIXED = "dd0b4f109d870b2f"
 """SHA-256 of numbers as every machine has to draw them."""
 
