@@ -22,6 +22,7 @@ from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.loading import check_loading
+from mainspring.experiments.gpu_check.many import check_many
 from mainspring.experiments.gpu_check.opening import check_opening
 from mainspring.experiments.gpu_check.outputs import check_outputs
 from mainspring.experiments.gpu_check.pinning import check_pinning
@@ -100,6 +101,7 @@ PARTS: dict[str, Part] = {
     "large": Part(check_large_tensor, 40),
     "allocations": Part(allocations_if_any, 40),
     "sessions": Part(check_sessions, 60, 20),
+    "many": Part(check_many, 90, 110),
     "steady": Part(check_steadiness, 40, 30),
     "cycle": Part(check_cycling, 100, 60),
 }
@@ -137,7 +139,7 @@ def pinned_bytes(name: str, settings: Settings) -> int:
         return sum(weights.get(each, 0) for each in (*settings.architectures, *settings.rounded))
     if name in ("exec", "open", "large", "allocations"):
         return pair + weights.get(LARGE, 0)
-    return pair if name in ("load", "cluster", "graphs", "torch", "tiles", "steady") else 0
+    return pair if name in ("load", "cluster", "graphs", "torch", "tiles", "many", "steady") else 0
 
 
 def patience_s(name: str, settings: Settings) -> float:
@@ -148,6 +150,7 @@ def patience_s(name: str, settings: Settings) -> float:
         "cycle": settings.cycled_s,
         "open": settings.opening_s,
         "tiles": settings.tune_seconds,
+        "many": settings.many_s,
         "cluster": settings.cluster_s * len(settings.cluster_slos_ms),
     }
     return PARTS[name].patience_s + told.get(name, 0.0)

@@ -94,6 +94,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster_load: float = 0.8
     cluster_s: float = 15.0
     cluster_slos_ms: tuple[float, ...] = (25.0, 10.0)
+    many: int = 500
+    """Copies of the main model, in pages for half of them."""
+    many_load: float = 0.7
+    many_s: float = 60.0
+    many_slo_ms: float = 100.0
     opening_s: float = 20.0
     """Of requests beside an OPEN, which the scheduler may put off for 10 s."""
 
@@ -166,6 +171,10 @@ def rehearsal(folder: Path) -> Settings:
         cluster_pages=4,
         cluster_load=0.01,
         cluster_s=1.0,
+        many=4,
+        many_load=0.01,
+        many_s=1.0,
+        many_slo_ms=400.0,
         opening_s=4.0,
         cluster_slos_ms=(400.0, 200.0),
     )

@@ -22,6 +22,7 @@ from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.large import check_large_tensor
+from mainspring.experiments.gpu_check.many import check_many
 from mainspring.experiments.gpu_check.models import jobs_of
 from mainspring.experiments.gpu_check.outputs import check_outputs, compare
 from mainspring.experiments.gpu_check.references import stock
@@ -206,6 +207,20 @@ def test_a_whole_cluster_serves(settings: Settings) -> None:
     assert float(found[0].found.split()[0]) > 50
     kept = Store(settings.folder + "/store-cluster").manifest("digits-1")
     assert set(kept.profiles) == {"cpu"}
+
+
+def test_many_models_are_served_and_their_predictions_judged(settings: Settings) -> None:
+    found = list(check_many(msgspec.structs.replace(settings, many=3, many_slo_ms=2_000.0)))
+    assert [verdict.what.strip() for verdict in found] == [
+        "many models, SLO 2000 ms: goodput",
+        "late",
+        "without a reply",
+        "INFER: duration off from the predicted, 99th percentile",
+        "INFER: end off from the predicted, 99th percentile",
+        "INFERs begun outside their window",
+    ]
+    assert {*states(found)} <= {State.MET, State.MISSED}
+    assert found[2].state is State.MET, "requests without an answer"
 
 
 def test_only_copies_of_the_main_model_are_served(settings: Settings) -> None:
