@@ -76,7 +76,9 @@ class Scheduler:
         self._copies = Copies(state, self._policy)
         openings = Openings(state, self._backlog, self._copies)
         self._residency = Residency(state, self._policy, self._missed, self._pins, openings)
-        self._lifecycle = RequestLifecycle(state, self._policy, self._residency, self._backlog, self._missed)
+        self._lifecycle = RequestLifecycle(
+            state, self._policy, self._residency, self._backlog, self._missed, openings.promises
+        )
         self._stalls = Stalls(state, self._policy, self._missed)
         self._dispatcher = Dispatcher(
             state, self._policy, self._residency, self._backlog, self._lifecycle, self._stalls, openings

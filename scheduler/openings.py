@@ -4,8 +4,12 @@ Meanwhile EXEC runs nothing else, and on a GPU a LOAD would wait too, so an OPEN
 accepted request its deadline: everything that waits for the worker could still be served behind it, and no
 LOAD is under way. At first it has to be so short that requests like those of the last second could wait for
 it, on an EXEC executor that is idle. After `SchedulerConfig.open_patience_ms` any such gap will do, though
-requests may come that have to be refused, and after `SchedulerConfig.open_within_ms` it is sent whatever it
-costs. Few workers that hold models open at a time, so that the others serve.
+requests may come that have to be refused. After `SchedulerConfig.open_within_ms` the OPEN is announced: it is
+counted as if it were the next that EXEC does, so that hardly anything is accepted any more that it would make
+late, and a gap comes soon; if none has come for as long as the OPEN takes, it is sent whatever it costs. Few
+workers that hold models open at a time, so that the others serve.
+
+What is accepted meanwhile is in `promises`.
 
 A gap is found, and requests are accepted meanwhile, by what any worker could run. What only the worker that
 opens holds is therefore loaded elsewhere before (`Copies`), and while it opens LOADs are chosen as if it held
@@ -24,16 +28,17 @@ from mainspring.messages.actions import Open, Result
 from mainspring.messages.codes import Status
 from mainspring.scheduler.best_effort import WATCHED_NS, BestEffort
 from mainspring.scheduler.load_queue import Copies
+from mainspring.scheduler.outlook import Outlook
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
 from mainspring.scheduler.policies.ready_queue import ready_by_ns
+from mainspring.scheduler.promises import Promises
 from mainspring.scheduler.state import SchedulerState
 
 OPENERS: Final = 8
 """One in this many workers that take work may open an executable while others do; one in any case."""
 RETRY_NS: Final = 5_000_000
 """How often a gap is looked for."""
-_PREPARED: Final = State.PREPARED
 
 
 class _Waiting:
@@ -68,6 +73,7 @@ class Openings:
         """The OPEN that each worker has outstanding: one at a time, for others may need the same."""
         self._rest_until_ns = 0
         """As `_Waiting.rest_until_ns`, for all workers: they did the last one's work besides their own."""
+        self.promises = Promises(state)
 
     def add(self, now_ns: int, placement: Placement) -> None:
         """Have a model's executable opened; one that waits already keeps its place."""
@@ -90,12 +96,14 @@ class Openings:
         if waiting is not None:
             waiting.models.pop(placement.model.name, None)
             if not waiting.models and placement.worker.name not in self._under_way:
+                self.promises.end(placement.worker)
                 del self._waiting[placement.worker.name]
 
     def forget(self, worker: Worker) -> None:
         """Forget a worker that is gone or stops; another one may take its turn."""
         self._waiting.pop(worker.name, None)
         self._under_way.pop(worker.name, None)
+        self.promises.end(worker)
         self._wake_all()
 
     def ended(self, now_ns: int, placement: Placement, action: Open, result: Result) -> list[Placement]:
@@ -108,6 +116,7 @@ class Openings:
             return []
         del self._under_way[worker.name]
         self._wake_all()
+        self.promises.end(worker, now_ns + result.end_ns - result.begin_ns)
         waiting = self._waiting[worker.name]
         if placement.state is not State.CLOSED:
             taken_ns = result.end_ns - result.begin_ns
@@ -153,7 +162,13 @@ class Openings:
                 if idle:
                     self._state.arm_exec(waiting.copies_at_ns, worker)
                 return None
-            if not self._fits(now_ns, worker, waiting, patient_ns, available_ns, duration_ns, idle):
+            if not self._fits(now_ns, worker, waiting, patient_ns, duration_ns, idle):
+                return None
+        elif now_ns < last_ns + duration_ns and worker.lru:
+            self.promises.announce(worker, duration_ns)
+            if not self._has_gap(now_ns, worker, waiting, duration_ns):
+                if idle:
+                    self._state.arm_exec(max(waiting.retry_ns, now_ns + 1), worker)
                 return None
         return Open(
             self._state.next_action_id(),
@@ -166,16 +181,20 @@ class Openings:
         )
 
     def first_of(self, now_ns: int, worker: Worker, available_ns: int, batch: Batch) -> Batch:
-        """Return a policy's batch, or the one of `next_batch` if only that order has both in time."""
-        if not self._under_way:
+        """Return a policy's batch, or one that is due first if fewer accepted requests are late so.
+
+        That of `next_batch` goes first if only this order has both in time: its policy may leave it to nobody
+        else, whatever an outlook finds.
+        """
+        if now_ns >= self.promises.until_ns:
             return batch
-        other = self.next_batch(now_ns, worker, available_ns)
-        if other is None or other.placement.model is batch.placement.model:
-            return batch
-        other_ns = other.placement.times.ns[other.size_index]
-        own_ns = batch.placement.times.ns[batch.size_index]
-        both_ns = available_ns + own_ns + other_ns
-        return other if _due_ns(other) < both_ns <= _due_ns(batch) else batch
+        left = self.next_batch(now_ns, worker, available_ns)
+        if left is not None and left.placement.model is not batch.placement.model:
+            both_ns = available_ns + _duration_ns(left) + _duration_ns(batch)
+            if _due_ns(left) < both_ns <= _due_ns(batch):
+                return left
+        other = self._first_due(now_ns, worker, available_ns, every=True)
+        return batch if other is None else self.promises.first_of(now_ns, worker, batch, other)
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return a batch, for EXEC that its policy leaves idle, of a model held by a worker that opens.
@@ -184,13 +203,21 @@ class Openings:
         """
         if not self._under_way or not self._state.cluster.queued:
             return None
+        return self._first_due(now_ns, worker, available_ns, every=False)
+
+    def _first_due(self, now_ns: int, worker: Worker, available_ns: int, *, every: bool) -> Batch | None:
+        """Return the batch that is due first and can be in time; unless ``every``, as `next_batch`."""
         best: Batch | None = None
         best_due_ns = 0
         for held in worker.placements.values():
-            if not held.usable or not held.model.waiting or not self._held_by_one_that_opens(held.model):
+            if not held.usable or not held.model.waiting:
+                continue
+            if not every and not self._held_by_one_that_opens(held.model):
                 continue
             for placement in held.by_bucket:
-                batch = self._batch(now_ns, placement, available_ns) if placement.model.queue.dues else None
+                if not placement.model.queue.dues:
+                    continue
+                batch = self._batch(now_ns, placement, available_ns, first=every)
                 if batch is None:
                     continue
                 due_ns = batch.requests[0].due_ns
@@ -202,6 +229,7 @@ class Openings:
     def sent(self, now_ns: int, worker: Worker, action: Open) -> None:
         """Note that an OPEN is outstanding; what waits may be for other workers."""
         self._under_way[worker.name] = action.action_id
+        self.promises.begin(worker)
         if self._state.cluster.queued:
             for other in self._state.cluster.workers.values():
                 self._state.wake(other)
@@ -249,19 +277,25 @@ class Openings:
         """Return whether a worker holds the model and opens an executable now."""
         return any(name in model.usable for name in self._under_way)
 
-    def _batch(self, now_ns: int, placement: Placement, available_ns: int) -> Batch | None:
-        """Return the largest batch of a model's requests that could be in time on a worker now."""
+    def _batch(self, now_ns: int, placement: Placement, available_ns: int, *, first: bool) -> Batch | None:
+        """Return the largest batch of a model's requests that could be in time on a worker now.
+
+        With ``first`` it is one that begins with the first request that could be.
+        """
         state, times, queue = self._state, placement.times, placement.model.queue
         inputs_ns = placement.worker.exec.inputs_at_ns(state.soonest_ns(now_ns), 0)
         begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns + times.transfer_ns[0])
         if begin_ns is None:
             return None
         top, pads = largest_index(placement.model), bool(state.config.pad_batches)
-        found = largest_batch(queue, times, top, begin_ns, inputs_ns, pads)
+        head = queue.first_feasible(begin_ns + times.ns[0], times.sizes[-1]) if first else -1
+        if head == len(queue.dues):
+            return None
+        found = largest_batch(queue, times, top, begin_ns, inputs_ns, pads, head)
         if found is None:
             return None
-        index, first, _ = found
-        return Batch(placement, index, queue.fill(first, times.sizes[index]))
+        index, at, _ = found
+        return Batch(placement, index, queue.fill(at, times.sizes[index]))
 
     def _fits(
         self,
@@ -269,7 +303,6 @@ class Openings:
         worker: Worker,
         waiting: _Waiting,
         patient_ns: int,
-        available_ns: int,
         duration_ns: int,
         idle: bool,
     ) -> bool:
@@ -283,7 +316,7 @@ class Openings:
             fits = not worker.lru or self.can_wait(now_ns, duration_ns)
             if not fits:
                 again_ns = patient_ns
-        if fits and self._costs_nothing(now_ns, worker, available_ns + duration_ns):
+        if fits and self._has_gap(now_ns, worker, waiting, duration_ns):
             return True
         if fits:
             waiting.retry_ns = again_ns
@@ -291,43 +324,20 @@ class Openings:
             self._state.arm_exec(again_ns, worker)
         return False
 
-    def _costs_nothing(self, now_ns: int, worker: Worker, end_ns: int) -> bool:
-        """Return whether all that waits could still be in time if a worker's EXEC were free at ``end_ns``.
-
-        Of models that it holds, and of those that nobody holds and it could load, each one's requests go in
-        full batches to where they are done first, by the first that is due.
-        """
-        state = self._state
-        if not state.cluster.queued:
+    def _has_gap(self, now_ns: int, worker: Worker, waiting: _Waiting, duration_ns: int) -> bool:
+        """Return whether nothing more that waits would be late behind an OPEN; if so, look again later."""
+        if not self._state.cluster.queued:
             return True
-        found: list[tuple[int, int, Placement]] = []
-        for model in state.cluster.models.values():
-            held = worker.placements.get(model.name)
-            if not model.waiting or held is None or held.model is not model:
-                continue
-            if not held.usable and (held.state is not _PREPARED or model.usable):
-                continue
-            found += [
-                (each.model.queue.dues[0], each.model.number, each)
-                for each in held.by_bucket
-                if each.model.queue.dues
-            ]
-        found.sort()
-        free_ns = {worker.name: end_ns}
-        for due_ns, _, placement in found:
-            best_ns, best = free_ns[worker.name] + placement.load_time.ns + _work_ns(placement), worker
-            for other in placement.model.usable.values():
-                host = other.worker
-                begin_ns = free_ns.get(host.name)
-                if begin_ns is None:
-                    begin_ns = host.exec.available_ns(now_ns, state.soonest_ns(now_ns))
-                done_ns = max(begin_ns, other.ready_ns(now_ns)) + _work_ns(other)
-                if done_ns < best_ns and not other.stalled:
-                    best_ns, best = done_ns, host
-            if best_ns > due_ns:
-                return False
-            free_ns[best.name] = best_ns
-        return True
+        if now_ns < waiting.retry_ns:
+            return False
+        waiting.retry_ns = now_ns + RETRY_NS
+        behind = Outlook(self._state, now_ns, {worker.name: duration_ns})
+        behind.place_all()
+        if not behind.late:
+            return True
+        without = Outlook(self._state, now_ns, {})
+        without.place_all()
+        return behind.late <= without.late
 
     def _wake_all(self) -> None:
         """Have all workers looked at for which models wait: one of them may have its turn."""
@@ -342,8 +352,5 @@ def _due_ns(batch: Batch) -> int:
     return min([request.due_ns for request in batch.requests if request.due_ns is not None])
 
 
-def _work_ns(placement: Placement) -> int:
-    """Return how long the requests that wait for a model take in batches that are as large as possible."""
-    times, rows = placement.times, placement.model.queue.rows
-    full, rest = divmod(rows, times.sizes[-1])
-    return full * times.ns[-1] + (times.for_rows(rest) if rest else 0)
+def _duration_ns(batch: Batch) -> int:
+    return batch.placement.times.ns[batch.size_index]

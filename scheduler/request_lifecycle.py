@@ -17,6 +17,7 @@ from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
+from mainspring.scheduler.promises import Promises
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import overdue_detail
 from mainspring.scheduler.state import SchedulerState
@@ -34,12 +35,14 @@ class RequestLifecycle:
         residency: Residency,
         backlog: BestEffort,
         missed: MissedModels,
+        promises: Promises,
     ) -> None:
         self._state = state
         self._policy = policy
         self._residency = residency
         self._backlog = backlog
         self._missed = missed
+        self._promises = promises
         config = state.config
         self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
@@ -69,6 +72,11 @@ class RequestLifecycle:
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
         if turned_away and not self._waits(now_ns, event, model, found):
             return
+        if now_ns < self._promises.until_ns and in_time and due_ns is not None and self._policy.refuses:
+            why = self._promises.refusal(now_ns, model, event.rows, due_ns)
+            if why:
+                self._turn_away(now_ns, event, model, found, Reason.DEADLINE_UNREACHABLE, why)
+                return
         request = state.cluster.admitted(now_ns, event, model, due_ns)
         if event.priority > 0:
             self._rank(now_ns, request, event.priority, finish_ns)
@@ -216,12 +224,25 @@ class RequestLifecycle:
             if event.deadline_ns is None:
                 return True
         earliest_ns = None if finish_ns is None else finish_ns + state.ns.response_margin
+        self._turn_away(now_ns, event, model, found, reason, detail, earliest_ns)
+        return False
+
+    def _turn_away(
+        self,
+        now_ns: int,
+        event: RequestArrived,
+        model: Model,
+        found: list[Plan],
+        reason: Reason,
+        detail: str,
+        earliest_ns: int | None = None,
+    ) -> None:
+        """Reject a request on arrival."""
         self._policy.refused(now_ns, model, event.rows)
         evidence = reject_evidence(model, found, model.waiting)
-        state.cluster.turned_away(event)
-        state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
+        self._state.cluster.turned_away(event)
+        self._state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
         self._missed.want(model)
-        return False
 
     def _hopeless(self, now_ns: int, request: Request) -> bool:
         """Return whether a request is past the instant until which it is kept."""

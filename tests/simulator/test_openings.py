@@ -200,6 +200,33 @@ def test_hardly_a_request_is_lost_where_the_others_are_overloaded_meanwhile(poli
     assert missed[0] <= missed[1] + asked // 400
 
 
+@pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_no_accepted_request_is_lost_where_the_others_can_not_do_all_work_meanwhile(
+    workers: int, policy: str
+) -> None:
+    config = msgspec.structs.replace(CONFIG, policy=policy)
+    refusals = 0
+    for seed in range(30):
+        cluster = Newcomers(seed, config=config, workers=workers, load=0.6)
+        cluster.run()
+        assert cluster.missed() == [], f"seed {seed}"
+        refusals += sum(refused(each) for each in cluster.simulation.outcomes.values())
+    assert refusals or workers == 3
+
+
+@pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
+def test_hardly_one_is_lost_at_a_load_that_leaves_no_slack(policy: str) -> None:
+    config = msgspec.structs.replace(CONFIG, policy=policy)
+    missed = asked = 0
+    for seed in range(6):
+        cluster = Newcomers(seed, config=config, workers=2, load=0.8)
+        cluster.run()
+        missed += len(cluster.missed())
+        asked += len(cluster.simulation.outcomes)
+    assert missed <= asked // 1000
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_openings_that_nobody_plans_make_requests_late(seed: int) -> None:
     cluster = Newcomers(seed, surprising_opens=True)
