@@ -1,12 +1,13 @@
 """How durations of INFERs spread: a histogram for each batch size, and whether a model is *erratic* by it.
 
-Where a request's shape does not explain how long it takes, the last ten durations say little about the next
-(Orloj, arXiv 2209.00159, plans with the empirical distribution instead). Estimates do not follow from it yet:
-an erratic model is marked, so that an operator can give it workers of its own.
+Where a request's shape does not explain how long it takes, the last ten durations say little about the next.
+The policy `mainspring` plans erratic models' batches with the empirical distribution, as Orloj does (arXiv
+2209.00159); estimates stay as they are. The mark is for operators, too.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 LONG: Final = 99, 100
@@ -27,13 +28,50 @@ _FINE: Final = 4
 """Two to this power are the parts of an octave that are told apart: each is 6 % wide at most."""
 
 
+class Chances:
+    """A distribution of durations, to be asked for chances."""
+
+    __slots__ = ("_lengths_ns", "_within", "mean_ns", "total")
+
+    def __init__(self, counts: dict[int, int]) -> None:
+        """``counts`` are those of a `Histogram` that has some."""
+        lengths_ns: list[int] = []
+        within: list[int] = []
+        total = sum_ns = 0
+        for part in sorted(counts):
+            count = counts[part]
+            total += count
+            sum_ns += count * _upper_ns(part)
+            lengths_ns.append(_upper_ns(part))
+            within.append(total)
+        self._lengths_ns = lengths_ns
+        self._within = within
+        self.total = total
+        self.mean_ns = sum_ns // total
+
+    def within(self, limit_ns: int) -> float:
+        """Return the chance of a duration to be at most so long."""
+        index = bisect_right(self._lengths_ns, limit_ns)
+        return self._within[index - 1] / self.total if index else 0.0
+
+    def quantile_ns(self, quantile: tuple[int, int]) -> int:
+        """Return the duration that a part of all does not exceed, as a fraction."""
+        share, of = quantile
+        least = (self.total * share + of - 1) // of
+        for length_ns, within in zip(self._lengths_ns, self._within, strict=True):
+            if within >= least:
+                return length_ns
+        return self._lengths_ns[-1]
+
+
 class Histogram:
     """Durations by their size, in a bounded number of counts; the older ones count less."""
 
-    __slots__ = ("_counts", "total")
+    __slots__ = ("_chances", "_counts", "total")
 
     def __init__(self, counts: dict[int, int] | None = None) -> None:
         self._counts: dict[int, int] = dict(counts or {})
+        self._chances: Chances | None = None
         self.total = sum(self._counts.values())
 
     @property
@@ -44,6 +82,7 @@ class Histogram:
     def add(self, duration_ns: int) -> None:
         """Take a duration in."""
         part = _part(duration_ns)
+        self._chances = None
         self._counts[part] = self._counts.get(part, 0) + 1
         self.total += 1
         if self.total >= MOST:
@@ -62,6 +101,14 @@ class Histogram:
             if left <= 0:
                 return _upper_ns(part)
         return 0
+
+    def chances(self) -> Chances | None:
+        """Return how the durations are distributed; None before that is known."""
+        if self.total < FEWEST:
+            return None
+        if self._chances is None:
+            self._chances = Chances(self._counts)
+        return self._chances
 
     @property
     def uneven(self) -> bool:
@@ -92,6 +139,11 @@ class Spreads:
         """Take the duration of a batch of the size of an index in."""
         self._histograms[index].add(duration_ns)
         self.total += 1
+
+    def chances(self, index: int) -> Chances | None:
+        """Return how the durations of the batch size of an index are distributed; None if too few are
+        known."""
+        return self._histograms[index].chances()
 
     @property
     def told(self) -> bool:

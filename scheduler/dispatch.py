@@ -206,7 +206,8 @@ class Dispatcher:
             latest_ns = begin_ns + state.ns.action_window
         else:
             due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
-            latest_ns = min(due_ns - duration_ns, begin_ns + state.ns.action_window)
+            needed_ns = self._policy.least_ns(placement, index, duration_ns)
+            latest_ns = min(due_ns - needed_ns, begin_ns + state.ns.action_window)
         return Infer(
             action_id=state.next_action_id(),
             worker=worker.name,
@@ -218,7 +219,7 @@ class Dispatcher:
             earliest_ns=now_ns,
             latest_ns=max(latest_ns, begin_ns),
             predicted_begin_ns=begin_ns,
-            predicted_duration_ns=duration_ns,
+            predicted_duration_ns=self._policy.held_ns(placement, index, duration_ns),
             evidence=plan.evidence(),
             sizes=sizes,
             request_sizes=request_sizes,

@@ -70,6 +70,8 @@ class RequestLifecycle:
             finish_ns = earliest_finish_ns(found)
         in_time = finish_ns is not None and (due_ns is None or finish_ns <= due_ns)
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
+        if turned_away and due_ns is not None and finish_ns is not None:
+            turned_away = not self._hopes(found, event.rows, due_ns)
         if turned_away and not self._waits(now_ns, event, model, found):
             return
         if now_ns < self._promises.until_ns and in_time and due_ns is not None and self._policy.refuses:
@@ -243,6 +245,15 @@ class RequestLifecycle:
         self._state.cluster.turned_away(event)
         self._state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
         self._missed.want(model)
+
+    def _hopes(self, found: list[Plan], rows: int, due_ns: int) -> bool:
+        """Return whether any plan gives a request a chance to be in time."""
+        for plan in found:
+            index = plan.placement.model.index_of[rows]
+            needed_ns = self._policy.least_ns(plan.placement, index, plan.duration_ns)
+            if plan.begin_ns + needed_ns <= due_ns:
+                return True
+        return False
 
     def _hopeless(self, now_ns: int, request: Request) -> bool:
         """Return whether a request is past the instant until which it is kept."""

@@ -14,7 +14,7 @@ from rich.progress import track
 from mainspring.experiments.policies import constants, highest
 from mainspring.experiments.policies.cell import Cell, Job, configuration
 from mainspring.experiments.policies.plots import plot_frontier, plot_policies
-from mainspring.experiments.policies.scenarios import LOADS, OTHERS, SCENARIOS, STUDY
+from mainspring.experiments.policies.scenarios import ERRATIC, LOADS, OTHERS, SCENARIOS, STUDY
 from mainspring.experiments.policies.sweep import Results, play_all
 from mainspring.scheduler.policies.registry import policy_class
 
@@ -34,7 +34,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ScenariosOption = Annotated[
-    str, typer.Option(help=f"Names with commas between; study, others or all: {', '.join(SCENARIOS)}.")
+    str,
+    typer.Option(help=f"Names with commas between; study, others, erratic or all: {', '.join(SCENARIOS)}."),
 ]
 PoliciesOption = Annotated[str, typer.Option(help="Names with commas between, each as name@option=value.")]
 LoadsOption = Annotated[str, typer.Option(help="Multiples of the fluid capacity.")]
@@ -133,7 +134,7 @@ def _run(what: str, jobs: list[Job], processes: int, output: Path) -> None:
 
 def _scenarios(text: str) -> list[str]:
     """Return the scenarios that are meant; raise `typer.BadParameter` for one that there is not."""
-    sets = {"study": STUDY, "others": OTHERS, "all": (*STUDY, *OTHERS)}
+    sets = {"study": STUDY, "others": OTHERS, "erratic": ERRATIC, "all": (*STUDY, *OTHERS)}
     if text in sets:
         return [scenario.name for scenario in sets[text]]
     names = text.split(",")

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.cluster.estimates import RANK
 from mainspring.experiments.policies.bounds import bound_of
 from mainspring.experiments.policies.played import (
     Instants,
@@ -21,13 +22,14 @@ from mainspring.experiments.policies.played import (
     read_table,
 )
 from mainspring.experiments.policies.scenarios import SCENARIOS, Scenario
+from mainspring.messages.codes import Reason
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.cluster import preload
 from mainspring.simulator.run import play
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import SECOND_NS
-from mainspring.traces.records import NO_DEADLINE, OUTPUTS, Records
+from mainspring.traces.records import FIRST_REASON, NO_DEADLINE, OUTPUTS, REASONS, Records
 from mainspring.traces.source import OpenSource
 
 DELAY_NS = 100_000
@@ -82,9 +84,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     worst_tenth: float
     """Share of answers in time, over the tenth of the models with the lowest."""
     late: float
-    """Share of answers that came after their deadline."""
+    """Share of requests that were answered after their deadline."""
     best_effort: float
     """Answers to requests without a deadline per second."""
+    even: float | None = None
+    """Share of the requests in time for models with a deadline whose durations do not vary, where others'
+    do."""
+    even_late: float | None = None
+    """Share of these that were answered late, or that were accepted and not answered."""
 
     @property
     def of_bound(self) -> float | None:
@@ -108,10 +115,12 @@ def play_cell(job: Job) -> Cell:
     since_ns = round(warm_up * SECOND_NS)
     drawn = instants(models, job.load, warm_up + seconds, job.seed)
     played = _with_memory_for_all(scenario, models) if job.ample else scenario
-    served, in_time, late = _play(job, played, models, drawn, since_ns)
+    served, in_time, late, lost = _play(job, played, models, drawn, since_ns)
     tight = np.array([model.slo_ns is not None for model in models])
     offered = np.bincount(served[tight[served]], minlength=len(models))
     good = np.bincount(served[in_time], minlength=len(models))
+    even = np.array([model.spread is None for model in models])[served] if scenario.spreads else None
+    beside = even is not None and 0 < even.sum() < len(even)
     return Cell(
         job=job,
         seconds=seconds,
@@ -122,6 +131,8 @@ def play_cell(job: Job) -> Cell:
         worst_tenth=worst_share(good[tight & (offered > 0)] / offered[tight & (offered > 0)]),
         late=float(late.mean()),
         best_effort=float(good[~tight].sum()) / seconds,
+        even=float(in_time[even].mean()) if beside else None,
+        even_late=float((late | lost)[even].mean()) if beside else None,
     )
 
 
@@ -136,7 +147,8 @@ def worst_share(shares: npt.NDArray[np.float64]) -> float:
 
 
 def configuration(policy: str) -> SchedulerConfig:
-    """Return a scheduler's configuration for a policy with options; raise ValueError if it is not one."""
+    """Return a scheduler's configuration for a policy with options; `estimate_rank` is the
+    scheduler's own; raise ValueError if it is not one."""
     name, _, text = policy.partition("@")
     options: dict[str, bool | int | float | str] = {}
     for pair in filter(None, text.split(",")):
@@ -144,9 +156,13 @@ def configuration(policy: str) -> SchedulerConfig:
         if not equals:
             raise ValueError(f"{pair!r} in {policy!r} is not an option: give it as key=value")
         options[key] = msgspec.json.decode(value) if _is_json(value) else value
+    rank = options.pop("estimate_rank", RANK)
+    if not isinstance(rank, int):
+        raise ValueError(f"estimate_rank is {rank!r} in {policy!r}; it must be a whole number")
     return SchedulerConfig(
         policy=name,
         policy_options=options,
+        estimate_rank=rank,
         dispatch_delay_ms=2 * DELAY_NS / 1e6,
         response_margin_ms=DELAY_NS / 1e6 + GUARD_MS,
         max_queued_requests=10**9,
@@ -167,8 +183,9 @@ def _table(path: str) -> Table:
 
 def _play(
     job: Job, scenario: Scenario, models: Sequence[Served], drawn: Sequence[Instants], since_ns: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return for each measured request its model's index, whether it was answered in time, or late."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return for each measured request its model's index, whether it was answered in time, answered late, or
+    accepted and not answered."""
     kinds = [kind for kind, count in scenario.devices.items() for _ in range(count)]
     workers = [(f"worker-{index}", kind, scenario.pages) for index, kind in enumerate(kinds)]
     wanted = sorted(range(len(models)), key=lambda index: (-models[index].rate, index))
@@ -180,7 +197,7 @@ def _play(
         [model.spec for model in models],
         workers,
         seed=job.seed,
-        faults=FAULTS,
+        faults=msgspec.structs.replace(FAULTS, spreads=scenario.spreads),
         preloaded=preloaded,
         source=OpenSource(iter(requests)),
         records=records,
@@ -201,7 +218,8 @@ def _play(
     )
     in_time = answered & (~has_deadline | (replied["replied_ns"] - sent["intended_ns"] <= sent["slo_ns"]))
     late = answered & ~in_time
-    return served[measured], in_time[measured], late[measured]
+    lost = replied["outcome"] == FIRST_REASON + REASONS.index(Reason.DEADLINE_PASSED)
+    return served[measured], in_time[measured], late[measured], lost[measured]
 
 
 def _bound(

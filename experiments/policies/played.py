@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist, fmean
 
 import msgspec
 import numpy as np
@@ -14,11 +15,14 @@ import numpy.typing as npt
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.experiments.policies.scenarios import Group, Scenario
 from mainspring.messages.model import ModelSpec, Profile
+from mainspring.simulator.spec import Spread, matches
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
 
 Instants = npt.NDArray[np.int64]
 Table = Mapping[str, ModelSpec]
 """Specifications by variety."""
+PARTS = 400
+"""Of a distribution, for the mean of a batch's duration."""
 
 
 def read_table(path: Path) -> Table:
@@ -34,6 +38,8 @@ class Served:
     group: Group
     rate: float
     """Requests per second at a load of 1; at every load without a deadline."""
+    spread: Spread | None = None
+    """How its durations vary, if they do."""
 
     @property
     def slo_ns(self) -> int | None:
@@ -50,14 +56,35 @@ def models_of(scenario: Scenario, table: Table) -> list[Served]:
         for copy in range(group.copies)
     ]
     weights = _weights(scenario, [group for _, group in named])
-    needs = [_device_seconds(scenario, spec, group) for spec, group in named]
+    spreads = [spread_of(scenario, spec.name) for spec, _ in named]
+    needs = [
+        _device_seconds(scenario, spec, group, spread)
+        for (spec, group), spread in zip(named, spreads, strict=True)
+    ]
     capacity = 1 / sum(weight * need for weight, need in zip(weights, needs, strict=True) if weight)
     freely = [group.slo_ms is None for _, group in named]
     served = []
-    for (spec, group), weight, free in zip(named, weights, freely, strict=True):
+    for (spec, group), weight, free, spread in zip(named, weights, freely, spreads, strict=True):
         rate = capacity * (scenario.best_effort / sum(freely) if free else weight)
-        served.append(Served(spec, group, rate))
+        served.append(Served(spec, group, rate, spread))
     return served
+
+
+def spread_of(scenario: Scenario, name: str) -> Spread | None:
+    """Return how the durations of a model vary; None if they do not."""
+    return next((each for each in scenario.spreads if matches(name, each.models)), None)
+
+
+def mean_multiple(spread: Spread | None, requests: int) -> float:
+    """Return how many times as long as its profile says a batch of requests takes on average: as the slowest
+    of them."""
+    if spread is None:
+        return 1.0
+    if spread.kind == "bimodal":
+        return 1.0 + (spread.long_factor - 1.0) * (1.0 - (1.0 - spread.long_share) ** requests)
+    normal = NormalDist(0.0, spread.sigma)
+    ranks = [((part + 0.5) / PARTS) ** (1 / requests) for part in range(PARTS)]
+    return fmean(math.exp(normal.inv_cdf(rank)) for rank in ranks)
 
 
 def fluid_rate(models: Sequence[Served]) -> float:
@@ -125,15 +152,18 @@ def _slowed(profile: Profile, factor: float) -> Profile:
     return Profile({size: round(ns * factor) for size, ns in profile.infer_ns.items()}, profile.load_ns)
 
 
-def _device_seconds(scenario: Scenario, spec: ModelSpec, group: Group) -> float:
-    """Return the part of all devices' time that a request takes in its best batch, in seconds.
+def _device_seconds(scenario: Scenario, spec: ModelSpec, group: Group, spread: Spread | None) -> float:
+    """Return the part of all devices' time that a request takes in its best batch on average, in seconds.
 
     A batch that takes longer than the SLO is none.
     """
     per_second = 0.0
     longest_ns = math.inf if group.slo_ms is None else group.slo_ms * 1e6
     for kind, count in scenario.devices.items():
-        infer_ns = spec.profiles[kind].infer_ns
+        infer_ns = {
+            size: ns * mean_multiple(spread, max(1, size // group.rows))
+            for size, ns in spec.profiles[kind].infer_ns.items()
+        }
         useful = {size: ns for size, ns in infer_ns.items() if size >= group.rows and ns <= longest_ns}
         best_ns = min(ns / (size // group.rows) for size, ns in (useful or infer_ns).items())
         per_second += count * SECOND_NS / best_ns

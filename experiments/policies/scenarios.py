@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.simulator.spec import Spread
+
 RESNET = ("resnet50_v2",)
 FAST = ("resnet18_v1", "resnet18_v2", "mobile_pose_resnet18_v1", "cifar_wideresnet16_10")
 SLOW = ("resnet152_v1", "resnet152_v2", "resnest101", "densenet161")
@@ -50,6 +52,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Exponent of the skew of rates over all models with a deadline."""
     best_effort: float = 0.0
     """Rate of requests without a deadline, as a part of the capacity for those with one, at every load."""
+    spreads: tuple[Spread, ...] = ()
+    """Models whose durations vary, whatever the inputs' shapes; by their varieties' names."""
     listed: bool = False
     """Whether it is one of the study's."""
 
@@ -145,6 +149,53 @@ OTHERS = (
     ),
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (*STUDY, *OTHERS)}
+
+def _lognormal(sigma: float, models: str = "*") -> Spread:
+    return Spread(models=models, kind="lognormal", sigma=sigma)
+
+
+def _bimodal(share: float, factor: float, models: str = "*") -> Spread:
+    return Spread(models=models, long_share=share, long_factor=factor)
+
+
+def _alone(name: str, title: str, spread: Spread, slo_ms: float) -> Scenario:
+    return Scenario(
+        name=name,
+        title=f"1 x: 4 resnet50_v2, {title}, {slo_ms:g} ms",
+        groups=(_copies(4, slo_ms),),
+        devices={USUAL: 1},
+        spreads=(spread,),
+    )
+
+
+def _beside(name: str, devices: int, even: int, spread: Spread, slo_ms: float) -> Scenario:
+    wild = Group(varieties=("resnet18_v2",), copies=2, slo_ms=slo_ms, weight=even / 6)
+    return Scenario(
+        name=name,
+        title=f"{devices} x: {even} resnet50_v2, 25 ms; 2 erratic resnet18_v2, {slo_ms:g} ms",
+        groups=(_copies(even, 25.0), wild),
+        devices={USUAL: devices},
+        spreads=(spread,),
+    )
+
+
+ERRATIC = (
+    _alone("even", "even", _lognormal(0.01), 25.0),
+    _alone("lognormal-0.3", "sigma 0.3", _lognormal(0.3), 15.0),
+    _alone("lognormal-0.5", "sigma 0.5", _lognormal(0.5), 25.0),
+    _alone("lognormal-1", "sigma 1", _lognormal(1.0), 25.0),
+    _alone("lognormal-1-wide", "sigma 1", _lognormal(1.0), 75.0),
+    _alone("bimodal-10x", "1 in 10 takes 10 times as long", _bimodal(0.1, 10.0), 25.0),
+    _alone("bimodal-10x-wide", "1 in 10 takes 10 times as long", _bimodal(0.1, 10.0), 75.0),
+    _alone("bimodal-4x", "1 in 3 takes 4 times as long", _bimodal(1 / 3, 4.0), 25.0),
+    _beside("beside-1", 1, 4, _bimodal(0.1, 10.0, "resnet18_v2*"), 50.0),
+    _beside("beside-2", 2, 8, _bimodal(0.1, 10.0, "resnet18_v2*"), 50.0),
+    _beside("beside-4", 4, 16, _lognormal(1.0, "resnet18_v2*"), 50.0),
+)
+"""Kinds of distributions of Orloj (arXiv 2209.00159): alone, and beside models whose durations are even.
+
+Batches take as long as the slowest of their requests."""
+
+SCENARIOS = {scenario.name: scenario for scenario in (*STUDY, *OTHERS, *ERRATIC)}
 LOADS = (0.7, 1.0, 1.5)
 """Multiples of the fluid capacity: what the devices could do if every batch were of its best size."""

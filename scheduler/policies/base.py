@@ -100,6 +100,16 @@ class Policy(ABC):
         """
         return last_start_ns
 
+    def least_ns(self, placement: Placement, index: int, duration_ns: int) -> int:
+        """Return how much time a request must have left for a batch of the size of an index to be worth
+        beginning: less than its estimate, ``duration_ns``, where only a chance is asked for."""
+        return duration_ns
+
+    def held_ns(self, placement: Placement, index: int, duration_ns: int) -> int:
+        """Return how long EXEC is expected to be busy with a batch of the size of an index, by estimate
+        ``duration_ns``: what comes next is planned behind it."""
+        return duration_ns
+
     def queued(self, now_ns: int, request: Request) -> None:
         """A request with a deadline was put into its model's queue."""
 

@@ -23,6 +23,8 @@ class MainspringOptions(msgspec.Struct, frozen=True, kw_only=True):
     """From 0 to 1. No model misses more than 1/fairness times as large a share of its requests as all models
     together, and none is answered less than fairness times as large a share: 0 serves the most requests,
     whichever models they are for; 1 drops the same share of every model's."""
+    distributions: bool = True
+    """Plan erratic models by how their durations are distributed, instead of by estimates."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number out of its range."""

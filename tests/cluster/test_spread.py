@@ -85,4 +85,30 @@ def test_what_others_on_the_device_show_too_is_the_device() -> None:
 def test_another_one_knows_what_it_knew() -> None:
     spreads, other = told(0.1), Spreads(2)
     other.restore(spreads.counts(), spreads.total, spreads.erratic)
-    assert (other.counts(), other.total, other.erratic) == (spreads.counts(), spreads.total, True)
+    assert (other.counts(), other.total) == (spreads.counts(), spreads.total)
+    assert other.erratic
+
+
+def test_chances_follow_the_durations() -> None:
+    spreads = told(0.1)
+    chances = spreads.chances(1)
+    assert chances is not None
+    assert chances.within(3 * MS) == 0.0
+    assert chances.within(10 * MS) == pytest.approx(0.9, abs=0.05)
+    assert chances.within(50 * MS) == 1.0
+    assert chances.mean_ns == pytest.approx(7.6 * MS, rel=0.3)
+    assert chances.quantile_ns(TYPICAL) == pytest.approx(4 * MS, rel=0.07)
+    assert chances.quantile_ns(LONG) == pytest.approx(40 * MS, rel=0.07)
+    # Nothing is known of the other batch size.
+    assert spreads.chances(0) is None
+
+
+def test_chances_take_in_what_was_measured_since() -> None:
+    spreads = told(0.0)
+    before = spreads.chances(1)
+    for _ in range(400):
+        spreads.add(1, 40 * MS)
+    after = spreads.chances(1)
+    assert before is not None
+    assert after is not None
+    assert (before.within(10 * MS), after.within(10 * MS)) == (1.0, 0.5)

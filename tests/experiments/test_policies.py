@@ -49,6 +49,37 @@ def test_nobody_starves_where_models_are_unlike() -> None:
     assert own.goodput > 1.01 * other.goodput
 
 
+@pytest.mark.parametrize(("scenario", "load"), [("bimodal-10x-wide", 1.5), ("bimodal-4x", 0.7)])
+def test_distributions_serve_more_than_estimates_of_erratic_models(scenario: str, load: float) -> None:
+    policies = "mainspring", "mainspring@distributions=false", "clockwork"
+    own, without, other = (play_cell(job(scenario, each, load, seconds=20.0)) for each in policies)
+    assert own.goodput > 1.03 * without.goodput
+    assert own.goodput > 1.03 * other.goodput
+
+
+def test_distributions_change_nothing_where_durations_are_even() -> None:
+    own, without = (
+        play_cell(job("B", policy, 1.5, most_requests=4_000))
+        for policy in ("mainspring", "mainspring@distributions=false")
+    )
+    assert msgspec.structs.replace(own, job=without.job) == without
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_erratic_model_costs_even_ones_next_to_nothing(seed: int) -> None:
+    asked = job("beside-2", "mainspring", 0.4, seed=seed, seconds=10.0)
+    own, without = (
+        play_cell(msgspec.structs.replace(asked, policy=policy))
+        for policy in ("mainspring", "mainspring@distributions=false")
+    )
+    assert own.even is not None
+    assert without.even is not None
+    assert own.even_late is not None
+    assert own.even >= without.even
+    # Accepted and then late or refused: 1 in 400 at most.
+    assert own.even_late <= 0.0025
+
+
 def test_what_was_possible_is_computed_once_and_kept(tmp_path: Path) -> None:
     asked = job("A", "mainspring", 1.0, seconds=2.0, bounds=str(tmp_path))
     first = play_cell(asked)

@@ -34,6 +34,10 @@ for the cost of ranking again. Neighbours: 0.1: C@1 100.8, G@1.5 99.4, G@1.5 wor
 STALE_SHIFT: Final = 6
 """An estimate that moves by more than one part in two to this power makes the bounds that follow from it
 stale. Unit: binary digits. Origin: chosen."""
+CHANCE_SCALES: Final = 10.0
+"""How many times the scale counts among the requests of one erratic model. Unit: scales.
+Origin: chosen; planning by distributions is measured in docs/policy-results.md, "Durations that no shape
+explains"."""
 
 # How fairness is priced.
 PRICE_STEP: Final = 0.03

@@ -23,6 +23,7 @@ import msgspec
 from mainspring.scheduler.config import SchedulerConfig, completed
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch
+from mainspring.scheduler.policies.mainspring.chances import held_ns, least_ns, long_ns
 from mainspring.scheduler.policies.mainspring.constants import (
     CAPACITY_DOUBT,
     EXEC_SCARCE_FROM,
@@ -65,6 +66,9 @@ class Mainspring(ReadyQueuePolicy):
         self._price = ExecPrice(self._utilisation)
         self._loads = WorthLoads(state, self._popularity, self._price)
         self._replication = Replication(state, self._popularity, self._utilisation)
+        self._distributions = options.distributions
+        self._evens_only = False
+        """Whether only models that are not erratic are asked for (`_endangered`)."""
         self._waiting = 0
         """Models with requests that wait."""
 
@@ -77,7 +81,48 @@ class Mainspring(ReadyQueuePolicy):
 
     def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
         """Return the last instant at which its dispatch could help, earlier for the end of a long queue."""
+        if self._distributions and request.model.of is None:
+            last_start_ns = self._last_chance_ns(request, last_start_ns)
         return expires_early_ns(self.state, request, last_start_ns)
+
+    def least_ns(self, placement: Placement, index: int, duration_ns: int) -> int:
+        """Return the shortest duration of a batch that has a chance, or its estimate."""
+        return least_ns(placement.times, index) if self._plans_chances(placement) else duration_ns
+
+    def held_ns(self, placement: Placement, index: int, duration_ns: int) -> int:
+        """Return a long duration of a batch, or its estimate."""
+        return held_ns(placement.times, index) if self._plans_chances(placement) else duration_ns
+
+    def _plans_chances(self, placement: Placement) -> bool:
+        """Return whether a model's batches on a worker are planned by how their durations are distributed.
+
+        A bucket's durations are estimated by their shapes (`Placement.at_sizes_ns`).
+        """
+        return self._distributions and placement.of is None and placement.times.spreads.erratic
+
+    def _endangered(self, now_ns: int, worker: Worker, available_ns: int, batch: Batch) -> Batch | None:
+        """Return the batch of even durations to run before one of an erratic model, if it could not wait for
+        that model's long batches; None otherwise."""
+        times = batch.placement.times
+        self._evens_only = True
+        other = super().next_batch(now_ns, worker, available_ns)
+        self._evens_only = False
+        if other is None:
+            return None
+        first_due_ns = min([request.due_ns for request in other.requests if request.due_ns is not None])
+        behind_ns = available_ns + long_ns(times, batch.size_index)
+        return other if first_due_ns < behind_ns + other.placement.times.ns[other.size_index] else None
+
+    def _last_chance_ns(self, request: Request, last_start_ns: int) -> int:
+        """Return the last instant at which dispatching a request could still give it a chance."""
+        model, due_ns = request.model, request.due_ns
+        assert due_ns is not None
+        for times in model.infer_times.values():
+            if times.spreads.erratic:
+                index = model.index_of[request.rows]
+                needed_ns = least_ns(times, index) + times.transfer_ns[index]
+                last_start_ns = max(last_start_ns, due_ns - needed_ns - self.state.ns.dispatch_delay)
+        return last_start_ns
 
     def queued(self, now_ns: int, request: Request) -> None:
         """Offer the model to the workers that hold it, and enter its demand."""
@@ -150,7 +195,13 @@ class Mainspring(ReadyQueuePolicy):
         """Return the rank of a model's densest batch on a worker, with its size and first request."""
         needed_ns = inputs_ns + placement.times.transfer_ns[0]
         begin_ns = ready_by_ns(now_ns, placement, available_ns, needed_ns)
-        return None if begin_ns is None else self._ranking.candidate(placement, begin_ns, inputs_ns)
+        if begin_ns is None:
+            return None
+        if self._plans_chances(placement):
+            if self._evens_only:
+                return None
+            return self._ranking.likeliest(placement, begin_ns, inputs_ns)
+        return self._ranking.candidate(placement, begin_ns, inputs_ns)
 
     def offer(self, placement: Placement) -> None:
         """Enter a placement if requests wait for its model, among entries of the same scale."""
@@ -164,6 +215,8 @@ class Mainspring(ReadyQueuePolicy):
         batch = super().next_batch(now_ns, worker, available_ns)
         if batch is None:
             return None
+        if self._plans_chances(batch.placement):
+            return self._endangered(now_ns, worker, available_ns, batch) or batch
         utilisation = self._utilisation.share(now_ns)
         until_ns = held_until_ns(batch, available_ns, self._waiting, utilisation)
         if until_ns is None:

@@ -21,6 +21,7 @@ from typing import Final, final
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.policies.batching import densest_batch, largest_index
+from mainspring.scheduler.policies.mainspring.chances import likeliest_batch
 from mainspring.scheduler.policies.mainspring.constants import (
     BATCH_WEIGHT,
     CALM_SCALE,
@@ -81,6 +82,15 @@ class Ranking:
         duration_ns = times.ns[index]
         density_ns = int(self.scale_ns * math.log(count / duration_ns))
         return queue.dues[first] - duration_ns - density_ns - self._boost_ns(placement.model), index, first
+
+    def likeliest(self, placement: Placement, begin_ns: int, inputs_ns: int) -> tuple[int, int, int] | None:
+        """Return (rank, size's index, first request's index) of the batch that most is to be expected of, or
+        None; for an erratic model."""
+        model = placement.model
+        found = likeliest_batch(
+            model.queue, placement.times, largest_index(model), begin_ns, inputs_ns, self.scale_ns
+        )
+        return None if found is None else (found[0] - self._boost_ns(model), found[1], found[2])
 
     def rank_again(self, worker: Worker) -> None:
         """Rank a worker's entries by the scale as it is now."""
