@@ -138,6 +138,11 @@ def block_size() -> int:
     return 0
 
 
+def _dims_of(value: onnx.ValueInfoProto) -> list[int]:
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else -1 for dim in dims]
+
+
 def _laid_out(by_output: Array, block: int) -> Array:
     """Return weights, a row for each output, as a convolution takes them; both sides are filled up with 0."""
     rows, columns = by_output.shape
@@ -160,7 +165,10 @@ class _Graph:
         self.uses.update(value.name for value in graph.output)
         self._users = {name: node for node in graph.node for name in node.input}
         values = [*graph.input, *graph.value_info, *graph.output]
-        self._dims = {value.name: value.type.tensor_type.shape.dim for value in values}
+        self._dims = {value.name: _dims_of(value) for value in values}
+        for node in graph.node:
+            if node.op_type.endswith("Gemm"):
+                self._dims.setdefault(node.input[0], [-1, -1])
         self.layers = {
             index: layer for index, node in enumerate(graph.node) if (layer := self._layer(node)) is not None
         }
@@ -232,9 +240,7 @@ class _Graph:
 
     def known_dims(self, name: str) -> list[int] | None:
         """Return a value's dimensions, -1 for open ones; None if not even their number is known."""
-        if name not in self._dims:
-            return None
-        return [dim.dim_value if dim.HasField("dim_value") else -1 for dim in self._dims[name]]
+        return self._dims.get(name)
 
     def has_one_open(self, name: str) -> bool:
         """Return whether all of a value's dimensions but one, and but the last, are known."""

@@ -212,6 +212,21 @@ def test_large_layers_are_chosen_and_small_ones_are_not() -> None:
     assert not convolutions(4096, 512, 1024), "packing is nothing beside so many rows"
 
 
+def test_layers_of_old_exports_are_chosen_too() -> None:
+    """Operators of version 9 have no `Shape` without the last dimension, but a Gemm has two in any case."""
+    nodes = [
+        op("Flatten", "x", "f"),
+        op("Gemm", "f u b", "h"),
+        op("Relu", "h", "r"),
+        op("Gemm", "r d c", "y"),
+    ]
+    constants = {"u": drawn(512, 256), "b": drawn(256), "d": drawn(256, 100), "c": drawn(100)}
+    original = model(nodes, ["N", 8, 64], {"y": ["N", 100]}, **constants)
+    original.opset_import[0].version = 9
+    kinds = check(original, (1, 8, 64), (3, 8, 64))
+    assert (kinds["nchwc.Conv"], kinds["nchwc.ReorderInput"]) == (2, 1)
+
+
 def test_models_of_one_architecture_share_an_executable() -> None:
     def executable(seed: int) -> str:
         nodes = [op("Gemm", "x u b", "h"), op("Relu", "h", "r"), op("Gemm", "r d", "y")]
