@@ -26,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.normalise import all_nodes, graphs_of
 from mainspring.compiler.stock import optimise
+from mainspring.compiler.varying import sized_by_values
 
 _DOMAIN = "com.microsoft.nchwc"
 _CONTRIBUTED = "com.microsoft"
@@ -86,19 +87,20 @@ class _Blocks(NamedTuple):
     """The layers that it was computed by since rows were brought into blocks, by their place in the graph."""
 
 
-def in_blocks(model: onnx.ModelProto) -> None:
+def in_blocks(model: onnx.ModelProto) -> bool:
     """Turn layers of an optimised model into blocked convolutions where that is expected to be faster.
 
-    Nothing is changed for a machine whose convolutions have no blocks.
+    Returns whether there are any; on a machine whose convolutions have no blocks there are none. A blocked
+    convolution fails where a layer has no rows, as behind a detector that finds nothing.
     """
     block = block_size()
     if not block:
-        return
+        return False
     opset = next((entry.version for entry in model.opset_import if not entry.domain), 0)
     graph = _Graph(model.graph, block, opset)
     chosen = _chosen(graph)
     if not chosen:
-        return
+        return False
     done = _Rewriting(graph, chosen)
     kept = [*done.constants.values()]
     for tensor in model.graph.initializer:
@@ -111,6 +113,7 @@ def in_blocks(model: onnx.ModelProto) -> None:
     for domain in (_DOMAIN, _CONTRIBUTED):
         if all(entry.domain != domain for entry in model.opset_import):
             model.opset_import.append(helper.make_opsetid(domain, 1))
+    return True
 
 
 @functools.cache
@@ -169,6 +172,7 @@ class _Graph:
         for node in graph.node:
             if node.op_type.endswith("Gemm"):
                 self._dims.setdefault(node.input[0], [-1, -1])
+        self._varying = sized_by_values(graph)
         self.layers = {
             index: layer for index, node in enumerate(graph.node) if (layer := self._layer(node)) is not None
         }
@@ -194,6 +198,8 @@ class _Graph:
         if inputs % _CHANNELS or not inputs or not outputs or self.uses[node.input[1]] > 1:
             return None
         if self._opset < _OPSET and not self.has_one_open(node.input[0]):
+            return None
+        if node.input[0] in self._varying:
             return None
         return _Layer(node, node.input[0], node.input[1], inputs, outputs, transposed, bias, activation)
 

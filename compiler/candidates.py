@@ -122,20 +122,31 @@ def seed_profiles(candidate: Candidate, batch_sizes: tuple[int, ...]) -> dict[st
 def candidate_for(prepared: Prepared, task: Task, engine: str) -> Candidate:
     """Compile for one engine, compare and measure; raise `CompileError`."""
     artifact = MAKERS[engine](prepared, task.batch_sizes, task.target)
+    try:
+        return _tried(artifact, prepared, task)
+    except ExecutableError as error:
+        other = artifact.without_blocks()
+        if other is None:
+            raise prepared.refusal(str(error)) from error
+    try:
+        return _tried(other, prepared, task)
+    except ExecutableError as error:
+        raise prepared.refusal(str(error)) from error
+
+
+def _tried(artifact: Artifact, prepared: Prepared, task: Task) -> Candidate:
+    """Compare and measure; raise `CompileError` if outputs differ, `ExecutableError` if it does not run."""
     known = task.store.known_executable(artifact.info.executable)
     before = known.measured if known else Measured()
     checked = task.batch_sizes
     if task.quick and known:
         checked = tuple(size for size in checked if size in checked[:2] or size not in before.infer_ns)
-    try:
-        bound = artifact.bind()
-        verification = verify(bound, prepared, checked, task.target.precision)
-        pad = padding(bound, prepared, task.source.pad, task.batch_sizes)
-        measured = _measure(artifact, bound, task.batch_sizes, before)
-        if prepared.whole and artifact.info.device == CPU:
-            measured = _measure_values(artifact, bound, prepared, measured)
-    except ExecutableError as error:
-        raise prepared.refusal(str(error)) from error
+    bound = artifact.bind()
+    verification = verify(bound, prepared, checked, task.target.precision)
+    pad = padding(bound, prepared, task.source.pad, task.batch_sizes)
+    measured = _measure(artifact, bound, task.batch_sizes, before)
+    if prepared.whole and artifact.info.device == CPU:
+        measured = _measure_values(artifact, bound, prepared, measured)
     return Candidate(artifact, verification, measured, known is not None, pad)
 
 

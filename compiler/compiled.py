@@ -17,6 +17,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,20 +122,28 @@ class Artifact:
         """Return the memory that activations take at a batch size."""
         raise NotImplementedError
 
+    def without_blocks(self) -> Artifact | None:
+        """Return the same model with no layer in blocks, to be tried if this fails; None if it has none."""
+        return None
+
 
 class OnnxRuntimeArtifact(Artifact):
     """A graph without weights for ONNX Runtime."""
 
-    def __init__(self, prepared: Prepared, device: str) -> None:
+    _plain: Callable[[], Artifact] | None = None
+
+    def __init__(self, prepared: Prepared, device: str, blocks: bool = True) -> None:
         """Optimise for this CPU; or, for a GPU, only as far as it does not depend on the device.
 
+        If ``blocks``, layers may be computed in blocks (`mainspring.compiler.blocked`).
         Raises `CompileError` for a model with symbols or strings that is for a GPU.
         """
         if device != CPU:
             check_supported(prepared, f"the device {device}")
         if device == CPU:
             optimised = optimise(prepared.content)
-            in_blocks(optimised)
+            if blocks and in_blocks(optimised):
+                self._plain = partial(OnnxRuntimeArtifact, prepared, device, blocks=False)
         else:
             optimised = optimise_portably(prepared.content)
         parts = split(optimised, prepared.inputs, prepared.outputs, symbols=prepared.symbols)
@@ -144,6 +153,10 @@ class OnnxRuntimeArtifact(Artifact):
         super().__init__(info, parts.weights)
         self.content = parts.graph
         self.kernels = {}
+
+    def without_blocks(self) -> Artifact | None:
+        """Return the model as ONNX Runtime optimises it, if it is another one."""
+        return self._plain() if self._plain else None
 
     def bind(self) -> BoundModel:
         """Open the graph as a worker does."""

@@ -241,6 +241,16 @@ def _reached(graph: onnx.GraphProto, names: set[str]) -> set[str]:
     return found
 
 
+def sized_by_values(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors whose sizes may follow from values, so that they may also be empty.
+
+    They are behind operators that values decide the shape of, and behind control flow.
+    """
+    deciding = _deciding(graph, {value.name for value in graph.input})
+    deciding += [node for node in graph.node if graphs_of(node) or "Sequence" in node.op_type]
+    return _reached(graph, {name for node in deciding for name in node.output if name})
+
+
 def _inferred(model: onnx.ModelProto) -> _Shapes:
     """Return the shapes that follow from those of the inputs."""
     try:

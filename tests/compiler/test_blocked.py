@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler import blocked
+from mainspring.compiler.artifact.executable import open_executable
+from mainspring.compiler.artifact.manifest import Source
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.blocked import block_size, in_blocks
 from mainspring.compiler.compiled import OnnxRuntimeArtifact
+from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.stock import open_session, optimise
 
@@ -225,6 +230,42 @@ def test_layers_of_old_exports_are_chosen_too() -> None:
     original.opset_import[0].version = 9
     kinds = check(original, (1, 8, 64), (3, 8, 64))
     assert (kinds["nchwc.Conv"], kinds["nchwc.ReorderInput"]) == (2, 1)
+
+
+def test_layers_that_may_have_no_rows_stay() -> None:
+    """Behind what finds something the number of rows follows from values, and may be 0."""
+    nodes = [
+        op("ReduceMax", "x", "top", keepdims=0, axes=[1]),
+        op("Greater", "top zero", "mask"),
+        op("Compress", "x mask", "rows", axis=0),
+        op("MatMul", "rows w", "y"),
+    ]
+    original = model(nodes, ["N", 512], {"y": ["F", 256]}, w=drawn(512, 256), zero=np.float32(0))
+    optimised, kinds = rewritten(original)
+    assert not kinds["nchwc.Conv"]
+    (found,) = open_session(optimised.SerializeToString()).run(None, {"x": -np.ones((3, 512), np.float32)})
+    assert found.shape == (0, 256)
+
+
+def test_a_model_that_fails_in_blocks_is_compiled_without(tmp_path: Path) -> None:
+    """At its least length no rows are left of this one, which no rule foretells."""
+    nodes = [op("Slice", "x first last axis", "rest"), op("MatMul", "rest w", "y")]
+    constants = {"first": [1], "last": [2**31], "axis": [1]}
+    original = model(
+        nodes,
+        ["N", "S", 512],
+        {"y": ["N", "T", 1024]},
+        w=drawn(512, 1024),
+        **{name: np.array(value, np.int64) for name, value in constants.items()},
+    )
+    assert rewritten(original)[1]["nchwc.Conv"]
+    store = Store(tmp_path / "store")
+    source = Source("onnx", "model.onnx", "0" * 64, most={"S": 4})
+    compiled = compile_model(original, "sliced", store, (1, 2), source)
+    executable = open_executable(store, compiled.manifest)
+    assert NCHWC.encode() not in store.executable_path(compiled.manifest).read_bytes()
+    assert compiled.manifest.symbols[0].least == 1
+    assert executable.info.executable == compiled.manifest.executable
 
 
 def test_models_of_one_architecture_share_an_executable() -> None:
