@@ -49,12 +49,13 @@ def _model(model: Model) -> ModelStatus:
         finished=counts.finished,
         late=counts.late,
         rejected=counts.rejected,
-        erratic=any(_erratic(each) for each in model.by_bucket),
+        erratic=is_erratic(model),
     )
 
 
-def _erratic(model: Model) -> bool:
-    return any(times.spreads.erratic for times in model.infer_times.values())
+def is_erratic(model: Model) -> bool:
+    """Return whether a model's durations are far from even on any kind of device, in any of its buckets."""
+    return any(times.spreads.erratic for each in model.by_bucket for times in each.infer_times.values())
 
 
 def impossible(cluster: Cluster, model: Model) -> tuple[Reason, str]:

@@ -292,6 +292,8 @@ class ModelLine(msgspec.Struct, frozen=True):
     """Latency of its newest requests (128 at most) that were executed; None where there were none."""
     thrashes: bool = False
     """Whether it was evicted at least three times over those 300 s and loaded again after most of them."""
+    erratic: bool = False
+    """Whether the 99th percentile of its durations passed three times their median."""
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -301,6 +303,21 @@ class Models(msgspec.Struct, frozen=True):
     """Models that the search found."""
     offset: int
     rows: list[ModelLine]
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """How the durations of a model's INFERs spread: those of the batch size that ran most."""
+
+    batch_size: int
+    sizes: str
+    """The bucket, such as ``128``; empty for a model of fixed shapes."""
+    durations: int
+    """How many are known; from 1,000 on older ones count less."""
+    median_ms: float
+    mean_ms: float
+    p99_ms: float
+    estimate_ms: float
+    """What the next one is expected to take, by which requests of other models are planned behind it."""
 
 
 class ModelPage(msgspec.Struct, frozen=True):
@@ -331,6 +348,8 @@ class ModelPage(msgspec.Struct, frozen=True):
     buckets: dict[str, dict[int, float]] = {}
     """Of a model with open dimensions, present estimates in ms of that kind by bucket, such as ``128``, the
     smallest first, and batch size."""
+    spread: Spread | None = None
+    """None before enough durations are known."""
 
 
 class Norm(msgspec.Struct, frozen=True):

@@ -6,7 +6,8 @@ import difflib
 from collections import Counter
 
 from mainspring.cluster.placements import Model, Placement, State
-from mainspring.console.payloads import ModelPage, RequestLine
+from mainspring.cluster.spread import LONG, TYPICAL
+from mainspring.console.payloads import ModelPage, RequestLine, Spread
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.models import commonest_kind, estimates_ms, model_line
 from mainspring.console.queries.recent import request_line
@@ -46,8 +47,30 @@ def model(view: View, name: str) -> ModelPage:
             bucket_name(ceilings): estimates_ms(bucket.infer_times.get(kind))
             for ceilings, bucket in known.buckets.items()
         },
+        spread=_spread(known, kind),
         load_now_ms=known.load_times[kind].ns / 1e6 if kind in known.load_times else None,
     )
+
+
+def _spread(model: Model, kind: str) -> Spread | None:
+    """Return how a model's durations spread on one kind of device, where most are known."""
+    most: Spread | None = None
+    for ceilings, bucket in model.buckets.items() or (((), model),):
+        times = bucket.infer_times.get(kind)
+        for index, size in enumerate(times.sizes if times else ()):
+            chances = times.spreads.chances(index) if times else None
+            if times is None or chances is None or (most is not None and chances.total <= most.durations):
+                continue
+            most = Spread(
+                batch_size=size,
+                sizes=bucket_name(ceilings) if ceilings else "",
+                durations=chances.total,
+                median_ms=chances.quantile_ns(TYPICAL) / 1e6,
+                mean_ms=chances.mean_ns / 1e6,
+                p99_ms=chances.quantile_ns(LONG) / 1e6,
+                estimate_ms=times.ns[index] / 1e6,
+            )
+    return most
 
 
 def _recent(view: View, model: Model) -> list[RequestLine]:

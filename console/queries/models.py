@@ -8,6 +8,7 @@ from typing import Any
 
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.placements import PREPARED_STATES, Model, State
+from mainspring.cluster.status import is_erratic
 from mainspring.console.payloads import ModelLine, Models
 from mainspring.console.queries.asking import BadQuery
 from mainspring.console.view.models import COLD, EVICTIONS, IN_TIME, LATE, LOADS, REJECTED, ModelHistory
@@ -94,6 +95,7 @@ def model_line(view: View, model: Model, kind: str) -> ModelLine:
         evictions_pm=counts[EVICTIONS] / minutes,
         p50_ms=_rank_ms(latencies_ns, 50),
         p99_ms=_rank_ms(latencies_ns, 99),
+        erratic=is_erratic(model),
         thrashes=counts[EVICTIONS] >= THRASHES and 2 * counts[LOADS] >= counts[EVICTIONS],
     )
 

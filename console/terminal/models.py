@@ -41,7 +41,7 @@ def _row(line: ModelLine, now_ns: int) -> tuple[str, ...]:
         _where(line),
         f"{line.queued:,}",
         number(line.demand_rps),
-        f"{line.late:,}",
+        f"{line.late:,}{'~' if line.erratic else ''}",
         f"{line.rejected:,}",
         f"{line.cold:,}",
         f"{line.loads_pm:,.0f}",

@@ -48,15 +48,28 @@ function bySpace(buckets) {
   return Object.entries(buckets).sort(([a], [b]) => space(a) - space(b));
 }
 
+/** How durations spread, and what that costs requests of other models on the same worker. */
+export function spreadText(spread) {
+  const batch = `A batch of ${spread.batch_size}${spread.sizes ? ` of sizes up to ${spread.sizes.replaceAll("x", " x ")}` : ""}`;
+  const rest = Math.max(0, spread.p99_ms - spread.estimate_ms);
+  return `${batch} took ${ms(spread.median_ms)} by the median, ${ms(spread.mean_ms)} on average and ${ms(spread.p99_ms)} at the 99th percentile of ${count(spread.durations)}. `
+    + (rest > 0 ? `Others are planned behind it by ${ms(spread.estimate_ms)}: one run in a hundred makes them wait ${ms(rest)} more than that, or longer.` : "No more than one run in a hundred makes others wait longer than they are planned for.");
+}
+
 function durationsPanel() {
-  const root = panel("How long it takes");
+  const flag = el("span.mark", { "data-is": "late", hidden: true, title: "The 99th percentile of its durations passed three times their median" }, "erratic");
+  const root = panel("How long it takes", flag);
+  const spread = el("p", { hidden: true });
   const holder = el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Durations by batch size" });
   const curve = el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Estimates by size", hidden: true });
-  root.append(holder, curve);
+  root.append(spread, holder, curve);
   let drawn = "";
   return {
     root,
     draw(data) {
+      flag.hidden = !data.line.erratic;
+      spread.hidden = !data.spread;
+      if (data.spread) write(spread, spreadText(data.spread));
       const key = JSON.stringify([data.profiles, data.load_ms, data.load_now_ms, data.line.infer_ms, data.buckets]);
       if (key === drawn) return;
       drawn = key;

@@ -36,9 +36,10 @@ function newRow() {
   const link = el("a.clip");
   const pin = el("span.tag", { hidden: true }, "pinned");
   const flag = el("span.tag.warn", { hidden: true, title: "Evicted again and again over the last minutes, and loaded again nearly each time" }, "thrashes");
-  cells[0].append(swatch, link, pin, flag);
+  const uneven = el("span.tag.warn", { hidden: true, title: "The 99th percentile of its durations passed three times their median" }, "erratic");
+  cells[0].append(swatch, link, pin, flag, uneven);
   const row = el("tr", {}, ...cells);
-  Object.assign(row, { cells_: cells, swatch, link, pin, flag });
+  Object.assign(row, { cells_: cells, swatch, link, pin, flag, uneven });
   return row;
 }
 
@@ -50,6 +51,7 @@ function writeRow(row, line, position, now_ns) {
   tint(row.swatch, line.name);
   row.pin.hidden = !line.pinned;
   row.flag.hidden = !line.thrashes;
+  row.uneven.hidden = !line.erratic;
   const takes = infer(line);
   const all = line.in_time + line.late + line.rejected;
   const texts = [null, placed(line), count(line.queued), count(line.demand_rps), count(line.in_time),

@@ -23,6 +23,33 @@ def test_a_worker_is_called_ill_where_its_errors_are_far_from_its_kinds(open_pag
     assert judged == [["LOAD error 38.0 ms, the norm of its kind is 800 \u00b5s"], [], []]
 
 
+def test_it_is_said_how_much_longer_others_wait_for_a_model_than_planned(open_page: Open) -> None:
+    page = open_page("#/cluster")
+    said = page.evaluate(
+        """() => import('./views/model.js').then(({ spreadText }) => [
+            { batch_size: 4, sizes: '64x8', durations: 900,
+              median_ms: 4, mean_ms: 7.6, p99_ms: 40, estimate_ms: 12 },
+            { batch_size: 1, sizes: '', durations: 300,
+              median_ms: 4, mean_ms: 4, p99_ms: 4.2, estimate_ms: 4.5 },
+        ].map(spreadText))"""
+    )
+    assert said == [
+        "A batch of 4 of sizes up to 64 x 8 took 4.00 ms by the median, 7.60 ms on average and 40.0 ms at "
+        "the 99th percentile of 900. Others are planned behind it by 12.0 ms: one run in a hundred makes "
+        "them wait 28.0 ms more than that, or longer.",
+        "A batch of 1 took 4.00 ms by the median, 4.00 ms on average and 4.20 ms at the 99th percentile of "
+        "300. No more than one run in a hundred makes others wait longer than they are planned for.",
+    ]
+
+
+def test_a_models_page_says_nothing_of_its_spread_before_enough_is_known(open_page: Open) -> None:
+    page = open_page("#/model/small-5")
+    box = page.locator("section[aria-label='How long it takes']")
+    box.get_by_role("table", name="Durations by batch size").wait_for()
+    assert box.locator("p").is_hidden()
+    assert box.locator(".mark").is_hidden()
+
+
 def test_a_load_is_joined_to_the_infer_that_it_made_possible(open_page: Open) -> None:
     page = open_page("#/cluster")
     joined = page.evaluate(

@@ -11,7 +11,7 @@ from mainspring.console.payloads import Gpu, WorkerPage
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.model import ROOM, model
-from mainspring.console.queries.models import models
+from mainspring.console.queries.models import commonest_kind, models
 from mainspring.console.queries.recent import recent
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.queries.worker import worker
@@ -52,6 +52,36 @@ def test_models_are_counted_as_often_as_they_were_loaded_and_evicted(seed: int) 
     assert [line.evictions_pm for line in found] == sorted(
         (line.evictions_pm for line in found), reverse=True
     )
+
+
+def test_a_models_page_says_how_its_durations_spread_and_that_it_is_erratic() -> None:
+    view, _ = at(0, 300)
+    kind = commonest_kind(view)
+    known = next(each for each in view.cluster.models.values() if kind in each.infer_times)
+    times = known.infer_times[kind]
+    for number in range(300):
+        times.spreads.add(0, 40_000_000 if number % 10 == 0 else 4_000_000)
+    times.spreads.erratic = times.spreads.uneven
+    page = model(view, known.name)
+    assert page.line.erratic
+    assert [line.name for line in models(view, limit=1_000).rows if line.erratic] == [
+        each.name for each in view.cluster.models.values() if each.infer_times.get(kind) is times
+    ]
+    spread = page.spread
+    assert spread is not None
+    assert (spread.batch_size, spread.sizes) == (times.sizes[0], "")
+    assert spread.durations >= 300
+    assert spread.median_ms == pytest.approx(4, rel=0.07)
+    assert spread.p99_ms == pytest.approx(40, rel=0.07)
+    assert spread.mean_ms == pytest.approx(7.6, rel=0.07)
+    assert spread.estimate_ms == times.ns[0] / 1e6
+
+
+def test_nothing_is_said_of_few_durations() -> None:
+    view, _ = at(0, 20)
+    pages = [model(view, line.name) for line in models(view, limit=1_000).rows]
+    assert pages
+    assert all(page.spread is None and not page.line.erratic for page in pages)
 
 
 @pytest.mark.parametrize("seed", range(3))
