@@ -109,7 +109,9 @@ def _wheel(name: str, version: str, python: str, folder: Path) -> Path:
 
 def _in_wheel(path: Path) -> Files:
     with zipfile.ZipFile(path) as wheel:
-        return {name: wheel.read(name) for name in wheel.namelist() if _wanted(PurePosixPath(name))}
+        # Some wheels, such as numpy's, list their folders too.
+        names = (each.filename for each in wheel.infolist() if not each.is_dir())
+        return {name: wheel.read(name) for name in names if _wanted(PurePosixPath(name))}
 
 
 def _wanted(path: PurePosixPath) -> bool:

@@ -120,6 +120,7 @@ def test_the_monitor_of_gpus_is_carried_if_it_can_be_had(
     with zipfile.ZipFile(wheel, "w") as made:
         made.writestr("pynvml.py", "# NVML")
         made.writestr("example.pyi", "")
+        made.mkdir("folder")
     assert packages.monitor_files(tmp_path) == {"pynvml.py": b"# NVML"}
 
 

@@ -156,7 +156,8 @@ def test_a_large_tensor_is_loaded_in_adjacent_pages(settings: Settings) -> None:
     judged, _ = check_large_tensor(settings)
     assert judged.state is State.MET
     assert judged.note == "extents of [2] pages"
-    assert Store(settings.store(ONNXRUNTIME)).manifest(LARGE).weights_bytes == 4 * 1_000 * 5_000
+    # Rows and columns are filled up to whole blocks.
+    assert 1 <= Store(settings.store(ONNXRUNTIME)).manifest(LARGE).weights_bytes / (4 * 1_000 * 5_000) < 1.02
 
 
 def test_models_are_cycled_and_leave_nothing_behind(settings: Settings) -> None:
