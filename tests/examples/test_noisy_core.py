@@ -12,8 +12,10 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/noisy_core.toml"
 
 
 def played(rank: int, jitter: float = 0.12, slow: float = 0.03) -> Summary:
-    changes = [f"scheduler.estimate_rank={rank}", f"faults.duration_jitter={jitter}"]
-    return simulate(read_spec(EXAMPLE, [*changes, f"faults.slow_probability={slow}"]), analyse=False).summary
+    """Plan by estimates alone: a model that spreads so much is planned by its distribution otherwise."""
+    faults = [f"faults.duration_jitter={jitter}", f"faults.slow_probability={slow}"]
+    scheduler = [f"scheduler.estimate_rank={rank}", "scheduler.policy_options.distributions=false"]
+    return simulate(read_spec(EXAMPLE, [*faults, *scheduler]), analyse=False).summary
 
 
 def test_a_lower_estimate_serves_more_in_time_and_hardly_more_late() -> None:

@@ -189,7 +189,7 @@ def test_what_is_asked_beside_inference_is_short(served: Served) -> None:
     """A decoded value takes many times the memory of its text, and nobody is served while it is read."""
     body = b'{"parameters": {"a": [%s 0]}}' % (b"0," * 100_000)
     with Peer(served.host) as peer:
-        for path in ("/v2/repository/index", "/v2/repository/models/double/load", "/v2/logging"):
+        for path in ("/v2/repository/index", "/v2/repository/models/double/unload", "/v2/logging"):
             reply = peer.ask("POST", path, body)
             assert (reply.status, "65,536 bytes, the most allowed here" in reply.json["error"]) == (413, True)
         assert peer.ask("GET", "/v2/health/live").status == 200
