@@ -274,13 +274,13 @@ def test_names_of_engines_and_devices_are_checked(store: Store, make_mlp: MakeMo
 def test_auto_keeps_the_faster_engine(
     store: Store, make_mlp: MakeModel, monkeypatch: pytest.MonkeyPatch, faster: str, slower: str
 ) -> None:
-    from mainspring.compiler import pipeline
+    from mainspring.compiler import candidates
 
     def measured(_model: object, info: object, sizes: list[int]) -> dict[int, int]:
         per_row = 1_000_000 if info.engine == faster else 3_000_000  # type: ignore[attr-defined]
         return {size: per_row * size for size in sizes}
 
-    monkeypatch.setattr(pipeline, "measure_infer", measured)
+    monkeypatch.setattr(candidates, "measure_infer", measured)
     done = compile_model(make_mlp(1), "m", store, (1, 2), Source("onnx"), target=Target("auto"))
     assert done.manifest.engine == faster
     assert done.engines[faster].startswith("1.00 ms for each row")
