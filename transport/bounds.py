@@ -45,6 +45,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Bytes of all parts of one message together; 0 for `PARTS_BYTES` times ``part_bytes``."""
     tensors: int = MAX_TENSORS
     """Tensors of one message."""
+    descriptors: int = 0
+    """Descriptors that are taken from a peer of this host, over all of the connection's time."""
 
     @property
     def whole_bytes(self) -> int:

@@ -7,11 +7,15 @@ Small parts of a message are copied out of the connection's buffer. Large parts 
 memory of their own, which is allocated once their size has been checked. What is sent goes from the caller's
 memory to the kernel; what the kernel does not take at once is kept, within bounds, and leaves when there is
 room again.
+
+A message to a process of this host may bring a descriptor along. The receiver takes as many over a connection
+as its `Limits` say, and they come in the order of their messages; the kernel closes any other.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import select
 import socket
 import struct
@@ -31,6 +35,7 @@ BUFFER_BYTES = 1 << 14
 FLUSH_PARTS = 64
 """Parts handed to the kernel in one call when there is room again."""
 FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_DESCRIPTOR = struct.Struct("i")
 READABLE = select.EPOLLIN | select.EPOLLRDHUP
 WRITABLE = select.EPOLLOUT
 BOTH = READABLE | WRITABLE
@@ -160,6 +165,11 @@ class Channel:
         self._grown_before = 0
         self._backlog = Backlog(limits)
         self._broken = False
+        self.local = sock.family == socket.AF_UNIX
+        """Whether the peer is a process of this host, which descriptors may be sent to."""
+        self._awaited = limits.descriptors if self.local else 0
+        """Descriptors that may yet come."""
+        self._descriptors: deque[int] = deque()
 
     # --- receiving ---
 
@@ -263,7 +273,9 @@ class Channel:
             self._start, self._end = 0, rest
         room = self._view[self._end :] if self._end else self._view
         try:
-            if self._part is None:
+            if self._awaited:
+                wanted, count = self._read_with_descriptors(room)
+            elif self._part is None:
                 wanted, count = room.nbytes, self._socket.recv_into(room)
             else:
                 rest_of_part = self._part[self._filled :]
@@ -279,9 +291,32 @@ class Channel:
         self._drained = count < wanted
         self._grown += count
         if self._part is not None:
-            self._filled += (of_part := min(count, rest_of_part.nbytes))
+            self._filled += (of_part := min(count, self._part.nbytes - self._filled))
             count -= of_part
         self._end += count
+
+    def _read_with_descriptors(self, room: memoryview) -> tuple[int, int]:
+        """Read once while descriptors may come; return how many bytes were wanted, and how many came."""
+        into = [room] if self._part is None else [self._part[self._filled :], room]
+        space = socket.CMSG_SPACE(_DESCRIPTOR.size)
+        count, found, _, _ = self._socket.recvmsg_into(into, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in found:
+            if level != socket.SOL_SOCKET or kind != socket.SCM_RIGHTS:
+                continue
+            for (descriptor,) in _DESCRIPTOR.iter_unpack(
+                data[: len(data) // _DESCRIPTOR.size * _DESCRIPTOR.size]
+            ):
+                if self._awaited:
+                    self._awaited -= 1
+                    self._descriptors.append(descriptor)
+                else:
+                    os.close(descriptor)
+        # A read ends where the bytes of a message with a descriptor begin or end, whatever more there is.
+        return sum([each.nbytes for each in into]) if not found else count, count
+
+    def descriptor(self) -> int | None:
+        """Return the oldest descriptor that came and was not asked for, which the caller is to close."""
+        return self._descriptors.popleft() if self._descriptors else None
 
     # --- sending ---
 
@@ -300,6 +335,31 @@ class Channel:
         sizes = [size_of(part) for part in parts]
         first = head(sizes)
         return self._send((first, *parts), len(first) + sum(sizes), volatile)
+
+    def send_descriptor(self, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """Send a message with a copy of a descriptor to a process of this host.
+
+        Returns `Delivery.FULL`, having sent nothing, while anything waits to be sent, and `Delivery.GONE` to
+        a peer of another host.
+        """
+        if self._broken or not self.local:
+            return Delivery.GONE
+        if self._backlog:
+            return Delivery.FULL
+        sizes = [size_of(part) for part in parts]
+        whole = (head(sizes), *parts)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))
+        try:
+            sent = self._socket.sendmsg(whole, (rights,), FLAGS)
+        except BlockingIOError:
+            return Delivery.FULL
+        except OSError:
+            self._broken = True
+            return Delivery.GONE
+        if sent < len(whole[0]) + sum(sizes):
+            self._backlog.add(whole, sent, volatile=True)
+            self._epoll.modify(self.fd, BOTH)
+        return Delivery.SENT
 
     def _send(self, parts: Sequence[Any], size: int, volatile: bool) -> Delivery:
         if self._broken:
@@ -334,6 +394,8 @@ class Channel:
         """End the connection; the kernel still sends what it has taken."""
         self._epoll.unregister(self.fd)
         self._socket.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
 
 
 class Sender(Protocol):

@@ -88,6 +88,11 @@ class Link:
         return self._channel is not None
 
     @property
+    def local(self) -> bool:
+        """Say whether there is a connection to a process of this host, which may be sent descriptors."""
+        return self._channel is not None and self._channel.local
+
+    @property
     def waits(self) -> bool:
         """Say whether something waits to be sent."""
         return bool(self._kept) or (self._channel is not None and self._channel.waits)
@@ -105,6 +110,14 @@ class Link:
         self._kept.append(parts)
         self._kept_bytes += sum(map(size_of, parts))
         return Delivery.SENT
+
+    def send_descriptor(self, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """Send a message with a descriptor as `Channel.send_descriptor` does; it is never kept."""
+        return Delivery.GONE if self._channel is None else self._channel.send_descriptor(parts, descriptor)
+
+    def descriptor(self) -> int | None:
+        """Return the oldest descriptor that came over the connection; the caller is to close it."""
+        return None if self._channel is None else self._channel.descriptor()
 
     def receive(self) -> Message | None:
         """Return the next message; None if there is none."""

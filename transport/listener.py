@@ -102,6 +102,8 @@ class Listener:
         """The number of connections that have ended, at either end."""
         self.on_violation: Callable[[str], object] = lambda _: None
         """Called with what breaks the framing, or why a peer is refused; the connection ends."""
+        self.on_end: Callable[[bytes], object] = lambda _: None
+        """Called with the peer of a connection that has ended."""
         self._inode = inode_of(self._where) if isinstance(self._where, Local) else 0
         self._hub = hub
         self._limits = limits
@@ -144,6 +146,16 @@ class Listener:
         """Send a message to a peer; ``volatile`` parts may change once this returns."""
         channel = self._peers.get(peer)
         return Delivery.GONE if channel is None else channel.send(parts, volatile)
+
+    def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """Send a message with a descriptor to a peer, as `Channel.send_descriptor` does."""
+        channel = self._peers.get(peer)
+        return Delivery.GONE if channel is None else channel.send_descriptor(parts, descriptor)
+
+    def descriptor(self, peer: bytes) -> int | None:
+        """Return the oldest descriptor that came from a peer; the caller is to close it."""
+        channel = self._peers.get(peer)
+        return None if channel is None else channel.descriptor()
 
     def backlog_bytes(self, peer: bytes) -> int:
         """Return the number of bytes that wait to be sent to a peer; 0 without a connection to it."""
@@ -306,3 +318,4 @@ class Listener:
             self._ready.remove(channel)
         self._hub.disown(channel.fd)
         channel.close()
+        self.on_end(channel.peer)
