@@ -23,7 +23,7 @@ from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch
-from mainspring.worker.realtime import Rights
+from mainspring.worker.realtime import Rights, name_thread
 from mainspring.worker.staging import Ended, Staging
 
 LOG = logging.getLogger(__name__)
@@ -242,6 +242,7 @@ class Executors:
     # --- one executor's thread ---
 
     def _run(self, executor: Executor) -> None:
+        name_thread(executor)
         try:
             match executor:
                 case Executor.EXEC:

@@ -91,7 +91,8 @@ def table(title: str, figures: list[Figure]) -> Table:
     """Return the figures as a table, one row each."""
     made = Table(title=title, title_justify="left")
     for column, justify in (("what", "left"), ("target", "right"), ("measured", "right"), ("", "left")):
-        made.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True)
+        # Only what explains may be wrapped.
+        made.add_column(column, justify="right" if justify == "right" else "left", no_wrap=bool(column))
     for each in figures:
         if each.target is None:
             target, colour = "", ""

@@ -1,0 +1,243 @@
+"""What a request costs each process around EXEC: processor time, wake-ups and system calls, by thread.
+
+One request at a time over ZeroMQ and over HTTP, in turns; the emulated device sleeps while it executes and
+nothing spins before an instant, so all processor time is the path's. `bench.path` prints it.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.supervisor import LocalCluster
+from mainspring.client.connection import Connection
+from mainspring.experiments.bench.report import Figure
+from mainspring.experiments.bench.serving import cluster_of, write_profile
+from mainspring.experiments.bench.usage import MAIN, Usage, calls_of, usage_of_threads
+from mainspring.messages.clients import InferReply, InferRequest
+from mainspring.messages.peers import TensorHeader
+
+EXECUTE_MS = 2.0
+OUTPUT_KB = 4
+SLO_NS = 1_000_000_000
+BLOCK = 50
+"""Requests of one kind before the next kind's turn."""
+WARM_UP = 40
+PAUSE_S = 0.002
+"""Between an answer and the next request: the path is measured at low load."""
+REST_S = 1.0
+ZEROMQ, HTTP = "ZeroMQ", "HTTP"
+TARGET_MS = 1.0
+"""Of all processes together for a request of an image over HTTP."""
+TARGET_KB = 600.0
+LEAST_US = 1.0
+"""A thread that takes less for a request, and does not wake up for it, has no row."""
+CALLS_NAMED = 6
+_HEADERS_END = b"\r\n\r\n"
+_LENGTH = b"content-length:"
+
+Threads = dict[tuple[str, str], Usage]
+"""By process and thread."""
+
+
+class Around(msgspec.Struct):
+    """What blocks of `BLOCK` requests took, by the way that they came."""
+
+    blocks: dict[str, list[Threads]] = {}
+    calls: dict[str, dict[str, dict[str, int]]] = {}
+    """Of one more block: system calls, by process and name."""
+    rest: Threads = {}
+    """What a second without requests took."""
+    request_s: float = 0.0
+    """From one request to the next, over all blocks."""
+
+
+class ZeroMqCaller:
+    """Sends requests over a `Connection`, as the replayer does."""
+
+    def __init__(self, address: str, tensor: npt.NDArray[np.float32]) -> None:
+        self._connection = Connection(address)
+        self._connection.open(10)
+        self._tensor = tensor
+        self._key = 0
+
+    def request(self) -> InferReply:
+        """Send one request and return its answer; raises RuntimeError if it fails."""
+        self._key += 1
+        header = TensorHeader("data", "float32", self._tensor.shape)
+        self._connection.send(InferRequest(self._key, "model", (header,), SLO_NS), [self._tensor])
+        while True:
+            self._connection.poll(1_000)
+            if (received := self._connection.receive()) is not None:
+                break
+        if not isinstance(received[0], InferReply):
+            raise RuntimeError(f"a request failed: {received[0]}")
+        return received[0]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class HttpCaller:
+    """Sends one request, with its tensor as binary data, again and again over a kept connection."""
+
+    def __init__(self, port: int, tensor: npt.NDArray[np.float32]) -> None:
+        described = {
+            "name": "data",
+            "shape": tensor.shape,
+            "datatype": "FP32",
+            "parameters": {"binary_data_size": tensor.nbytes},
+        }
+        told = {"parameters": {"binary_data_output": True, "timeout": SLO_NS // 1000}, "inputs": [described]}
+        json = msgspec.json.encode(told)
+        lines = (
+            "POST /v2/models/model/infer HTTP/1.1",
+            f"Host: 127.0.0.1:{port}",
+            f"Content-Length: {len(json) + tensor.nbytes}",
+            f"Inference-Header-Content-Length: {len(json)}",
+        )
+        self._request = "\r\n".join(lines).encode() + _HEADERS_END + json + tensor.tobytes()
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def request(self) -> None:
+        """Send the request and wait for its answer; raises RuntimeError if it fails."""
+        self._socket.sendall(self._request)
+        answer = bytearray()
+        while not _whole(answer):
+            if not (part := self._socket.recv(1 << 20)):
+                raise RuntimeError("the gateway closed the connection")
+            answer += part
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            raise RuntimeError(f"a request failed: {bytes(answer[:500])!r}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+def _whole(answer: bytearray) -> bool:
+    end = answer.find(_HEADERS_END)
+    if end < 0:
+        return False
+    head = bytes(answer[:end]).lower()
+    length = head[head.index(_LENGTH) + len(_LENGTH) :].split(b"\r\n", 1)[0]
+    return len(answer) >= end + len(_HEADERS_END) + int(length)
+
+
+def block_of(request: Callable[[], object], count: int = BLOCK) -> None:
+    """Send requests one by one, with pauses."""
+    for _ in range(count):
+        request()
+        time.sleep(PAUSE_S)
+
+
+def measure(input_kb: float, requests: int, run_dir: Path, *, console: bool = False) -> Around:
+    """Return what at least ``requests`` of each kind cost, in turns; with a console beside, if wanted."""
+    profile = write_profile(
+        run_dir / "profiles.csv", input_kb=input_kb, output_kb=OUTPUT_KB, execute_ms=EXECUTE_MS
+    )
+    around = Around()
+    with ExitStack() as stack:
+        port, console_port = free_ports(2)
+        tables: dict[str, dict[str, Any]] = {
+            "worker": {"spin_us": 0},
+            "gateway": {"http_address": f"http://127.0.0.1:{port}"},
+        }
+        if console:
+            tables["cluster"] = {"console": True}
+            tables["console"] = {"address": f"http://127.0.0.1:{console_port}"}
+        cluster = stack.enter_context(cluster_of(run_dir, profile, tables))
+        tensor = np.zeros((1, round(input_kb * 1000) // 4), np.float32)
+        zeromq, http = ZeroMqCaller(cluster.address, tensor), HttpCaller(port, tensor)
+        stack.callback(zeromq.close)
+        stack.callback(http.close)
+        kinds: dict[str, Callable[[], object]] = {ZEROMQ: zeromq.request, HTTP: http.request}
+        for request in kinds.values():
+            block_of(request, WARM_UP)
+        _blocks(around, cluster, kinds, requests)
+        pids = _pids(cluster)
+        for kind, request in kinds.items():
+            with calls_of(pids) as calls:
+                block_of(request)
+            around.calls[kind] = calls
+    return around
+
+
+def _blocks(
+    around: Around, cluster: LocalCluster, kinds: Mapping[str, Callable[[], object]], requests: int
+) -> None:
+    """Have each kind its turn until there are enough requests; then look at a rest."""
+    began, count = time.monotonic(), 0
+    while count < requests:
+        for kind, request in kinds.items():
+            before = _threads(cluster)
+            block_of(request)
+            around.blocks.setdefault(kind, []).append(_since(_threads(cluster), before))
+        count += BLOCK
+    around.request_s = (time.monotonic() - began) / (count * len(kinds))
+    before = _threads(cluster)
+    time.sleep(REST_S)
+    around.rest = _since(_threads(cluster), before)
+
+
+def _pids(cluster: LocalCluster) -> dict[str, int]:
+    found = {job.name: cluster.supervisor.pid(job.name) for job in cluster.plan.jobs}
+    return {name: pid for name, pid in found.items() if pid is not None}
+
+
+def _threads(cluster: LocalCluster) -> Threads:
+    return {
+        (name, thread): usage
+        for name, pid in _pids(cluster).items()
+        for thread, usage in usage_of_threads(pid).items()
+    }
+
+
+def _since(after: Threads, before: Threads) -> Threads:
+    return {key: usage.since(before.get(key, Usage())) for key, usage in after.items()}
+
+
+def figures_of(input_kb: float, around: Around) -> list[Figure]:
+    """Return rows for each kind: all processes together, then each thread that took part."""
+    rows = []
+    for kind, blocks in around.blocks.items():
+        keys = sorted({key for block in blocks for key in block}, key=lambda key: (key[0], key[1] != MAIN))
+        found = {key: _for_each(blocks, key) for key in keys}
+        size = f"{input_kb:.0f} KB, {kind}"
+        target = TARGET_MS if kind == HTTP and input_kb >= TARGET_KB else None
+        rest = sum(usage.cpu_ns for usage in around.rest.values()) / REST_S * around.request_s / 1e6
+        note = f"of it {rest:.2f} ms also without requests; one every {around.request_s * 1e3:.1f} ms"
+        total = sum(cpu_us for cpu_us, _, _ in found.values()) / 1e3
+        rows.append(Figure(f"{size}: CPU around EXEC", total, "ms", target, note=note))
+        for (process, thread), (cpu_us, wakeups, turns) in found.items():
+            if cpu_us >= LEAST_US or wakeups >= 0.1:
+                name = process if thread == MAIN else f"{process}, {thread}"
+                note = f"{wakeups:.1f} wake-ups, {turns:.1f} turns"
+                rows.append(Figure(f"{size}:   CPU of {name}", cpu_us, "us", note=note))
+        rows += [
+            Figure(f"{size}:   system calls of {name}", sum(calls.values()) / BLOCK, "", note=_most(calls))
+            for name, calls in around.calls.get(kind, {}).items()
+        ]
+    return rows
+
+
+def _for_each(blocks: list[Threads], key: tuple[str, str]) -> tuple[float, float, float]:
+    """Return a thread's microseconds, wake-ups and turns for a request, by the median of the blocks."""
+    used = [block.get(key, Usage()) for block in blocks]
+    cpu_us, wakeups, turns = np.median([(each.cpu_ns / 1e3, each.wakeups, each.turns) for each in used], 0)
+    return cpu_us / BLOCK, wakeups / BLOCK, turns / BLOCK
+
+
+def _most(calls: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count / BLOCK:.1f}" for name, count in list(calls.items())[:CALLS_NAMED])
