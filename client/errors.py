@@ -72,6 +72,10 @@ class InvalidInput(InvalidRequest):
     """An input's name, dtype, shape or size is not what the model takes."""
 
 
+class InvalidValues(InvalidInput):
+    """The model's computation fails on what the inputs hold, such as an index out of range."""
+
+
 class InvalidOutput(InvalidRequest):
     """The request names an output that the model does not have."""
 
@@ -180,6 +184,7 @@ ERROR_OF_REASON: dict[Reason, type[MainspringError]] = {
     Reason.TIMED_OUT: TimedOut,
     Reason.UNKNOWN_MODEL: UnknownModel,
     Reason.BAD_INPUT: InvalidInput,
+    Reason.BAD_VALUES: InvalidValues,
     Reason.BAD_OUTPUT: InvalidOutput,
     Reason.BAD_SLO: InvalidSlo,
     Reason.TOO_MANY_ROWS: TooManyRows,

@@ -29,7 +29,7 @@ _REQUESTS_PID = 1
 _FIRST_TID = 100_000
 """Above all process ids: spans and counters are written as if by a thread with its process's id."""
 _ARRIVALS_TID = _FIRST_TID
-_RAN = (Status.OK, Status.ENGINE_ERROR, Status.OUTPUT_LOST)
+_RAN = (Status.OK, Status.ENGINE_ERROR, Status.BAD_VALUES, Status.OUTPUT_LOST)
 _EXECUTORS = ("EXEC", "LOAD", "OTHER", "NOT RUN")
 _EXECUTOR = {"INFER": "EXEC", "OPEN": "EXEC", "LOAD": "LOAD"}
 

@@ -49,7 +49,7 @@ REASONS = (
     ("output is a constant or an input", r"is a constant or an input"),
     (
         "shape depends on values",
-        r"depends? on the values|decide the shape of an output|whose shape for these inputs differs",
+        r"depends? on the values|decide the shape of an output|shape for these inputs differs",
     ),
     ("version that can't be converted", r"IR version|the model (is )?of opset"),
     ("ONNX Runtime lacks the operator or type", r"ONNX Runtime refuses the model"),

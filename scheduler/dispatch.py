@@ -8,7 +8,7 @@ from typing import Final
 from mainspring.cluster.execution import infer_ended
 from mainspring.cluster.placements import Model, Worker
 from mainspring.cluster.plans import Plan
-from mainspring.cluster.requests import Request
+from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
@@ -259,8 +259,13 @@ class Dispatcher:
         reason = Reason.DEADLINE_PASSED if late else Reason.WORKER_FAILED
         detail = f"{result.worker} {'could not begin' if late else 'failed to run'} the batch"
         detail = f"{detail}: {result.detail or result.status.value}"
-        spoilt = result.status in (Status.INPUT_MISSING, Status.ENGINE_ERROR)
+        spoilt = result.status in (Status.INPUT_MISSING, Status.ENGINE_ERROR, Status.BAD_VALUES)
         alone = len(requests) == 1
+        if alone and result.status is Status.BAD_VALUES:
+            # It would fail again, and no worker is at fault.
+            if requests[0].place is not Place.GONE:
+                self._state.reject(now_ns, requests[0], Reason.BAD_VALUES, result.detail or detail)
+            return
         # Inputs that came and were refused will be refused again; inputs that did not come may come.
         unusable = spoilt and alone and result.end_ns <= action.latest_ns
         for request in requests:
@@ -271,7 +276,7 @@ class Dispatcher:
                 # Which request's inputs are missing, or fail the engine, is not known until each runs alone.
                 # Inputs may just have been slow, and requests that run alone make a busy device busier.
                 request.spoilt += 1
-                if request.spoilt > 1 or result.status is Status.ENGINE_ERROR:
+                if request.spoilt > 1 or result.status is not Status.INPUT_MISSING:
                     request.suspect = self._state.suspects = True
             self._lifecycle.retry(now_ns, request, reason, detail)
 

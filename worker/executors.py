@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 
+from mainspring.compiler.artifact.errors import ValuesError
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.worker.committing import Committing
@@ -415,8 +416,9 @@ class Executors:
         return ended
 
     def _failed(self, job: Job, begin_ns: int, error: Exception) -> Ended:
-        detail = str(error) or repr(error)
-        return Ended(job, begin_ns, time.monotonic_ns(), 0, Status.ENGINE_ERROR, detail)
+        at_fault = isinstance(job.action, Infer) and isinstance(error, ValuesError)
+        status = Status.BAD_VALUES if at_fault else Status.ENGINE_ERROR
+        return Ended(job, begin_ns, time.monotonic_ns(), 0, status, str(error) or repr(error))
 
     def _carry_out(self, job: Job) -> Ended:
         status = Status.OK

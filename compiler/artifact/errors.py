@@ -35,6 +35,10 @@ class ExecutableError(Exception):
     """An executable does not open or does not run; the text names the executable and says why."""
 
 
+class ValuesError(ExecutableError):
+    """A run failed on what its inputs hold; the text, which is for who sent them, says where and why."""
+
+
 @contextmanager
 def reading(path: Path, root: Path) -> Iterator[None]:
     """Turn a refused permission to read ``path``, of the store ``root``, into a `StoreError`."""

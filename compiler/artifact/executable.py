@@ -32,6 +32,7 @@ import onnxruntime
 
 from mainspring.compiler.artifact.arrays import BatchArrays, Sizes
 from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.failures import failed, not_run
 from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
@@ -40,13 +41,6 @@ from mainspring.compiler.artifact.values import bound_as, is_text, memory_at, pu
 FATAL_ONLY = 4
 """ONNX Runtime's log level: errors are raised too, and the compiler checks the subjects of its warnings."""
 
-
-_PREALLOCATED = "pre-allocated output"
-"""Part of ONNX Runtime's error for an output whose shape does not fit the memory that it was given."""
-_OTHER_SHAPE = (
-    "has an output whose shape for these inputs differs from the one that the model was compiled with; only "
-    "inputs that give outputs of that shape can be answered"
-)
 Shape = tuple[int, ...]
 Element = np.dtype[Any] | int
 """A type of numbers as bindings take it: numpy's, or ONNX's number for one that numpy lacks."""
@@ -160,6 +154,7 @@ class BoundModel:
     def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int], sizes: Sizes = ()) -> None:
         """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails.
 
+        It is a `ValuesError` if it fails on what the inputs hold, such as an index out of range.
         ``sizes`` has one size of each symbol: shapes are exactly those that follow. ONNX Runtime writes the
         outputs in place. Addresses and sizes that are the same as last time cost nothing.
         """
@@ -246,11 +241,11 @@ class _Run:
                 else:
                     self._binding.output(tensor.name, kind, (batch_size, *tensor.at(sizes)), address)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
-            raise explained(self._info, batch_size, error) from error
+            raise not_run(self._info, batch_size, error) from error
         self._placed = wanted
 
     def __call__(self) -> None:
-        """Run; raise `ExecutableError` if the engine fails, or an output does not fit its memory."""
+        """Run; raise `ExecutableError` if the engine fails, `ValuesError` if it does on what inputs hold."""
         assert self._placed is not None, "what runs is placed"
         batch_size, _, addresses, sizes = self._placed
         try:
@@ -263,7 +258,7 @@ class _Run:
                     self._binding.own_output(self._info.outputs[index].name)
         except Exception as error:
             self._placed = None
-            raise explained(self._info, batch_size, error) from error
+            raise failed(self._info, batch_size, error) from error
 
 
 class _FedRun:
@@ -284,7 +279,7 @@ class _FedRun:
         self._placed = wanted
 
     def __call__(self) -> None:
-        """Run; raise `ExecutableError` if the engine fails, an input is no text or an output does not fit."""
+        """Run; raise `ExecutableError` if the engine fails, `ValuesError` if it does on what inputs hold."""
         assert self._placed is not None, "what runs is placed"
         batch_size, inputs, outputs, sizes = self._placed
         try:
@@ -296,13 +291,7 @@ class _FedRun:
             for tensor, value, address in zip(self._info.outputs, found, outputs, strict=True):
                 put(tensor, batch_size, sizes, value, address)
         except Exception as error:
-            raise explained(self._info, batch_size, error) from error
-
-
-def explained(info: ExecutableInfo, batch_size: int, error: Exception) -> ExecutableError:
-    """Return the error of a run, or of binding what it reads and writes."""
-    why = _OTHER_SHAPE if _PREALLOCATED in str(error) else f"failed at batch size {batch_size}: {error}"
-    return ExecutableError(f"executable {info.executable[:12]} {why}")
+            raise failed(self._info, batch_size, error) from error
 
 
 @functools.cache

@@ -35,6 +35,7 @@ STATUSES: Mapping[Reason, tuple[int, str]] = MappingProxyType(
         Reason.TIMED_OUT: LATE,
         Reason.UNKNOWN_MODEL: NOT_FOUND,
         Reason.BAD_INPUT: BAD_REQUEST,
+        Reason.BAD_VALUES: BAD_REQUEST,
         Reason.BAD_OUTPUT: BAD_REQUEST,
         Reason.BAD_SLO: BAD_REQUEST,
         Reason.TOO_MANY_ROWS: BAD_REQUEST,

@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
-from mainspring.compiler.artifact.errors import CompileError, ExecutableError
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError, ValuesError
 from mainspring.compiler.artifact.manifest import CUDA, TVM
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.values import as_slots, as_texts
@@ -115,7 +115,7 @@ def test_what_is_no_text_or_too_long_is_that_requests_error(
 ) -> None:
     model = build("g (string[N] x, string[N] z) => (string[N] y) { y = StringConcat(x, z) }")
     manifest = compiled(store, tmp_path, model).manifest
-    with pytest.raises(ExecutableError, match=says):
+    with pytest.raises(ValuesError, match=says):
         run_stored(store, manifest, [np.array([x]), np.array([z])])
     (found,) = run_stored(store, manifest, [np.array([b"a"]), np.array([b"b"])])
     assert found.tolist() == [b"ab"]

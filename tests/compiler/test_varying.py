@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
-from mainspring.compiler.artifact.errors import CompileError, ExecutableError
+from mainspring.compiler.artifact.errors import CompileError, ValuesError
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.normalise import normalise
@@ -164,7 +164,7 @@ def test_an_output_beyond_its_memory_is_that_requests_error(store: Store, run_st
     model = build("g (float[6] x, int64[1] n) => (float[K] y) { y = Tile(x, n) }")
     manifest = compile_model(model, "m", store, (1,), Source("onnx", "m.onnx", whole=True)).manifest
     x = np.arange(6, dtype=np.float32)
-    with pytest.raises(ExecutableError, match=r"has 600,000 elements .* there is memory for 262,144"):
+    with pytest.raises(ValuesError, match=r"has 600,000 elements .* there is memory for 262,144"):
         run_stored(store, manifest, [x[None], np.array([[100_000]], INT64)])
     (found,) = run_stored(store, manifest, [x[None], np.array([[2]], INT64)])
     np.testing.assert_array_equal(found[0], [*x, *x])

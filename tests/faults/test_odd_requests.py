@@ -9,6 +9,7 @@ import http.client
 import json
 import struct
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,9 @@ from tests.gateway.fakes import wait_until
 from tests.patience import PATIENCE_S
 
 PAIR = "g (float[N,S,2] a, float[N,S,2] b) => (float[N,S,2] y) { y = Add(a, b) }"
+PICK = f"""g (int64[N] i) => (float[N,3] y) <float[7,3] w = {{{", ".join(map(str, range(21)))}}}> {{
+    y = Gather(w, i)
+}}"""
 TEXTS = "g (string[N] x, string[N] z) => (string[N] y) { y = StringConcat(x, z) }"
 STREAM = "g (float[N,2] x, float[N,2] h) => (float[N,2] y, float[N,2] o) { y = Add(x, h) o = Add(x, h) }"
 LOOP = """g (float[2,2] x, int64 steps) => (float[2,2] y) {
@@ -164,6 +168,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     (made / "brief.toml").write_text("[sequence]\nidle_s = 0.2\n")
     compiled("pair", PAIR, most={"S": 16})
+    compiled("pick", PICK)
     compiled("texts", TEXTS, 20)
     compiled("loop", LOOP)
     compiled("stream", STREAM, described=described(None, ["h=o"]))
@@ -210,6 +215,10 @@ def pair(a: Sequence[int], b: Sequence[int] | None = None, values: int = 4) -> l
         Tensor("a", "FP32", a, [1.0] * values),
         Tensor("b", "FP32", a if b is None else b, [1.0] * values),
     ]
+
+
+def picked(index: int) -> list[Tensor]:
+    return [Tensor("i", "INT64", [1], [index])]
 
 
 def text(x: str, z: str = "z") -> list[Tensor]:
@@ -263,9 +272,28 @@ def test_texts_beyond_their_bound(doors: Doors, way: str) -> None:
         assert f"element 0 of input 'x' has {len(longer.encode()):,} bytes; at most 1,024 fit" in found.detail
     # What the model makes longer is known only after its run.
     found = doors.ask(way, "texts", text("x" * 600, "z" * 600))
-    assert found.status in ("500", "INTERNAL")
+    assert found.status == "refused"
     assert "element 0 of output 0 has 1,200 bytes; at most 1,024 fit" in found.detail
     check_served(doors, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("index", [7, -8, 1 << 62])
+def test_values_that_a_model_fails_on(doors: Doors, way: str, index: int) -> None:
+    found = doors.ask(way, "pick", picked(index))
+    assert found.status == "refused"
+    assert "bad_values: the model's node Gather" in found.detail
+    assert f"idx={index} must be within the inclusive range [-7,6]" in found.detail
+    assert doors.ask(way, "pick", picked(6)) == Reply("ok", "", {"y": [1, 3]})
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_values_that_a_model_fails_on_beside_others(doors: Doors, way: str) -> None:
+    """Those of a batch that fails are run again alone."""
+    indices = [7 if turn % 4 == 3 else turn % 7 for turn in range(48)]
+    with ThreadPoolExecutor(16) as clients:
+        replies = list(clients.map(lambda index: doors.ask(way, "pick", picked(index)), indices))
+    assert [each.status == "ok" for each in replies] == [index < 7 for index in indices]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -268,6 +268,35 @@ def test_a_failed_action_is_tried_again_and_given_up_in_the_end() -> None:
     assert "out of memory" in reject.detail
 
 
+def test_values_that_a_model_fails_on_are_refused_at_once_and_harm_no_mate() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    sent = [hand.request(50, number, "m", 400) for number in (1, 2)]
+    assert [hand.request(50, number, "m", 400) for number in (3, 4)] == [[], []], "they wait"
+    (both,) = hand.ok(55, sent[0][0])
+    assert isinstance(both, Infer)
+    assert both.request_ids == (3, 4)
+    assert hand.ok(60, sent[1][0]) == []
+    first, second = hand.end(65, both, Status.BAD_VALUES, "node Gather: idx=99")
+    assert isinstance(first, Infer)
+    assert isinstance(second, Infer)
+    assert [(each.request_ids, each.batch_size) for each in (first, second)] == [((3,), 1), ((4,), 1)]
+    (reject,) = hand.end(70, first, Status.BAD_VALUES, "node Gather: idx=99")
+    assert isinstance(reject, Reject)
+    assert (reject.request_id, reject.reason, reject.detail) == (3, Reason.BAD_VALUES, "node Gather: idx=99")
+    assert hand.ok(75, second) == []
+    (status,) = hand.scheduler.status().models
+    assert (status.finished, status.rejected, status.queued) == (4, 1, 0), "one was served before"
+
+
+def test_values_of_a_cancelled_request_are_refused_to_nobody() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    (infer,) = hand.request(50, 1, "m", 400)
+    hand.feed(52, RequestCancelled(1))
+    assert hand.end(55, infer, Status.BAD_VALUES, "node Gather: idx=99") == []
+
+
 def test_a_request_that_is_tried_again_does_not_shorten_best_effort_batches() -> None:
     """What is left of its time when its worker dies does not tell how long new requests can wait."""
     hand = Hand(spec("m"), workers=2)

@@ -170,8 +170,8 @@ class WorkerCore:
         """End the executor's running job and return its result; None if it was abandoned.
 
         A model whose PREPARE was abandoned does not count as prepared; the engine has to release it.
-        ``status`` is OK, ENGINE_ERROR, or NOT_OPEN of a Prepare. Raises `ValueError` if the executor doesn't
-        run this action.
+        ``status`` is OK, ENGINE_ERROR, BAD_VALUES of an Infer, or NOT_OPEN of a Prepare. Raises `ValueError`
+        if the executor doesn't run this action.
         """
         job = self._running.get(executor)
         if job is None or job.action.action_id != action_id:
