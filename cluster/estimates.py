@@ -12,192 +12,20 @@ more requests than it saves (docs/measurements.md, "Estimates where durations sp
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from mainspring.cluster.rolling import HIGHEST_RANK, RANK, Rolling
 from mainspring.cluster.seeds import indices_by_rows, infer_seeds, profile_of
 from mainspring.cluster.spread import Spreads
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import DurationState, InferEstimate, LoadEstimate, LoadRates
 
-SAMPLES: Final = 10
-STALE_NS: Final = 1_000_000_000
-"""An estimate that was not measured for this long may be doubted, whatever it is."""
-SOONEST_NS: Final = 10_000_000
-"""Nothing that was measured within this time is doubted."""
-RANK: Final = 3
-"""Of ten durations that spread, the estimate is the one of this rank, the largest being the first; of fewer,
-it is no less than their median."""
-HIGHEST_RANK: Final = 5
-"""Of ten: no estimate is below the median."""
-EVEN: Final = 11, 10
-"""Durations spread if the maximum is more than 11/10 of the one that would then be the estimate."""
-OUTLYING: Final = 2
-"""An estimate of more than this many times the median of at least `FEWEST` samples is an outlier."""
-FEWEST: Final = 3
-"""Of two samples that differ, neither is known to be the exception."""
 UNKNOWN_LOAD_NS_PER_BYTE = 0.25
 """Copy cost assumed of a device that has never loaded anything: 4 GB/s."""
 UNKNOWN_OPEN_NS: Final = 500_000_000
 """Duration assumed of an OPEN on a device that has never opened anything; one of the first ten samples."""
-
-
-class Rolling:
-    """An estimate by a seed and then by the last 10 samples."""
-
-    __slots__ = (
-        "_doubted",
-        "_doubts",
-        "_estimate_ns",
-        "_halfway_ns",
-        "_rank",
-        "_review_ns",
-        "_samples",
-        "_since_ns",
-    )
-
-    def __init__(self, seed_ns: int, *, seeds: int = 1, rank: int = RANK) -> None:
-        """Begin with a seed that counts as ``seeds`` samples; ``rank`` is as `Estimates.rank`."""
-        self._samples: deque[int] = deque((seed_ns,) * seeds, maxlen=SAMPLES)
-        self._rank = rank
-        self._estimate_ns = seed_ns
-        self._since_ns = 0
-        """When it was last doubted, or measured to be about as long; what is far shorter contradicts it."""
-        self._review_ns = 0
-        """Before this there is nothing to doubt."""
-        self._doubts = 0
-        """How many doubts of outliers in a row no measurement has borne out."""
-        self._doubted = False
-        """Whether samples were forgotten, and what was measured since does not say if that was right."""
-        self._halfway_ns = 0
-        """Between what the last doubt forgot and what it kept: below it a measurement bears the doubt out."""
-
-    @property
-    def estimate_ns(self) -> int:
-        """The estimate."""
-        return self._estimate_ns
-
-    @property
-    def count(self) -> int:
-        """The number of samples."""
-        return len(self._samples)
-
-    def state(self) -> DurationState:
-        """Return all that it knows."""
-        return DurationState(
-            tuple(self._samples),
-            self._estimate_ns,
-            self._since_ns,
-            self._review_ns,
-            self._doubts,
-            self._doubted,
-            self._halfway_ns,
-        )
-
-    def restore(self, state: DurationState) -> int:
-        """Know what another one knew, and return the estimate."""
-        self._samples = deque(state.samples, maxlen=SAMPLES)
-        self._estimate_ns = state.estimate_ns
-        self._since_ns = state.since_ns
-        self._review_ns = state.review_ns
-        self._doubts = state.doubts
-        self._doubted = state.doubted
-        self._halfway_ns = state.halfway_ns
-        return self._estimate_ns
-
-    def add(self, now_ns: int, duration_ns: int) -> int:
-        """Take one measured duration in and return the new estimate."""
-        self._samples.append(duration_ns)
-        if self._doubted:
-            self._weigh(duration_ns)
-        self._estimate_ns = self._of_samples()
-        if OUTLYING * duration_ns >= self._estimate_ns:
-            self._since_ns = now_ns
-        self._review_ns = self._since_ns + SOONEST_NS
-        return self._estimate_ns
-
-    def give_up(self, now_ns: int, duration_ns: int) -> int:
-        """Take in that an action was waited for in vain, as often as it takes for every rank to count it.
-
-        The shortest of what was measured before stays: were nothing else known than how long was waited, no
-        doubt could ever have the action tried again.
-        """
-        least_ns = min(self._samples)
-        for _ in range(HIGHEST_RANK):
-            self.add(now_ns, duration_ns)
-        if least_ns < min(self._samples):
-            self._samples[0] = least_ns
-            self._estimate_ns = self._of_samples()
-        return self._estimate_ns
-
-    def _weigh(self, duration_ns: int) -> None:
-        """Look whether a measurement bears the last doubt out, or most of them contradict it."""
-        if duration_ns < self._halfway_ns:
-            self._doubts = 0
-            self._doubted = False
-        elif self._median_ns() >= self._halfway_ns:
-            self._doubted = False
-
-    def _median_ns(self) -> int:
-        return sorted(self._samples)[(len(self._samples) - 1) // 2]
-
-    def _of_samples(self) -> int:
-        """Return the estimate that follows from the samples; in doubt, their maximum: it may be borne out."""
-        ranked = sorted(self._samples)
-        rank = 1 if self._doubted else min(self._rank, (len(ranked) + 1) // 2)
-        upper_ns = ranked[-rank]
-        factor, divisor = EVEN
-        most_ns = ranked[-1]
-        return most_ns if divisor * most_ns <= factor * upper_ns else upper_ns
-
-    def doubt(self, now_ns: int) -> int:
-        """Return the estimate for a request that it turns away.
-
-        Outliers among the samples can make an action look too long for every deadline; then it is never
-        run again, and no measurement ever corrects the estimate. So once nothing was measured for a while,
-        samples above the median are forgotten: that drops outliers, and changes little where a device has
-        really become slow.
-
-        An outlier is doubted after as long as it took itself, so that it costs no more than twice its own
-        time. Each doubt that no measurement bears out makes the next one wait twice as long, up to
-        `STALE_NS`, so that a device that has really become slow is seldom tried in vain. An estimate that is
-        no outlier is doubted after `STALE_NS`: it is old only because the action is rarely asked for.
-        """
-        if self.doubtful(now_ns):
-            self._forget(now_ns)
-        return self._estimate_ns
-
-    def doubtful(self, now_ns: int) -> bool:
-        """Return whether `doubt` would change anything."""
-        if now_ns < self._review_ns:
-            return False
-        self._review_ns = self._since_ns + self._wait_ns()
-        return now_ns >= self._review_ns
-
-    def _wait_ns(self) -> int:
-        """Return after how long without a measurement the samples above the median are doubted."""
-        estimate_ns = self._estimate_ns
-        if len(self._samples) >= FEWEST and estimate_ns > OUTLYING * self._median_ns():
-            return min(STALE_NS, max(SOONEST_NS, estimate_ns) << self._doubts)
-        return STALE_NS
-
-    def _forget(self, now_ns: int) -> None:
-        """Forget the samples above the median."""
-        estimate_ns, median_ns, wait_ns = self._estimate_ns, self._median_ns(), self._wait_ns()
-        self._since_ns = now_ns
-        self._review_ns = now_ns + SOONEST_NS
-        # Where most of them are equally long, the median is no less than what is in doubt.
-        most_ns = min(median_ns, estimate_ns - 1)
-        kept = [each for each in self._samples if each <= most_ns]
-        if not kept:
-            return
-        if wait_ns < STALE_NS:
-            self._doubts += 1
-        self._samples = deque(kept, maxlen=SAMPLES)
-        self._doubted = True
-        self._estimate_ns = self._of_samples()
-        self._halfway_ns = (self._estimate_ns + estimate_ns) // 2
 
 
 class InferTimes:

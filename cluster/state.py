@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.estimates import RANK, Estimates
+from mainspring.cluster.estimates import Estimates
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.cluster.requests import Place, Request, add_to_backlog
+from mainspring.cluster.rolling import RANK
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetDefaultSlo

@@ -147,6 +147,9 @@ class DurationState(msgspec.Struct, frozen=True, array_like=True):
     doubts: int
     doubted: bool
     halfway_ns: int
+    seed_ns: int = -1
+    """Negative in logs of releases that did not keep it."""
+    returns: int = 0
 
 
 class LoadRates(msgspec.Struct, frozen=True, tag="load_rates", omit_defaults=True):

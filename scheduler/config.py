@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from mainspring.cluster.estimates import HIGHEST_RANK, RANK
+from mainspring.cluster.rolling import HIGHEST_RANK, RANK
 
 LOOKAHEAD_MS = 5.0
 """Clockwork, appendix B."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.cluster.estimates import HIGHEST_RANK, RANK
+from mainspring.cluster.rolling import HIGHEST_RANK, RANK
 from mainspring.cluster.state import Cluster
 
 

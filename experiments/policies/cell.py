@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.cluster.estimates import RANK
+from mainspring.cluster.rolling import RANK
 from mainspring.experiments.policies.bounds import bound_of
 from mainspring.experiments.policies.played import (
     Instants,

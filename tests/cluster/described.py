@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring.cluster.estimates import Estimates, Rolling
+from mainspring.cluster.estimates import Estimates
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.requests import Request
+from mainspring.cluster.rolling import Rolling
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Timeline
 
@@ -113,5 +114,5 @@ def _rolling(rolling: Rolling) -> tuple[Any, ...]:
         list(rolling._samples),
         rolling._estimate_ns,
         rolling._since_ns,
-        (rolling._doubts, rolling._doubted, rolling._halfway_ns),
+        (rolling._doubts, rolling._doubted, rolling._halfway_ns, rolling._seed_ns, rolling._returns),
     )

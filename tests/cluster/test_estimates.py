@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.estimates import SOONEST_NS, STALE_NS, Estimates, InferTimes, Rolling
+from mainspring.cluster.estimates import Estimates, InferTimes
+from mainspring.cluster.rolling import SOONEST_NS, STALE_NS, Rolling
 from mainspring.messages.model import ModelSpec, Profile
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from mainspring.cluster.estimates import HIGHEST_RANK
+from mainspring.cluster.rolling import HIGHEST_RANK
 from mainspring.scheduler.config import MAY_BE_ZERO, SchedulerConfig
 
 NUMBERS = [

@@ -3,12 +3,14 @@
 With Clockwork's estimates, the maximum of the last ten; the default takes no notice of one.
 """
 
+import random
+
 import pytest
 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
-from mainspring.messages.events import Event
+from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import DeviceGroup, FaultsSpec, ModelGroup, SimulationSpec, WorkloadSpec
@@ -71,3 +73,41 @@ def test_an_outlier_costs_the_requests_of_twice_its_own_time(policy: str, rank: 
     assert len(outliers) >= 2
     assert refused_ns
     assert unexplained == []
+
+
+POLICIES = ("mainspring", "clockwork", "clockwork-release", "nexus", "edf", "clipper", "fifo")
+
+
+def run(hand: Hand, now_ms: float, number: int, slo_ms: float, took_ms: float) -> float | None:
+    """Ask for the model, whose INFER takes so long; return when that ends, None if the request is refused."""
+    commands = hand.request(now_ms, number, "m", slo_ms)
+    while not commands:
+        wake_ns = hand.scheduler.next_wakeup_ns()
+        assert wake_ns is not None
+        now_ms = max(now_ms, wake_ns / MS)
+        commands = hand.feed(now_ms, Wakeup())
+    infers = [each for each in commands if isinstance(each, Infer)]
+    if not infers:
+        return None
+    begin_ms = now_ms + 0.5
+    end_ms = begin_ms + took_ms
+    result = Result(infers[0].action_id, "w0", Status.OK, round(begin_ms * MS), round(end_ms * MS))
+    hand.feed(end_ms, result)
+    return end_ms
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_model_that_was_slow_for_a_while_is_not_refused_for_ever(policy: str, seed: int) -> None:
+    """Its last ten INFERs were all longer than every deadline that is asked for from then on."""
+    draws = random.Random(seed)
+    hand = Hand(spec("m", single_ms=1), policy=policy)  # type: ignore[arg-type]
+    hand.warm("m")
+    now_ms = 100.0
+    for number in range(20):
+        ended_ms = run(hand, now_ms, number, 2_000, draws.randint(100, 300))
+        assert ended_ms is not None
+        now_ms = ended_ms + 10
+    asked = range(100, 1_100)
+    served = [run(hand, now_ms + 20 * number, number, SLO_MS, 1) is not None for number in asked]
+    assert all(served[750:]), "the last five of twenty seconds"
