@@ -21,7 +21,7 @@ BENCH_HTTP := out/bench-http/venv
 .DEFAULT_GOAL := help
 .PHONY: help setup lock native demo fuzz schemathesis lint types docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
-.PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
+.PHONY: bench bench-path bench-controller bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines bench-lengths bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies experiments predictability gpu-check gpu-bundle request-path
@@ -121,6 +121,9 @@ bench: bench-path bench-worker bench-gateway bench-scheduler bench-simulator ben
 
 bench-path: $(STAMP) native ## Measure what the serving path adds to a model's own time
 	$(BIN)/python -m mainspring.experiments.bench.path $(ARGS)
+
+bench-controller: $(STAMP) native ## Measure what a request costs the controller, with event log and console
+	$(BIN)/python -m mainspring.experiments.bench.controller $(ARGS)
 
 bench-deadlines: $(STAMP) native ## Ask for more at once than can be done in time: what is late by the caller's clock
 	$(BIN)/python -m mainspring.experiments.bench.deadlines $(ARGS)

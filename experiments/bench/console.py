@@ -125,9 +125,10 @@ class Sinks:
 
 
 @contextlib.contextmanager
-def controller(folder: Path, address: str) -> Iterator[int]:
-    """Run a controller of the models, with its event log; yield its process id."""
-    command = [sys.executable, "-m", f"{_MODULE}.console_controller", address, str(folder)]
+def controller(folder: Path | None, address: str) -> Iterator[int]:
+    """Run a controller of the models, with its event log unless there is no folder; yield its process id."""
+    command = [sys.executable, "-m", f"{_MODULE}.console_controller", address]
+    command += [] if folder is None else [str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -138,15 +139,15 @@ def controller(folder: Path, address: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def fleet(address: str, rate: float, seconds: float) -> Iterator[None]:
-    """Play the load; yield once the workers have joined."""
+def fleet(address: str, rate: float, seconds: float) -> Iterator[subprocess.Popen[str]]:
+    """Play the load; yield its process once the workers have joined: its last line says what came of it."""
     command = [sys.executable, "-m", f"{_MODULE}.console_fleet", address, str(rate), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             if process.stdout.readline().strip() != "ready":
                 raise RuntimeError("the fleet did not come up; its words are above")
-            yield
+            yield process
         finally:
             process.terminate()
 
@@ -187,21 +188,28 @@ def frozen(pid: int, probe: Probe, sinks: Sinks, seconds: float) -> tuple[float,
     return most, decided_us
 
 
-def with_console(pid: int, address: str, probe: Probe, seconds: float) -> tuple[float, float]:
-    """Run a console; return the processors that the controller and it kept busy."""
+@contextlib.contextmanager
+def console(address: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a console of the controller at an address."""
     port = free_ports(1)[0]
     command = [sys.executable, "-m", "mainspring", "console", "--controller", address]
     command += ["--address", f"http://127.0.0.1:{port}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            probe.run(CONSOLE_S)
-            before, own_before, began = usage_of(pid), usage_of(process.pid), time.monotonic()
-            probe.run(seconds)
-            took_ns = (time.monotonic() - began) * 1e9
-            used, own = usage_of(pid).since(before), usage_of(process.pid).since(own_before)
-            return used.cpu_ns / took_ns, own.cpu_ns / took_ns
+            yield process
         finally:
             process.terminate()
+
+
+def with_console(pid: int, address: str, probe: Probe, seconds: float) -> tuple[float, float]:
+    """Run a console; return the processors that the controller and it kept busy."""
+    with console(address) as process:
+        probe.run(CONSOLE_S)
+        before, own_before, began = usage_of(pid), usage_of(process.pid), time.monotonic()
+        probe.run(seconds)
+        took_ns = (time.monotonic() - began) * 1e9
+        used, own = usage_of(pid).since(before), usage_of(process.pid).since(own_before)
+        return used.cpu_ns / took_ns, own.cpu_ns / took_ns
 
 
 def rounds_of(pid: int, probe: Probe, sinks: Sinks, rounds: int, seconds: float) -> list[dict[int, Phase]]:

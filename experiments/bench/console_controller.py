@@ -1,6 +1,6 @@
-"""A controller of `varieties` with an event log, for a benchmark.
+"""A controller of `varieties`, for a benchmark; with an event log if it is given a folder.
 
-``python -m mainspring.experiments.bench.console_controller ADDRESS FOLDER`` prints a line once it listens.
+``python -m mainspring.experiments.bench.console_controller ADDRESS [FOLDER]`` prints a line once it listens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mainspring.experiments.scheduler_load import Setting, varieties
 from mainspring.scheduler.config import SchedulerConfig
 
 
-def main(address: str, folder: str) -> None:
+def main(address: str, folder: str | None = None) -> None:
     """Serve until SIGTERM."""
     with contextlib.suppress(PermissionError):
         # As `mainspring up` does: else what is measured is who else wants this processor.
