@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from mainspring.experiments.bench import foreign
 from mainspring.experiments.bench.triton import compare, load
+from mainspring.experiments.bench.triton.subjects import Subject
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -43,6 +44,8 @@ def test_both_loops_count_answers_and_refusals() -> None:
         found = load.open_loop(address, requests, np.linspace(0, 0.04, 20))
         assert found.in_time(60_000) == 10
         assert list(found.reasons.values()) == [10]
+        assert len(found.refused_ms) == 10
+        assert min(found.refused_ms) > 0
         assert found.begin_ns > 0
         assert found.in_time(0) == 0
         assert load.closed_loop(address, requests[:1], 4, 0.3) > 0
@@ -57,6 +60,26 @@ def test_without_triton_it_says_so_and_ends_well(
     monkeypatch.setattr(compare, "contest", missing)
     compare.main(copies="1", factors="1.0", repeats=1)
     assert "skipped: there is no wheel of it" in capsys.readouterr().out
+
+
+def test_figures_say_how_much_was_late_and_when_refusals_came() -> None:
+    def turn(server: str, late: int, refused_at: list[float]) -> compare.Turn:
+        return compare.Turn(server, 1, 0.5, 70.0, 100, 90.0, {}, 0.1, late=late, refused_at=refused_at)
+
+    turns = [
+        turn("mainspring", 2, [0.1, 0.2, 0.3]),
+        turn("mainspring", 0, [0.4, 0.5]),
+        turn("triton", 9, []),
+    ]
+    subject = Subject(lambda _path, _copies: [], lambda _specs: {}, list, 22.0, {0.5: 98.0})
+    rows = {figure.name: figure for figure in compare.figures(turns, subject)}
+    late = rows["1 x, 0.5: mainspring late"]
+    assert (late.value, late.met) == (1.0, False)
+    assert rows["1 x, 0.5: triton late"].value == 9
+    assert rows["1 x, 0.5: triton late"].target is None
+    assert rows["1 x, 0.5: mainspring refuses, median"].value == pytest.approx(0.3)
+    assert "1 x, 0.5: triton refuses, median" not in rows
+    assert rows["1 x, 0.5 of Triton's saturation: mainspring in time"].target == 98
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a client beside a server needs a second core")

@@ -40,6 +40,13 @@ _WARM_UP_S = 1.0
 _SATURATION_S = 1.0
 _ALONE_S = 0.3
 _BARE_S = 1.5
+ONE_CORE_PERCENT: dict[float, dict[float, float]] = {
+    22.0: {0.5: 98.0, 0.8: 97.0, 1.0: 95.0, 1.5: 75.0},
+    90.0: {0.5: 100.0, 0.8: 100.0, 1.0: 99.0, 1.5: 75.0},
+}
+"""What Mainspring is to answer in time with all of each server on one core, by deadline in ms and rate."""
+LATE_PERCENT = 0.5
+"""The most of Mainspring's requests that may be answered late."""
 _SATURATIONS = 5
 """Times that each of these is measured, in turns."""
 
@@ -59,6 +66,8 @@ class Turn(msgspec.Struct):
     """Of refusals, in the server's first words."""
     late: int = 0
     """Answers that came after the deadline."""
+    refused_at: list[float] = []
+    """When each refusal came, as a part of the deadline."""
     lost_percent: float = 0.0
     """Of the time of the core that the host took most of."""
     hit_percent: float = 0.0
@@ -127,6 +136,7 @@ class Contest:
             client_late_ms=found.late_ms,
             reasons=found.reasons,
             late=found.codes.get("OK", 0) - in_time,
+            refused_at=[round(each / self.deadline_ms, 3) for each in sorted(found.refused_ms)],
             lost_percent=pauses.lost_percent(found.begin_ns, found.begin_ns + round(duration_s * 1e9)),
             hit_percent=100 * pauses.hit(due_ns, deadline_ns, spare_ns) / len(instants),
             possible_percent=possible.in_time_percent(
@@ -233,6 +243,9 @@ def figures(turns: Sequence[Turn], subject: Subject) -> list[Figure]:
         spread = f"{min(chosen):.1f} to {max(chosen):.1f} of {len(chosen)} turns"
         label = f"{copies} x, {factor:g} of Triton's saturation: {name} in time"
         made.append(Figure(label, statistics.median(chosen), "%", target, at_least=True, note=spread))
+        made += _ends(
+            [turn for turn in turns if (turn.copies, turn.factor, turn.server) == (copies, factor, name)]
+        )
     for copies, factor in Counter((turn.copies, turn.factor) for turn in turns):
         own = [turn for turn in turns if (turn.copies, turn.factor) == (copies, factor)]
         label = f"{copies} x, {factor:g}: late by the host's pauses alone, without a queue"
@@ -244,6 +257,20 @@ def figures(turns: Sequence[Turn], subject: Subject) -> list[Figure]:
         label = f"{copies} x, {factor:g}: what one core could have answered in time"
         spread = f"{min(could):.1f} to {max(could):.1f}; knowing every duration, one by one"
         made.append(Figure(label, statistics.median(could), "%", note=spread))
+    return made
+
+
+def _ends(turns: Sequence[Turn]) -> list[Figure]:
+    """Return how much was late, and when refusals came, of one server at one rate: over all turns."""
+    label = f"{turns[0].copies} x, {turns[0].factor:g}: {turns[0].server}"
+    late = 100 * sum(turn.late for turn in turns) / sum(turn.requests for turn in turns)
+    target = LATE_PERCENT if turns[0].server == "mainspring" else None
+    made = [Figure(f"{label} late", late, "%", target)]
+    refused_at = [at for turn in turns for at in turn.refused_at]
+    if refused_at:
+        tenth, middle, most = np.percentile(refused_at, (10, 50, 90))
+        note = f"{tenth:.2f} to {most:.2f} of {len(refused_at)}, 10th to 90th percentile"
+        made.append(Figure(f"{label} refuses, median", float(middle), "of the deadline", note=note))
     return made
 
 
@@ -279,6 +306,9 @@ def main(
     try:
         subject = subject_of(model)
         deadline_ms = deadline_ms or subject.deadline_ms
+        if one_core:
+            wanted = ONE_CORE_PERCENT.get(deadline_ms, {})
+            subject = msgspec.structs.replace(subject, wanted=wanted)
         for number in map(int, copies.split(",")):
             found, saturations[str(number)] = contest(
                 subject,

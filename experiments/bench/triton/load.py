@@ -49,6 +49,8 @@ class Outcome(msgspec.Struct):
     """How much later than due the client sent, at the 99th percentile."""
     reasons: dict[str, int] = {}
     """What refusals said first, up to a colon."""
+    refused_ms: list[float] = []
+    """From the instant at which a request was due to its refusal."""
     begin_ns: int = 0
     """On the monotonic clock: what the requests' instants count from."""
 
@@ -114,6 +116,7 @@ async def _open_loop(address: str, requests: Sequence[bytes], instants: npt.NDAr
     behind: list[float] = []
     codes: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
+    refused_ms: list[float] = []
 
     async def one(index: int, due: float) -> None:
         behind.append(time.perf_counter() - due)
@@ -122,6 +125,7 @@ async def _open_loop(address: str, requests: Sequence[bytes], instants: npt.NDAr
             latency[index] = (time.perf_counter() - due) * 1e3
             codes["OK"] += 1
         except aio.AioRpcError as error:
+            refused_ms.append((time.perf_counter() - due) * 1e3)
             codes[error.code().name] += 1
             reasons[str(error.details()).partition(":")[0][:_REASON_CHARACTERS]] += 1
 
@@ -135,7 +139,7 @@ async def _open_loop(address: str, requests: Sequence[bytes], instants: npt.NDAr
     await asyncio.gather(*tasks)
     await close()
     late_ms = float(np.percentile(behind, 99)) * 1e3
-    return Outcome(latency, dict(codes), late_ms, dict(reasons), round(begin * 1e9))
+    return Outcome(latency, dict(codes), late_ms, dict(reasons), refused_ms, round(begin * 1e9))
 
 
 async def _closed_loop(address: str, requests: Sequence[bytes], clients: int, duration_s: float) -> float:
