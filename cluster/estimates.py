@@ -293,6 +293,10 @@ class Estimates:
         if spec.weights_bytes:
             self._load_ns_per_byte[kind] = duration_ns / spec.weights_bytes
 
+    def erratic(self) -> set[str]:
+        """Return the executables whose durations are erratic on some kind of device."""
+        return {key[1] for key, times in self._infer.items() if times.spreads.erratic}
+
     def open_ns(self, kind: str, times: InferTimes) -> int:
         """Return how long an OPEN on a kind of device is expected to take: the longest of the last ten of the
         executable, or of any if that was never opened."""

@@ -33,6 +33,8 @@ class ModelActions(msgspec.Struct, frozen=True):
     """Batch sizes that INFERs ran as, by `ClusterMetrics.batch_bounds`."""
     rows: int
     """Requests' rows in these INFERs."""
+    erratic: int = 0
+    """Models under these labels whose durations no estimate holds for (`cluster.spread`). A state."""
 
 
 READINGS = {

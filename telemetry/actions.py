@@ -43,8 +43,11 @@ class _Model:
         self.batch = Histogram(BATCH_BOUNDS)
         self.rows = 0
 
-    def state(self, key: str) -> ModelActions:
-        """Return what was counted, under the labels that ``key`` of `BoundedLabels` stands for."""
+    def state(self, key: str, erratic: int) -> ModelActions:
+        """Return what was counted, under the labels that ``key`` of `BoundedLabels` stands for.
+
+        ``erratic`` is of how many models of these labels durations are erratic.
+        """
         return ModelActions(
             *key_labels(key),
             self.load.state(),
@@ -52,6 +55,7 @@ class _Model:
             self.load_error.state(),
             self.batch.state(),
             self.rows,
+            erratic,
         )
 
 
@@ -120,12 +124,13 @@ class ActionCounts:
             self._activity.clear()
             self._models.clear()
         shown = self._labels.shown()
+        erratic = self._erratic(cluster, {key for key, _ in shown})
         return ClusterMetrics(
             duration_bounds_ns=LATENCY_BOUNDS_NS,
             host_bounds_ns=HOST_BOUNDS_NS,
             error_bounds_ns=ERROR_BOUNDS_NS,
             batch_bounds=BATCH_BOUNDS,
-            models=tuple(model.state(key) for key, model in shown),
+            models=tuple(model.state(key, erratic[key]) for key, model in shown),
             workers=tuple(
                 counted.state(cluster.workers[name])
                 for name, counted in sorted(self._workers.items())
@@ -134,6 +139,16 @@ class ActionCounts:
             models_served=models_served,
             requests_queued=cluster.queued,
         )
+
+    def _erratic(self, cluster: Cluster, shown: set[str]) -> Counter[str]:
+        """Count the erratic models by what they are counted under; the labels of ``shown`` are their own."""
+        found: Counter[str] = Counter()
+        if executables := cluster.estimates.erratic():
+            for name, model in cluster.models.items():
+                if not executables.isdisjoint(model.spec.executables):
+                    key = self._keys.get(name, OTHER)
+                    found[key if key in shown else OTHER] += 1
+        return found
 
     def _began(self, action: Action) -> None:
         self._open[action.action_id] = action

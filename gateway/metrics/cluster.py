@@ -46,6 +46,12 @@ def _models(metrics: ClusterMetrics) -> Iterator[str]:
         "Requests' rows in these INFERs; less than the sum of the batch sizes by the padding.",
         [(own, model.rows) for own, model in shown],
     )
+    yield from family(
+        "mainspring_erratic_models",
+        "gauge",
+        "Models whose INFERs take so differently long that no estimate holds: 1 if this one is.",
+        [(own, model.erratic) for own, model in shown],
+    )
 
 
 def _lines(buckets: Buckets, name: str, own: str, histogram: HistogramCounts) -> str:

@@ -135,6 +135,16 @@ def test_actions_that_failed_are_counted_by_how_and_leave_the_rest_alone() -> No
     assert [each.model for each in metrics.models] == [OTHER]
 
 
+def test_erratic_models_are_told_by_their_labels() -> None:
+    """Those without a label of their own are counted under the common one."""
+    counts = fed(infer(1), ok(1, MS), models=1)
+    told(counts)
+    assert {each.model: each.erratic for each in told(counts, 2 * RANK_NS).models} == {"m": 0, OTHER: 0}
+    # All five models have one executable.
+    counts.cluster.estimates.infer_times("cpu", spec("m")).spreads.erratic = True
+    assert {each.model: each.erratic for each in told(counts, 2 * RANK_NS).models} == {"m": 1, OTHER: 4}
+
+
 def test_a_prepare_is_busy_time_and_no_models() -> None:
     metrics = told(fed(Prepare(1, "w", spec("m")), ok(1, 7 * MS)))
     assert worker(metrics).busy_ns["prepare"] == 7 * MS

@@ -105,6 +105,7 @@ def test_what_the_controller_counts() -> None:
         nothing,
         HistogramCounts((4, 0), 4),
         3,
+        1,
     )
     worker = WorkerActions('w "0"', "cpu", 8, 3, {"exec": 1_500 * MS}, {"INFER ok": 4, "LOAD too_late": 1})
     metrics = ClusterMetrics((MS,), (-MS,), (1,), (model,), (worker,), 12, 5, (MS,))
@@ -119,6 +120,7 @@ def test_what_the_controller_counts() -> None:
     assert "mainspring_prediction_error_seconds_sum" not in found
     assert found["mainspring_batch_size_count"][mine] == 4
     assert found["mainspring_batched_rows_total"][mine] == 3
+    assert found["mainspring_erratic_models"][mine] == 1
     own = ("worker", 'w "0"')
     assert found["mainspring_worker_info"] == {(("device_kind", "cpu"), own): 1}
     assert (found["mainspring_pages"][(own,)], found["mainspring_pages_used"][(own,)]) == (8, 3)
