@@ -18,7 +18,7 @@ from mainspring.cli.profiling.lone_device import LoneDevice, random_rows
 from mainspring.compiler import choice
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store, check_name
-from mainspring.compiler.timings import Effort, Timing, repeat
+from mainspring.compiler.timings import DISTURBED, Effort, Timing, repeat
 from mainspring.messages.model import ModelSpec, Profile, bucket_name
 
 
@@ -173,13 +173,17 @@ def keep(store: Store, measured: Measured, device_kind: str) -> None:
     """Store the profile with every model that it is of; raise `StoreError` if one can't be written.
 
     Batch sizes that were not measured keep what was known of them, and so do other sizes of open dimensions
-    than the limits, and the spread over values.
+    than the limits, and the spread over values. Where durations follow from values, one request's values were
+    measured here and many by the compiler: the longer duration is kept.
     """
     found = measured.profile()
     for name in measured.models:
         manifest = store.manifest(name)
         before = manifest.profiles.get(device_kind, Profile({}, 0))
-        infer_ns = dict(sorted({**before.infer_ns, **found.infer_ns}.items()))
+        measured_ns = found.infer_ns
+        if before.spread > DISTURBED:
+            measured_ns = {size: max(ns, before.infer_ns.get(size, 0)) for size, ns in measured_ns.items()}
+        infer_ns = dict(sorted({**before.infer_ns, **measured_ns}.items()))
         limits = bucket_name(tuple(symbol.limit for symbol in manifest.symbols))
         shaped = before.shaped and {**before.shaped, limits: infer_ns}
         profile = msgspec.structs.replace(before, infer_ns=infer_ns, load_ns=found.load_ns, shaped=shaped)

@@ -221,6 +221,25 @@ def test_what_is_not_measured_again_is_kept(store: Store) -> None:
     assert now == Profile({1: 40, 2: 110}, 110, {"8": {1: 10, 2: 15}, "64": {1: 40, 2: 110}}, spread=3.5)
 
 
+@pytest.mark.parametrize(("spread", "kept_ns"), [(3.5, 400), (1.2, 110)])
+def test_where_durations_follow_from_values_the_longer_one_is_kept(
+    store: Store, spread: float, kept_ns: int
+) -> None:
+    """The compiler measured many requests' values, and a profile those of one."""
+    before = store.manifest("tiny")
+    profile = Profile({1: 40, 2: 400}, 7, spread=spread)
+    store.put_manifest(msgspec.structs.replace(before, profiles={"cpu": profile}))
+    timing = Timing(10, 100, 110, 5000)
+    found = Measured(
+        models=("tiny",), source="resnet20", engine="onnxruntime", input_bytes=1, output_bytes=1,
+        weights_bytes=1, load=timing, infer={1: timing, 2: timing},
+    )  # fmt: skip
+    keep(store, found, "cpu")
+    now = store.manifest("tiny").profiles["cpu"]
+    store.put_manifest(before)
+    assert now == Profile({1: 110, 2: kept_ns}, 110, spread=spread)
+
+
 def test_batch_sizes_that_no_model_has_are_refused(store: Store) -> None:
     manifest = store.manifest("tiny")
     assert chosen_sizes(manifest, ()) == (1, 2)
