@@ -5,9 +5,8 @@ Pure bookkeeping: offsets, never bytes. A *slot* holds all inputs, then all outp
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-
 from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec, is_dtype
+from mainspring.transport.holes import Holes
 from mainspring.worker.core.jobs import Slot, SlotLayout
 
 ALIGNMENT_BYTES = 64
@@ -49,34 +48,23 @@ class IoMemory:
 
     def __init__(self, size: int) -> None:
         self.size = size // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-        self._holes: list[tuple[int, int]] = [(0, self.size)] if self.size else []
+        self._holes = Holes(self.size)
         self._slots: dict[int, Slot] = {}
 
     def allocate(self, size: int) -> Slot | None:
         """Return a slot of at least ``size`` bytes (one or more), or None if no hole is large enough."""
         wanted = align(size)
-        for index, (offset, hole) in enumerate(self._holes):
-            if hole < wanted:
-                continue
-            if hole == wanted:
-                del self._holes[index]
-            else:
-                self._holes[index] = (offset + wanted, hole - wanted)
-            slot = Slot(offset, wanted)
-            self._slots[offset] = slot
-            return slot
-        return None
+        offset = self._holes.take(wanted)
+        if offset < 0:
+            return None
+        slot = Slot(offset, wanted)
+        self._slots[offset] = slot
+        return slot
 
     def free(self, slot: Slot) -> None:
         """Give an allocated slot back; raise `KeyError` if it isn't allocated."""
         del self._slots[slot.offset]
-        start, end = slot.offset, slot.offset + slot.size
-        index = bisect_left(self._holes, (start, 0))
-        if index < len(self._holes) and self._holes[index][0] == end:
-            end += self._holes.pop(index)[1]
-        if index and sum(self._holes[index - 1]) == start:
-            start = self._holes.pop(index - 1)[0]
-        insort(self._holes, (start, end - start))
+        self._holes.give(slot.offset, slot.size)
 
     @property
     def slots(self) -> int:
@@ -85,14 +73,4 @@ class IoMemory:
 
     def validate(self) -> None:
         """Raise `AssertionError` unless holes and slots tile the memory and no two holes touch."""
-        pieces = sorted(
-            [(offset, size, "hole") for offset, size in self._holes]
-            + [(slot.offset, slot.size, "slot") for slot in self._slots.values()]
-        )
-        cursor, before = 0, "slot"
-        for offset, size, kind in pieces:
-            assert offset == cursor, f"IO memory: {kind} at {offset}, expected one at {cursor}: {pieces}"
-            assert size > 0, f"IO memory: empty {kind} at {offset}"
-            assert not kind == before == "hole", f"IO memory: two holes touch at {offset}"
-            cursor, before = offset + size, kind
-        assert cursor == self.size, f"IO memory: pieces end at {cursor}, not at {self.size}"
+        self._holes.validate([(slot.offset, slot.size) for slot in self._slots.values()], "IO memory")
