@@ -77,6 +77,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_answer_bytes_per_connection: int = 256 << 20
     """The same of one connection. Over HTTP its further requests wait meanwhile, over gRPC they are refused;
     one answer alone may have more."""
+    slab_bytes: int = 256 << 20
+    """Memory in which large inputs are received and that workers of this host read them from, uncopied; it is
+    taken as it is first needed, and stays. Inputs beyond it go to workers as frames. 0: all do."""
     max_message_bytes: int = 256 << 20
     """Size of one incoming message over ZeroMQ, all its frames; a larger one ends the connection."""
     max_connections: int = 20_000
@@ -190,7 +193,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if isinstance(value, int | float) and not value > 0:
+            if field == "slab_bytes":
+                if value < 0:
+                    raise ValueError(f"the gateway's slab_bytes is {value}; it must be 0 or more")
+            elif isinstance(value, int | float) and not value > 0:
                 raise ValueError(f"the gateway's {field} is {value}; it must be greater than 0")
         for name, slo_ms in self.model_slo_ms.items():
             if not slo_ms > 0:

@@ -24,10 +24,11 @@ from mainspring.gateway.core.catalog import Catalog, DrainingModels
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.peer_connections import ControllerLink, WorkerLinks
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest
-from mainspring.messages.codec import OUTPUT, TO_GATEWAY, BadMessage
+from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.transport.hub import Hub
 from mainspring.transport.session import BAD_MESSAGE, ControllerSession
@@ -83,7 +84,11 @@ class GatewayDriver:
         self._admin = AdminTable(config)
         self._draining = DrainingModels(self.core.holds)
         self._controller = ControllerLink(hub, config, lambda _: self._count("bad_framing_from_controller"))
-        self._workers = WorkerLinks(hub, config, lambda _: self._count("bad_framing_from_workers"))
+        self.memory = Memory(config.slab_bytes)
+        """Where front ends receive large tensors."""
+        self._workers = WorkerLinks(
+            hub, config, lambda _: self._count("bad_framing_from_workers"), self.memory
+        )
 
     # --- front ends ---
 
@@ -188,6 +193,7 @@ class GatewayDriver:
                     self.catalog.told_all(now_ns)
                 pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
                 self._controller.send(pong)
+                self._workers.settle()
             case peers.ModelUp():
                 self._model_up(message)
             case peers.ModelDown():
@@ -294,12 +300,13 @@ class GatewayDriver:
             if frames is None:
                 return False
             try:
-                message = OUTPUT.decode(frames[0])
-            except BadMessage:
+                outputs = self._workers.outputs(worker, frames)
+            except BadMessage as error:
                 self.counts["bad_messages_from_workers"] += 1
-                log.debug("worker %s sent a message that is none", worker)
+                log.debug("worker %s sent a message that can't be used: %s", worker, error)
                 continue
-            self.core.outputs(monotonic_ns(), message, tuple(frames[1:]))
+            if outputs is not None:
+                self.core.outputs(monotonic_ns(), *outputs)
         return True
 
     # --- time, and what comes out ---
@@ -431,3 +438,4 @@ class GatewayDriver:
     def goodbye(self) -> None:
         """Take leave of the controller."""
         self._controller.send(peers.Goodbye(f"gateway {self._controller.name} stops"))
+        self.memory.close()

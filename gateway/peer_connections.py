@@ -11,7 +11,10 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.memory import Memory
+from mainspring.gateway.shared import Shared
 from mainspring.messages.codec import encode
+from mainspring.messages.peers import Output
 from mainspring.messages.roles import Role
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass, read_secret
@@ -55,15 +58,21 @@ class ControllerLink:
 class WorkerLinks:
     """A connection to each worker's data address, where the worker of that name must prove to be."""
 
-    def __init__(self, hub: Hub, config: GatewayConfig, on_violation: OnViolation) -> None:
-        """Raise OSError if the secret file can't be used."""
+    def __init__(
+        self, hub: Hub, config: GatewayConfig, on_violation: OnViolation, memory: Memory | None = None
+    ) -> None:
+        """Raise OSError if the secret file can't be used; workers of this host may read ``memory``."""
         self._hub = hub
         self._shows = Pass(Role.GATEWAY, read_secret(config.secret_file))
         self._limits = Limits(
-            config.max_message_bytes, config.input_backlog_bytes, config.input_backlog_messages
+            config.max_message_bytes,
+            config.input_backlog_bytes,
+            config.input_backlog_messages,
+            descriptors=1,
         )
+        self._memory = memory or Memory(0)
         self._on_violation = on_violation
-        self._links: dict[str, tuple[str, Link]] = {}
+        self._links: dict[str, tuple[str, Link, Shared]] = {}
         self._workers: dict[object, str] = {}
 
     def connect(self, worker: str, address: str) -> None:
@@ -75,7 +84,7 @@ class WorkerLinks:
         there = Identity(Role.WORKER, worker.encode())
         link = connect(self._hub, address, self._limits, self._shows, there, keeps=True)
         link.on_violation = self._on_violation
-        self._links[worker] = (address, link)
+        self._links[worker] = (address, link, Shared(link, self._memory))
         self._workers[link] = worker
 
     def disconnect(self, worker: str) -> None:
@@ -97,7 +106,17 @@ class WorkerLinks:
     def send(self, worker: str, message: msgspec.Struct, frames: Sequence[Any]) -> bool:
         """Send a message with its tensors; return False if the worker is not known or there is no room."""
         known = self._links.get(worker)
-        return known is not None and known[1].send((encode(message), *frames)) is Delivery.SENT
+        return known is not None and known[2].send(message, frames) is Delivery.SENT
+
+    def outputs(self, worker: str, parts: Sequence[Any]) -> tuple[Output, tuple[Any, ...]] | None:
+        """Return the outputs in a message of a worker; None if it has none. Raises `BadMessage`."""
+        known = self._links.get(worker)
+        return None if known is None else known[2].receive(parts)
+
+    def settle(self) -> None:
+        """Tell the workers what of their memory is in use no more; now and then is enough."""
+        for _, _, shared in self._links.values():
+            shared.settle()
 
 
 def connect(

@@ -27,6 +27,7 @@ from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.delays import Ways
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.driver import GatewayDriver
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zmtp.connection import Limits
@@ -89,7 +90,7 @@ class ZeroMqFrontEnd:
         """Hellos that came before the controller's models."""
         self._open_ns = monotonic_ns() + milliseconds(config.controller_timeout_ms)
         """When clients are welcomed even without a controller."""
-        self._listener = _listener(self, config, hub, uploads)
+        self._listener = _listener(self, config, hub, uploads, driver.memory)
         self.address = self._listener.address
         driver.front_ends[NAME] = self
 
@@ -325,7 +326,9 @@ def _key_of(frame: Any) -> int | None:
     return key if type(key) is int and -(1 << 63) <= key < 1 << 63 else None
 
 
-def _listener(front_end: ZeroMqFrontEnd, config: GatewayConfig, hub: Hub, uploads: Uploads) -> ZmtpListener:
+def _listener(
+    front_end: ZeroMqFrontEnd, config: GatewayConfig, hub: Hub, uploads: Uploads, memory: Memory
+) -> ZmtpListener:
     limits = Limits(
         message_bytes=config.max_message_bytes,
         handshake_ns=milliseconds(config.zeromq_handshake_timeout_ms),
@@ -345,6 +348,7 @@ def _listener(front_end: ZeroMqFrontEnd, config: GatewayConfig, hub: Hub, upload
             most=share(config, config.max_connections + _SPARE_CONNECTIONS),
             budget=Budget(config.max_in_flight_bytes),
             backlog_bytes=config.max_answer_bytes,
+            memory=memory,
         )
     except ValueError as error:
         raise OSError(f"the gateway can't listen at {config.address}: {error}") from None

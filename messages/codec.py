@@ -53,10 +53,10 @@ TO_OBSERVER: Codec[peers.ToWorker | observing.ToObserver] = Codec(peers.ToWorker
 TO_GATEWAY: Codec[peers.ToGateway] = Codec(peers.ToGateway)
 """What the controller sends to a gateway."""
 
-INPUT: Codec[peers.Input] = Codec(peers.Input)
+FROM_GATEWAY: Codec[peers.FromGateway] = Codec(peers.FromGateway)
 """What a gateway sends to a worker's data socket."""
 
-OUTPUT: Codec[peers.Output] = Codec(peers.Output)
+FROM_WORKER: Codec[peers.FromWorker] = Codec(peers.FromWorker)
 """What a worker's data socket sends to a gateway."""
 
 FROM_CLIENT: Codec[clients.FromClient] = Codec(clients.FromClient)

@@ -288,13 +288,54 @@ class TensorHeader(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
 
 
+class Segment(msgspec.Struct, frozen=True, tag="segment"):
+    """Memory that the sender writes and the other end may read; its descriptor comes along.
+
+    Only between processes of one host: a gateway sends it first, and names places in it once the worker has
+    answered with a segment of its own.
+    """
+
+    size: int
+    """In bytes; 0 without a descriptor, from a worker whose outputs come as frames."""
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a tensor lies in the sender's segment (`transport.slab`)."""
+
+    offset: int
+    size: int
+    """In bytes."""
+    slot: int
+    stamp: int
+    """What the segment's table has in this slot for as long as the place is the tensor's."""
+
+
 class Input(msgspec.Struct, frozen=True, tag="input"):
-    """One request's inputs for an action; as many frames follow, in the order of the model's inputs."""
+    """One request's inputs for an action; a frame follows for each, in the order of the model's inputs.
+
+    Those that lie in the gateway's segment have a place instead.
+    """
 
     action_id: int
     request_id: int
     withdrawn: bool = False
     """The request is already answered: no frames follow, its rows stay zero, no outputs are wanted."""
+    places: tuple[Place | None, ...] = ()
+    """Of each input, None if its bytes are the next frame; empty if all are frames."""
+    read: tuple[int, ...] = ()
+    """As `Read.stamps`."""
+
+
+class Read(msgspec.Struct, frozen=True, tag="read"):
+    """The gateway reads these places of the worker's segment no more."""
+
+    stamps: tuple[int, ...]
+
+
+class Taken(msgspec.Struct, frozen=True, tag="taken"):
+    """The worker reads no place any more that the first ``inputs`` messages with places have named."""
+
+    inputs: int
 
 
 class OutputTimes(msgspec.Struct, frozen=True, array_like=True):
@@ -315,7 +356,8 @@ class OutputTimes(msgspec.Struct, frozen=True, array_like=True):
 class Output(msgspec.Struct, frozen=True, tag="output"):
     """One request's outputs; a frame follows for each, in the order of the model's outputs.
 
-    The frame of an output that varies begins with the sizes that the run found (`model.FOUND_BYTES`).
+    Those that lie in the worker's segment have a place instead. The bytes of an output that varies begin with
+    the sizes that the run found (`model.FOUND_BYTES`).
     """
 
     action_id: int
@@ -324,6 +366,17 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
     """EXEC's duration."""
     times: OutputTimes | None = None
     """None from workers of a release that does not report them."""
+    places: tuple[Place | None, ...] = ()
+    """Of each output, None if its bytes are the next frame; empty if all are frames."""
+    taken: int = 0
+    """As `Taken.inputs`."""
+
+
+FromGateway = Segment | Input | Read
+"""What a worker may receive from a gateway."""
+
+FromWorker = Segment | Output | Taken
+"""What a gateway may receive from a worker."""
 
 
 ToController = (

@@ -97,13 +97,16 @@ class Link:
         """Say whether something waits to be sent."""
         return bool(self._kept) or (self._channel is not None and self._channel.waits)
 
-    def send(self, parts: Sequence[Any]) -> Delivery:
-        """Send a message, or keep it; the parts' memory is in use until the message has left."""
+    def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
+        """Send a message, or keep it; the parts' memory is in use until the message has left.
+
+        ``keeps`` False: it is not kept for a connection to come, even by a link that keeps messages.
+        """
         if self._channel is not None:
             delivery = self._channel.send(parts)
             if delivery is not Delivery.GONE:
                 return delivery
-        if not self._keeps:
+        if not self._keeps or not keeps:
             return Delivery.GONE
         if self._kept_bytes > self._limits.backlog_bytes or len(self._kept) >= self._limits.backlog_messages:
             return Delivery.FULL

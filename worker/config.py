@@ -83,6 +83,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Age at which a held input is dropped."""
     max_message_bytes: int = 256 * MIB
     """Largest frame that the data socket accepts; a connection that sends a larger one is cut."""
+    slab_bytes: int = 64 * MIB
+    """Memory in which each gateway of this host reads large outputs, uncopied; it is taken as it is first
+    needed. Outputs beyond it are sent as frames. 0: all are."""
     output_backlog_bytes: int = 512 * MIB
     """Most bytes of outputs that may wait for one gateway; further outputs are dropped and counted."""
     controller_silence_ms: int = 1000
@@ -113,7 +116,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
             "emulated_open_ms": 0,
             "early_inputs": 1, "early_input_bytes": MIB, "early_input_age_ms": 1, "max_message_bytes": MIB,
-            "output_backlog_bytes": MIB, "controller_silence_ms": 100, "hello_retry_ms": 10,
+            "output_backlog_bytes": MIB, "slab_bytes": 0, "controller_silence_ms": 100, "hello_retry_ms": 10,
             "drain_timeout_ms": 0,
         }  # fmt: skip
         for field, minimum in least.items():

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.model import ModelSpec, TensorSpec
-from mainspring.messages.peers import OutputTimes
+from mainspring.messages.peers import OutputTimes, Place
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.window_queue import RecentIds
 from mainspring.worker.engine import Bytes, Transfers
 
-Frames = Sequence[bytes | memoryview]
+Frames = Sequence[Any]
+"""Each bytes, or a memoryview or an array of bytes."""
 
 
 class HeldInput(msgspec.Struct, frozen=True):
@@ -30,6 +32,10 @@ class HeldInput(msgspec.Struct, frozen=True):
     frames: Frames | None
     since_ns: int
     size: int
+    places: tuple[Place | None, ...] = ()
+    """Those of ``frames`` that lie in the sender's memory; empty if none does."""
+    fault: str = ""
+    """Why its inputs are unusable, if that is known already."""
 
 
 class _Batch:
@@ -97,6 +103,8 @@ class Inputs:
         """Copy a request's inputs to their rows, or zero them; return what is wrong with them, or ""."""
         batch = self._batches[action_id]
         first, end = batch.rows[request_id]
+        if arrived.fault:
+            return arrived.fault
         if arrived.frames is None:
             self._zero(batch, first, end)
             batch.senders[request_id] = None
@@ -250,7 +258,7 @@ def _fault(tensors: Sequence[TensorSpec], frames: Frames, rows: int) -> str:
     return ""
 
 
-def _pad(rows: Bytes, tensor: TensorSpec, own: TensorSpec, frame: bytes | memoryview, value: float) -> None:
+def _pad(rows: Bytes, tensor: TensorSpec, own: TensorSpec, frame: Any, value: float) -> None:
     """Copy rows of a request's own shape to the beginning of the batch's in each dimension; pad the rest."""
     into = _elements(rows, tensor)
     into[...] = np.full(1, value, tensor.dtype).view(np.uint8)

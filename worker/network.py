@@ -16,7 +16,7 @@ import msgspec
 
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
-from mainspring.messages.codec import INPUT, TO_WORKER, BadMessage, encode
+from mainspring.messages.codec import FROM_GATEWAY, TO_WORKER, BadMessage, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES
@@ -24,6 +24,7 @@ from mainspring.messages.peers import (
     Describe,
     Described,
     Goodbye,
+    Input,
     Output,
     Ping,
     Pong,
@@ -42,6 +43,7 @@ from mainspring.worker.engine import DeviceLost, Monitored
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import HeldInput, Inputs
+from mainspring.worker.segments import Segments
 
 LOG = logging.getLogger(__name__)
 
@@ -92,6 +94,7 @@ class Network:
         """The model of each outstanding LOAD, by the action's id."""
         self._loads: dict[str, tuple[int, int]] = {}
         """Begin and end of the last LOAD of each resident model."""
+        self._segments = Segments(sockets.data, config.slab_bytes)
         self._outbox = outbox
         self._notes = notes
         self._watch = watch
@@ -176,6 +179,7 @@ class Network:
                     self._health,
                 )
                 self._to_controller(encode(pong))
+                self._segments.tell()
             case Welcome(protocol=protocol) if protocol != PROTOCOL_VERSION:
                 detail = f"the controller speaks protocol {protocol}, this worker {PROTOCOL_VERSION}"
                 self._drop("controller: other protocol", f"{detail}; install the same release on both")
@@ -303,18 +307,43 @@ class Network:
 
     def _from_gateway(self, sender: bytes, parts: list[Any]) -> None:
         try:
-            message = INPUT.decode(parts[0])
+            message = FROM_GATEWAY.decode(parts[0])
+            if not isinstance(message, Input):
+                self._segments.said(sender, message)
+                return
         except BadMessage as error:
             self._drop("gateway: undecodable", str(error))
             return
-        frames = None if message.withdrawn else parts[1:]
-        size = sum(map(len, frames or ()))
-        held = HeldInput(sender, frames, time.monotonic_ns(), size)
+        if message.read:
+            self._segments.read(sender, message.read)
+        self._take_input(message, self._received(sender, message, parts[1:]))
+        if message.places:
+            self._segments.took(sender)
+
+    def _received(self, sender: bytes, message: Input, parts: list[Any]) -> HeldInput:
+        """Return an input as it came, with what is wrong with its places."""
+        now_ns, frames, fault = time.monotonic_ns(), None, ""
+        if not message.withdrawn:
+            try:
+                frames = self._segments.frames(sender, message, parts)
+            except BadMessage as error:
+                fault = str(error)
+        return HeldInput(sender, frames, now_ns, sum(map(len, frames or ())), message.places, fault)
+
+    def _take_input(self, message: Input, held: HeldInput) -> None:
+        """Copy an input to its rows, or aside if its action has not come."""
         if self._awaited(message.action_id, message.request_id):
             self._place(message.action_id, message.request_id, held)
-        else:
-            dropped = self._inputs.hold(message.action_id, message.request_id, held)
-            self._drop("gateway: input without action", f"action {message.action_id}", dropped)
+            return
+        if not held.fault and held.places and held.frames is not None:
+            frames = [bytes(frame) for frame in held.frames]
+            fault = self._segments.overtaken(held.sender, held.places)
+            held = HeldInput(held.sender, frames, held.since_ns, held.size, (), fault)
+        if held.fault:
+            self._drop("gateway: unusable input", held.fault)
+            return
+        dropped = self._inputs.hold(message.action_id, message.request_id, held)
+        self._drop("gateway: input without action", f"action {message.action_id}", dropped)
 
     def _awaited(self, action_id: int, request_id: int) -> bool:
         """Whether a request's inputs may be copied to their rows now.
@@ -328,6 +357,8 @@ class Network:
     def _place(self, action_id: int, request_id: int, held: HeldInput) -> None:
         begin_ns = time.monotonic_ns()
         fault = self._inputs.place(action_id, request_id, held)
+        if not fault and held.places:
+            fault = self._segments.overtaken(held.sender, held.places)
         placed_ns = time.monotonic_ns()
         result = None
         with self._executors.driving() as core:
@@ -353,10 +384,13 @@ class Network:
             return msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=fault)
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
             times = self._inputs.times(time.monotonic_ns(), result, request_id, self._loads)
-            header = encode(Output(result.action_id, request_id, result.device_ns, times))
+            places, left = self._segments.lend(sender, frames)
+            taken = self._segments.taken(sender)
+            message = Output(result.action_id, request_id, result.device_ns, times, places, taken)
             # The frames' memory may change as soon as this returns.
-            delivery = self._sockets.data.send(sender, (header, *frames), volatile=True)
+            delivery = self._sockets.data.send(sender, (encode(message), *left), volatile=True)
             if delivery is not Delivery.SENT:
+                self._segments.take_back(sender, places)
                 self._drop(UNSENT[delivery], f"the output of request {request_id}")
             if delivery is Delivery.GONE and result.status is Status.OK:
                 detail = f"the connection of request {request_id}'s gateway had ended"

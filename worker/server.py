@@ -147,7 +147,7 @@ def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None
 def _open_sockets(hub: Hub, config: WorkerConfig) -> Sockets:
     """Listen for gateways, connect to the controller; raise `OSError` that names an unusable address."""
     shows = Pass(Role.WORKER, read_secret(config.secret_file))
-    limits = Limits(config.max_message_bytes, config.output_backlog_bytes, SEND_LIMIT)
+    limits = Limits(config.max_message_bytes, config.output_backlog_bytes, SEND_LIMIT, descriptors=1)
     data = _data_listener(hub, config, limits, shows)
     # The link keeps nothing without a connection: what is sent belongs to the session that ends.
     controller = _link(hub, config, shows)

@@ -36,7 +36,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._limits = host.limits
         self._transport: asyncio.Transport | None = None
         limits = host.limits
-        self._receiver = Receiver(self, host.budget, limits.header_bytes, limits.body_bytes, host.shared)
+        self._receiver = Receiver(
+            self, host.budget, limits.header_bytes, limits.body_bytes, host.shared, host.memory
+        )
         self._queue: deque[Exchange] = deque()
         """Requests without a reply on the wire, in their order."""
         self._running = 0

@@ -8,6 +8,7 @@ from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Host(Protocol):
     limits: Limits
     budget: Budget
     """Of bodies."""
+    memory: Memory
+    """Where large ones are received."""
     uploads: Uploads
     """Where large bodies wait for their turns to be read."""
     answers: Budget

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Protocol
 
 import httptools
-import numpy as np
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.http.exchange import Exchange, Fault, Sender
+from mainspring.gateway.memory import Memory
 
 READ_BYTES = 1 << 16
 _NOTHING = memoryview(b"")
@@ -60,11 +60,13 @@ class Receiver:
         max_header_bytes: int,
         max_body_bytes: int,
         shared: memoryview | None = None,
+        memory: Memory | None = None,
     ) -> None:
-        """``budget``: what unfinished bodies may hold, of all connections.
+        """``budget``: what unfinished bodies may hold, of all connections; ``memory``: where they come from.
 
         ``shared`` is `READ_BYTES` that all receivers of one loop may read to; else it has its own.
         """
+        self._memory = Memory(0) if memory is None else memory
         self._shared = memoryview(bytearray(READ_BYTES)) if shared is None else shared
         self._sink: Sink = sink
         self._budget = budget
@@ -251,8 +253,7 @@ class Receiver:
             self._hold(len(have) - self._held_bytes)
             return
         try:
-            # Not a bytearray, whose every page would be written to at once.
-            self._direct = np.empty(self._length, np.uint8).data
+            self._direct = self._memory.take(self._length)
         except MemoryError:
             raise Fault(503, f"there is no memory for a body of {self._length:,} bytes") from None
         self._filled = len(have)

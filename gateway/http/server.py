@@ -102,6 +102,7 @@ class HttpServer:
         self.limits = Limits(config)
         self.shared = memoryview(bytearray(READ_BYTES))
         self.budget = Budget(config.max_in_flight_bytes)
+        self.memory = calls.driver.memory
         self.uploads = calls.uploads
         self.answers = calls.answers
         self._guard = PageGuard(config.http_hosts)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.gateway.bounds import Budget
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import LARGE_BYTES, SLICE_BYTES
 from mainspring.gateway.zmtp import wire
 from mainspring.gateway.zmtp.receiver import Event, Receiver
@@ -46,7 +47,9 @@ class Limits(msgspec.Struct, frozen=True):
 class ZmtpConnection:
     """See the module's docstring."""
 
-    def __init__(self, name: bytes, sock: socket.socket, limits: Limits, budget: Budget) -> None:
+    def __init__(
+        self, name: bytes, sock: socket.socket, limits: Limits, budget: Budget, memory: Memory | None = None
+    ) -> None:
         self.name = name
         """What the gateway calls it: no other connection ever has the same."""
         self.fd = sock.fileno()
@@ -60,7 +63,7 @@ class ZmtpConnection:
         """When something last came."""
         self._socket = sock
         self._limits = limits
-        self._receiver = Receiver(limits.message_bytes, budget)
+        self._receiver = Receiver(limits.message_bytes, budget, memory)
         self._drained = False
         self._began_ns = self._sent_ns = self.used_ns
         self._ttl_ns = 0

@@ -16,6 +16,7 @@ from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 from mainspring.gateway.bounds import Budget
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Upload
 from mainspring.gateway.zmtp.connection import READ_BYTES, Limits, ZmtpConnection
 from mainspring.gateway.zmtp.receiver import Message, Opened, Ping
@@ -77,12 +78,15 @@ class ZmtpListener:
         most: int,
         budget: Budget,
         backlog_bytes: int,
+        memory: Memory | None = None,
     ) -> None:
         """Listen; raise OSError if the address is taken, ValueError if it is none.
 
         ``most`` connections are taken at one time; ``budget`` counts what is kept of messages that have not
-        wholly come, of all connections; ``backlog_bytes`` bounds what waits to be read by all of them.
+        wholly come, of all connections; ``backlog_bytes`` bounds what waits to be read by all of them;
+        ``memory`` is where large frames are received.
         """
+        self._memory = memory
         self._listening, self.address = _listen(address)
         self._hub = hub
         self._limits = limits
@@ -209,7 +213,8 @@ class ZmtpListener:
             self._admit(sock)
 
     def _admit(self, sock: socket.socket) -> None:
-        connection = ZmtpConnection(next(self._names).to_bytes(8), sock, self._limits, self._budget)
+        name = next(self._names).to_bytes(8)
+        connection = ZmtpConnection(name, sock, self._limits, self._budget, self._memory)
         self._connections[connection.name] = self._strangers[connection.name] = connection
         self._by_fd[connection.fd] = connection
         self._hub.own(connection.fd, self)

@@ -18,9 +18,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from mainspring.gateway.bounds import Budget
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.zmtp import wire
 from mainspring.gateway.zmtp.wire import Violation
 
@@ -80,8 +79,12 @@ class _Phase(Enum):
 class Receiver:
     """See the module's docstring."""
 
-    def __init__(self, message_bytes: int, budget: Budget) -> None:
-        """``message_bytes`` bounds a message; ``budget`` counts what is kept of unfinished ones."""
+    def __init__(self, message_bytes: int, budget: Budget, memory: Memory | None = None) -> None:
+        """``message_bytes`` bounds a message; ``budget`` counts what is kept of unfinished ones.
+
+        ``memory`` is where large frames are received.
+        """
+        self._memory = Memory(0) if memory is None else memory
         self.stranger = True
         """Whether the peer has yet to say hello."""
         self.starved = False
@@ -266,8 +269,7 @@ class Receiver:
         if not self._keeps:
             self._left = left - have
             return None
-        # Not a bytearray, which would be filled with zeros first.
-        self._frame = np.empty(left, np.uint8).data
+        self._frame = self._memory.take(left)
         self._frame[:have] = data[at:]
         self._filled = have
         return None

@@ -18,7 +18,7 @@ from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.front_ends import Addresses
 from mainspring.messages import PROTOCOL_VERSION, peers
-from mainspring.messages.codec import INPUT, TO_CONTROLLER, encode
+from mainspring.messages.codec import FROM_GATEWAY, TO_CONTROLLER, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.model import ModelSpec, TensorSpec
@@ -178,7 +178,10 @@ class FakeCluster:
             self._send(peers.AdminReply(message.token))
 
     def _take_input(self, parts: list[Any]) -> None:
-        message = INPUT.decode(parts[1])
+        message = FROM_GATEWAY.decode(parts[1])
+        if not isinstance(message, peers.Input):
+            # It takes no descriptors, and answers no offer: as a worker of another host.
+            return
         self.inputs.append(message)
         model = self._columns.get(message.request_id, "mute")
         if message.withdrawn or model == "mute":

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mainspring.messages import actions, clients, commands, events, metrics, peers
 from mainspring.messages.codec import (
     FROM_CLIENT,
-    INPUT,
-    OUTPUT,
+    FROM_GATEWAY,
+    FROM_WORKER,
     TO_CLIENT,
     TO_CONTROLLER,
     TO_GATEWAY,
@@ -30,8 +30,8 @@ CODECS: dict[str, tuple[Codec[Any], Any]] = {
     "to the controller": (TO_CONTROLLER, peers.ToController | actions.Result),
     "to a worker": (TO_WORKER, peers.ToWorker | actions.Action),
     "to a gateway": (TO_GATEWAY, peers.ToGateway),
-    "inputs": (INPUT, peers.Input | peers.Input),
-    "outputs": (OUTPUT, peers.Output | peers.Output),
+    "inputs": (FROM_GATEWAY, peers.FromGateway),
+    "outputs": (FROM_WORKER, peers.FromWorker),
     "from a client": (FROM_CLIENT, clients.FromClient),
     "to a client": (TO_CLIENT, clients.ToClient),
 }

@@ -14,7 +14,7 @@ import msgspec
 from mainspring.experiments.blocking import Client, Server
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Result
-from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
+from mainspring.messages.codec import FROM_WORKER, TO_CONTROLLER, encode
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, OpenDim, Profile, Symbol, TensorSpec, Term
 from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
 from mainspring.worker.config import WorkerConfig
@@ -185,7 +185,9 @@ class Cluster:
     def output(self, gateway: Client | None = None) -> tuple[Output, Sequence[bytes]]:
         """Wait for one request's outputs."""
         header, *frames = (gateway or self.gateway).receive(PATIENCE_S * 1000)
-        return OUTPUT.decode(header), frames
+        message = FROM_WORKER.decode(header)
+        assert isinstance(message, Output), f"{message} came in place of outputs"
+        return message, frames
 
     def close(self) -> None:
         """Stop the worker; raise what it raised."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Load, Prepare, Result, Unload
-from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
+from mainspring.messages.codec import FROM_WORKER, TO_CONTROLLER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Input, Output, Welcome
@@ -83,7 +83,9 @@ class HandWorker:
 
     def _replied(self, _gateway: bytes, parts: tuple[bytes], *, volatile: bool) -> Delivery:
         assert volatile, "the memory of outputs is another action's afterwards"
-        self.outputs.append(OUTPUT.decode(parts[0]))
+        output = FROM_WORKER.decode(parts[0])
+        assert isinstance(output, Output)
+        self.outputs.append(output)
         return Delivery.SENT
 
     def _sent(self, parts: tuple[bytes]) -> Delivery:

@@ -16,9 +16,9 @@ from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.messages.codec import INPUT, encode
+from mainspring.messages.codec import FROM_GATEWAY, encode
 from mainspring.messages.model import TensorSpec
-from mainspring.messages.peers import Output
+from mainspring.messages.peers import Input, Output
 from tests.gateway.fakes import FakeCluster, make_spec, serving, wait_until
 from tests.gateway.grpc.tensors import DTYPES, echo
 
@@ -81,7 +81,9 @@ class EchoCluster(FakeCluster):
         self.specs = {**self.specs, "large": large, **{spec.name: spec for spec in map(echo, DTYPES)}}
 
     def _take_input(self, parts: list[Any]) -> None:
-        message = INPUT.decode(parts[1])
+        message = FROM_GATEWAY.decode(parts[1])
+        if not isinstance(message, Input):
+            return
         model = self._columns.get(message.request_id, "")
         if message.withdrawn or not model.startswith(("echo-", "large")):
             super()._take_input(parts)

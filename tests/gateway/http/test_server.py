@@ -27,6 +27,7 @@ from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.server import HttpServer, parse_address
 from mainspring.gateway.http.table import routes
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Uploads
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.http.conftest import Served
@@ -223,7 +224,9 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
 
     async def come_and_go() -> weakref.ref[HttpConnection]:
         config = GatewayConfig()
-        driver = SimpleNamespace(gate=SimpleNamespace(closed=False), config=config, catalog=Catalog())
+        driver = SimpleNamespace(
+            gate=SimpleNamespace(closed=False), config=config, catalog=Catalog(), memory=Memory(0)
+        )
         calls = cast(Any, SimpleNamespace(driver=driver, answers=Budget(1 << 20), uploads=Uploads()))
         inference = Inference(calls, config)
         host = HttpServer(calls, config, routes(Control(calls), inference), inference.close)

@@ -1,0 +1,452 @@
+"""What a gateway and its workers share: seeded runs of both real ends over connections that break.
+
+Each request's content is its own. A worker that reads another's, or a client that is sent another's, has read
+a place that was used again too early; a place that is not free at the end was lost.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from mainspring.gateway.memory import LEAST_SHARED_BYTES, Memory
+from mainspring.gateway.shared import Shared
+from mainspring.messages.codec import FROM_GATEWAY, BadMessage, encode
+from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
+from mainspring.transport.bounds import Delivery
+from mainspring.transport.link import Link
+from mainspring.transport.listener import Listener
+from mainspring.transport.slab import Slab
+from mainspring.worker.segments import Segments
+
+LARGE = LEAST_SHARED_BYTES
+ROOM = 12 * LARGE
+"""Of the gateway's slab, and of the worker's for one connection: soon full."""
+
+
+class Wire:
+    """One connection of a gateway to a worker: what was sent, in order, until it has been taken."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.to_worker: deque[tuple[list[Any], int | None]] = deque()
+        self.to_gateway: deque[tuple[list[Any], int | None]] = deque()
+        self.open = True
+
+
+class GatewayEnd:
+    """Plays a `Link` that keeps messages without a connection."""
+
+    def __init__(self) -> None:
+        self.local = True
+        self.opened = self.ended = 0
+        self.wire: Wire | None = None
+        self.kept: list[list[Any]] = []
+        self._descriptor: int | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self.wire is not None
+
+    def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
+        if self.wire is None:
+            if keeps:
+                self.kept.append(list(parts))
+            return Delivery.SENT if keeps else Delivery.GONE
+        # What a connection carries is copied by the kernel.
+        self.wire.to_worker.append(([bytes(part) for part in parts], None))
+        return Delivery.SENT
+
+    def send_descriptor(self, parts: Sequence[Any], descriptor: int) -> Delivery:
+        if self.wire is None:
+            return Delivery.GONE
+        self.wire.to_worker.append(([bytes(part) for part in parts], os.dup(descriptor)))
+        return Delivery.SENT
+
+    def descriptor(self) -> int | None:
+        found, self._descriptor = self._descriptor, None
+        return found
+
+    def receive(self) -> list[Any] | None:
+        if self.wire is None or not self.wire.to_gateway:
+            return None
+        parts, self._descriptor = self.wire.to_gateway.popleft()
+        return parts
+
+
+class WorkerEnd:
+    """Plays a `Listener`, which has connections that the gateway has given up already."""
+
+    def __init__(self) -> None:
+        self.wires: dict[bytes, Wire] = {}
+        self.on_end: Any = None
+        self._descriptor: int | None = None
+
+    def descriptor(self, _: bytes) -> int | None:
+        found, self._descriptor = self._descriptor, None
+        return found
+
+    def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
+        wire = self.wires[peer]
+        if not wire.open:
+            return Delivery.GONE
+        wire.to_gateway.append(([bytes(part) for part in parts], None))
+        return Delivery.SENT
+
+    def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
+        wire = self.wires[peer]
+        if not wire.open:
+            return Delivery.GONE
+        wire.to_gateway.append(([bytes(part) for part in parts], os.dup(descriptor)))
+        return Delivery.SENT
+
+    def receive(self, wire: Wire) -> list[Any]:
+        parts, self._descriptor = wire.to_worker.popleft()
+        return parts
+
+
+class World:
+    """A gateway, two workers, and requests under way."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.memory = Memory(2 << 20)
+        assert self.memory._own is not None
+        self.slab = self.memory._slab = Slab(self.memory._own.bytes[: 8 * 4096 + ROOM])
+        self.memory._most = ROOM
+        self.links = [GatewayEnd(), GatewayEnd()]
+        self.shared = [Shared(cast(Link, link), self.memory) for link in self.links]
+        self.ends = [WorkerEnd(), WorkerEnd()]
+        self.segments = [Segments(cast(Listener, end), ROOM) for end in self.ends]
+        self.requests: dict[int, list[Any]] = {}
+        self.contents: dict[int, list[bytes]] = {}
+        self.answers: list[tuple[list[Any], list[bytes]]] = []
+        """What is being sent to clients, and what it has to be."""
+        self.computed: deque[tuple[int, bytes, int]] = deque()
+        self.counts: Counter[str] = Counter()
+        self.next_id = 0
+        for worker in range(2):
+            self.connect(worker)
+
+    # --- the gateway ---
+
+    def arrive(self) -> None:
+        """A request comes: its tensors are received into the slab or beside it, small ones beside it."""
+        self.next_id += 1
+        frames, contents = [], []
+        for _ in range(self.rng.randint(1, 3)):
+            size = self.rng.choice((8, LARGE - 1, LARGE, LARGE + 7, 2 * LARGE))
+            content = self.content(self.next_id, size)
+            frame: Any = content
+            if self.rng.random() < 0.6:
+                frame = self.memory.take(size + 5)[5:]
+                frame[:] = content
+            frames.append(frame)
+            contents.append(content)
+        self.requests[self.next_id] = frames
+        self.contents[self.next_id] = contents
+
+    def content(self, request_id: int, size: int) -> bytes:
+        return np.full(-(-size // 8), request_id, np.uint64).tobytes()[:size]
+
+    def dispatch(self) -> None:
+        """Send a request's inputs to a worker: the first time, or again."""
+        if self.requests:
+            request_id = self.rng.choice(list(self.requests))
+            worker = self.rng.randrange(2)
+            message = Input(worker, request_id)
+            self.shared[worker].send(message, self.requests[request_id])
+            self.counts["dispatched"] += 1
+
+    def reply(self) -> None:
+        """A request is refused, or its client is gone."""
+        if self.requests:
+            del self.requests[self.rng.choice(list(self.requests))]
+
+    def take_outputs(self) -> None:
+        worker = self.rng.randrange(2)
+        parts = self.links[worker].receive()
+        if parts is None:
+            return
+        received = self.shared[worker].receive(parts)
+        if received is None:
+            return
+        output, frames = received
+        self.counts["outputs in places"] += bool(output.places)
+        if self.requests.pop(output.request_id, None) is not None:
+            wanted = [self.content(output.request_id, len(frame)) for frame in frames]
+            self.answers.append((list(frames), wanted))
+
+    def sent_to_client(self) -> None:
+        if self.answers:
+            self.answers.pop(self.rng.randrange(len(self.answers)))
+
+    # --- the workers ---
+
+    def take_input(self) -> None:
+        """A worker works a message off, maybe of a connection that its gateway has given up."""
+        worker = self.rng.randrange(2)
+        end, segments = self.ends[worker], self.segments[worker]
+        waiting = [wire for wire in end.wires.values() if wire.to_worker]
+        if not waiting:
+            return
+        wire = self.rng.choice(waiting)
+        parts = end.receive(wire)
+        message = FROM_GATEWAY.decode(parts[0])
+        if not isinstance(message, Input):
+            segments.said(wire.name, message)
+            return
+        segments.read(wire.name, message.read)
+        frames = segments.frames(wire.name, message, parts[1:])
+        copied = [bytes(frame) for frame in frames]
+        fault = segments.overtaken(wire.name, message.places)
+        if message.places:
+            segments.took(wire.name)
+            self.counts["inputs in places"] += 1
+        if fault:
+            assert not wire.open, "a place was used again over a connection that lasts"
+            self.counts["overtaken"] += 1
+            return
+        assert copied == self.contents[message.request_id], "the input of another request"
+        self.computed.append((worker, wire.name, message.request_id))
+
+    def send_outputs(self) -> None:
+        if not self.computed:
+            return
+        worker, name, request_id = self.computed.popleft()
+        end, segments = self.ends[worker], self.segments[worker]
+        if name not in end.wires:
+            return
+        sizes = self.rng.choices((8, LARGE, LARGE + 9, 2 * LARGE), k=2)
+        # IO memory, which is another batch's as soon as this is sent.
+        rows = [bytearray(self.content(request_id, size)) for size in sizes]
+        places, left = segments.lend(name, [memoryview(each) for each in rows])
+        output = Output(worker, request_id, 1, None, places, segments.taken(name))
+        if end.send(name, [encode(output), *left]) is not Delivery.SENT:
+            segments.take_back(name, places)
+        for each in rows:
+            each[:] = bytes(len(each))
+
+    def notice_end(self) -> None:
+        """A worker comes to the end of a connection that its gateway has given up."""
+        for end in self.ends:
+            for wire in list(end.wires.values()):
+                if not wire.open and not wire.to_worker:
+                    del end.wires[wire.name]
+                    end.on_end(wire.name)
+
+    # --- both ---
+
+    def connect(self, worker: int) -> None:
+        link, end = self.links[worker], self.ends[worker]
+        link.opened += 1
+        link.wire = Wire(b"gateway/%d" % (link.opened))
+        end.wires[link.wire.name] = link.wire
+        kept, link.kept = link.kept, []
+        for parts in kept:
+            link.send(parts)
+
+    def lose(self) -> None:
+        """A connection breaks: what the gateway sent over it still comes, what the worker sends does not."""
+        link = self.links[self.rng.randrange(2)]
+        if link.wire is not None:
+            link.wire.open = False
+            link.wire = None
+            link.ended += 1
+
+    def connect_again(self) -> None:
+        for worker, link in enumerate(self.links):
+            if link.wire is None:
+                self.connect(worker)
+
+    def settle(self) -> None:
+        for shared in self.shared:
+            shared.settle()
+        for segments in self.segments:
+            segments.tell()
+
+    def check(self) -> None:
+        for request_id, frames in self.requests.items():
+            assert [bytes(frame) for frame in frames] == self.contents[request_id], "an input has changed"
+        for frames, wanted in self.answers:
+            assert [bytes(frame) for frame in frames] == wanted, "a client is sent another one's output"
+
+    def end(self) -> None:
+        """Nothing more comes: all that was taken is free again."""
+        self.requests.clear()
+        self.answers.clear()
+        for _ in range(400):
+            self.take_input()
+            self.take_outputs()
+            self.sent_to_client()
+        self.requests.clear()
+        self.answers.clear()
+        self.computed.clear()
+        self.connect_again()
+        for _ in range(3):
+            self.settle()
+            for _ in range(200):
+                self.take_input()
+                self.take_outputs()
+        self.notice_end()
+        self.slab.validate()
+        assert self.slab.places == 0, "inputs are held for nobody"
+        for segments in self.segments:
+            assert len(segments._peers) <= 1, "memory of connections that have ended"
+            for peer in segments._peers.values():
+                assert peer.outputs is not None
+                peer.outputs.validate()
+                assert not peer.lent, "outputs are held for nobody"
+
+
+STEPS = {
+    World.arrive: 8,
+    World.dispatch: 16,
+    World.reply: 3,
+    World.take_outputs: 14,
+    World.sent_to_client: 8,
+    World.take_input: 18,
+    World.send_outputs: 12,
+    World.notice_end: 1,
+    World.lose: 1,
+    World.connect_again: 3,
+    World.settle: 2,
+}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_place_is_used_again_while_anybody_may_read_it(seed: int) -> None:
+    world = World(seed)
+    steps, weights = list(STEPS), list(STEPS.values())
+    for number in range(1500):
+        world.rng.choices(steps, weights)[0](world)
+        if number % 10 == 0:
+            world.check()
+    world.check()
+    world.end()
+    assert world.counts["inputs in places"] > 20
+    assert world.counts["outputs in places"] > 10
+
+
+def test_the_runs_come_to_late_readers() -> None:
+    overtaken = 0
+    for seed in range(40, 60):
+        world = World(seed)
+        steps, weights = list(STEPS), list(STEPS.values())
+        for _ in range(1500):
+            world.rng.choices(steps, weights)[0](world)
+        overtaken += world.counts["overtaken"]
+    assert overtaken, "no worker ever read a place that was not waited for: the runs show nothing"
+
+
+# --- messages that make no sense ---
+
+
+def pair() -> tuple[Shared, GatewayEnd, World]:
+    """Return a gateway's end whose worker has answered, with both behind it."""
+    world = World(0)
+    shared = world.shared[0]
+    shared.send(Input(1, 1), [bytes(LARGE)])
+    for _ in range(40):
+        world.take_input()
+        if (parts := world.links[0].receive()) is not None and shared.receive(parts) is None:
+            break
+    return shared, world.links[0], world
+
+
+def test_places_are_named_only_once_the_worker_has_answered() -> None:
+    world = World(0)
+    world.contents[1] = [bytes(LARGE)]
+    shared, wire = world.shared[0], world.links[0].wire
+    assert wire is not None
+    shared.send(Input(1, 1), [bytes(LARGE)])
+    kinds = [FROM_GATEWAY.decode(parts[0]) for parts, _ in wire.to_worker]
+    assert [type(each) for each in kinds] == [Segment, Input]
+    assert kinds[1].places == ()  # type: ignore[union-attr]
+    shared, link, world = pair()
+    assert link.wire is not None
+    link.wire.to_worker.clear()
+    shared.send(Input(2, 1), [bytes(LARGE), b"small"])
+    parts, _ = link.wire.to_worker.popleft()
+    message = FROM_GATEWAY.decode(parts[0])
+    assert isinstance(message, Input)
+    assert message.places[0] is not None
+    assert message.places[1] is None
+    assert parts[1:] == [b"small"]
+
+
+def test_a_full_slab_leaves_frames() -> None:
+    shared, link, world = pair()
+    assert link.wire is not None
+    all_of_it = [place for _ in range(64) if (place := world.slab.take(LARGE)) is not None]
+    link.wire.to_worker.clear()
+    shared.send(Input(2, 1), [bytes(LARGE)])
+    parts, _ = link.wire.to_worker.popleft()
+    message = FROM_GATEWAY.decode(parts[0])
+    assert isinstance(message, Input)
+    assert message.places == ()
+    assert parts[1:] == [bytes(LARGE)]
+    assert len(world.memory.take(LARGE)) == LARGE, "it is received all the same"
+    assert all_of_it
+
+
+@pytest.mark.parametrize(
+    ("places", "frames", "why"),
+    [
+        ((Place(0, 100, 0, 1),), 0, "not in the slab"),
+        ((Place(1 << 40, 100, 0, 1),), 0, "not in the slab"),
+        ((Place(8 * 4096, 1 << 40, 0, 1),), 0, "not in the slab"),
+        ((Place(8 * 4096, 0, 0, 1),), 0, "not in the slab"),
+        ((Place(8 * 4096, 64, 1 << 20, 1),), 0, "no slot"),
+        ((Place(8 * 4096, 64, 0, 1), None), 0, "fewer frames"),
+        ((Place(8 * 4096, 64, 0, 1), None), 2, "more frames"),
+        ((Place(8 * 4096, 64, 0, 1), Place(8 * 4096, 64, 0, 1)), 0, "before"),
+    ],
+)
+def test_outputs_that_are_not_there_are_unusable(places: tuple[Place, ...], frames: int, why: str) -> None:
+    shared, _, _ = pair()
+    with pytest.raises(BadMessage, match=why):
+        shared.receive([encode(Output(1, 1, 1, None, places)), *[b"x"] * frames])
+    assert shared.receive([encode(Output(1, 1, 1)), b"x"]) == (Output(1, 1, 1), (b"x",))
+
+
+def test_a_worker_can_not_say_that_it_has_read_what_was_not_sent() -> None:
+    shared, _, _ = pair()
+    with pytest.raises(BadMessage, match="were sent"):
+        shared.receive([encode(Taken(5))])
+
+
+def test_a_segment_that_was_not_asked_for_is_unusable() -> None:
+    shared, _, world = pair()
+    with pytest.raises(BadMessage, match="not asked for"):
+        shared.receive([encode(Segment(100))])
+    with pytest.raises(BadMessage, match="no segment"):
+        world.shared[1].receive([encode(Output(1, 1, 1, None, (Place(8 * 4096, 64, 0, 1),)))])
+
+
+def test_a_worker_takes_one_segment_with_a_descriptor() -> None:
+    end = WorkerEnd()
+    segments = Segments(cast(Listener, end), ROOM)
+    with pytest.raises(BadMessage, match="without its descriptor"):
+        segments.said(b"g", Segment(100))
+    end.descriptor = lambda _: os.open("/dev/null", os.O_RDONLY)  # type: ignore[method-assign]
+    with pytest.raises(BadMessage, match="not a file in memory"):
+        segments.said(b"g", Segment(100))
+    segments.said(b"g", Read((1, 2)))
+    with pytest.raises(BadMessage, match="no segment came"):
+        segments.frames(b"g", Input(1, 1, places=(Place(8 * 4096, 64, 0, 1),)), [])
+    assert segments.lend(b"g", [bytes(LARGE)]) == ((), [bytes(LARGE)])
+
+
+def test_a_gateway_without_a_slab_offers_none() -> None:
+    link = GatewayEnd()
+    shared = Shared(cast(Link, link), Memory(0))
+    link.wire, link.opened = Wire(b"g"), 1
+    shared.send(Input(1, 1), [bytes(LARGE)])
+    assert len(link.wire.to_worker) == 1

@@ -1,0 +1,239 @@
+"""A worker and the memory that it shares with a gateway of its host, over a real connection."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import pytest
+
+from mainspring.messages.codec import FROM_WORKER, encode
+from mainspring.messages.codes import Status
+from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
+from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.greeting import Pass
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+from mainspring.transport.shared_memory import OwnMemory, map_to_read
+from mainspring.transport.slab import TABLE_BYTES, Reader, Slab
+from tests.patience import PATIENCE_S
+from tests.worker.peers import Cluster, infer, spec
+
+FLOATS = 50_000
+SIZE = 4 * FLOATS
+Start = Callable[..., Cluster]
+
+
+class Sharing:
+    """A gateway with a slab, which the worker has mapped."""
+
+    def __init__(self, address: str) -> None:
+        self.hub = Hub()
+        limits = Limits(1 << 28, 1 << 28, 1 << 12, descriptors=1)
+        self.link = Link(self.hub, address, limits, shows=Pass("gateway"), keeps=True)
+        self.own = OwnMemory("test-inputs", 4 << 20)
+        self.slab = Slab(self.own.bytes)
+        while not self.link.connected:
+            self.hub.wait(1_000_000)
+        offer = encode(Segment(self.own.size))
+        assert self.link.send_descriptor((offer,), self.own.descriptor) is Delivery.SENT
+        answer, _ = self.receive()
+        assert isinstance(answer, Segment)
+        descriptor = self.link.descriptor()
+        assert (descriptor is None) == (answer.size == 0)
+        self.outputs = None if descriptor is None else Reader(map_to_read(descriptor, answer.size))
+
+    def receive(self) -> tuple[Segment | Output | Taken, list[bytes]]:
+        until_s = time.monotonic() + PATIENCE_S
+        while (parts := self.link.receive()) is None:
+            assert time.monotonic() < until_s, "the worker said nothing"
+            self.hub.wait(1_000_000)
+        return FROM_WORKER.decode(parts[0]), parts[1:]
+
+    def placed(self, content: bytes) -> tuple[memoryview, Place]:
+        """Put content into the slab; return what keeps it there, and where it is."""
+        view = self.slab.take(len(content))
+        assert view is not None
+        view[:] = content
+        found = self.slab.find(view)
+        assert found is not None
+        return view, Place(found[0], len(content), found[1], found[2])
+
+    def send(self, message: Input | Read | Segment) -> None:
+        assert self.link.send((encode(message),)) is Delivery.SENT
+        self.hub.wait(0)
+
+    def close(self) -> None:
+        self.hub.close()
+        self.own.close()
+
+
+@pytest.fixture
+def large(start: Start) -> Iterator[tuple[Cluster, Sharing]]:
+    """A worker with a model of large inputs and outputs, and a gateway that shares memory with it."""
+    cluster = start(io_bytes=8 << 20)
+    cluster.resident(of_large_tensors())
+    sharing = Sharing(cluster.data_address)
+    yield cluster, sharing
+    sharing.close()
+
+
+def of_large_tensors() -> ModelSpec:
+    """A model of as many floats in and out."""
+    return msgspec.structs.replace(spec(floats=FLOATS), outputs=(TensorSpec("y", "float32", (FLOATS,)),))
+
+
+def test_inputs_are_read_where_they_are_and_outputs_come_the_same_way(large: tuple[Cluster, Sharing]) -> None:
+    cluster, sharing = large
+    held, place = sharing.placed(np.ones(FLOATS, np.float32).tobytes())
+    action = cluster.next_id()
+    cluster.say(infer(action, (1,)))
+    sharing.send(Input(action, 1, places=(place,)))
+    output, frames = sharing.receive()
+    assert isinstance(output, Output)
+    assert output.taken == 1
+    assert not frames
+    (found,) = output.places
+    assert found is not None
+    assert sharing.outputs is not None
+    assert not sharing.outputs.read(found.offset, found.size, found.slot).any()
+    assert sharing.outputs.holds(found.slot, found.stamp)
+    assert cluster.result(action).status is Status.OK
+    sharing.send(Read((found.stamp,)))
+    del held
+
+
+def test_the_memory_of_outputs_is_used_again_once_they_were_read(large: tuple[Cluster, Sharing]) -> None:
+    cluster, sharing = large
+    held, place = sharing.placed(bytes(SIZE))
+    seen: list[Place] = []
+    for number in range(3):
+        action = cluster.next_id()
+        cluster.say(infer(action, (number,)))
+        sharing.send(Input(action, number, places=(place,), read=tuple(each.stamp for each in seen[-1:])))
+        output, _ = sharing.receive()
+        assert isinstance(output, Output)
+        (found,) = output.places
+        assert found is not None
+        seen.append(found)
+        cluster.result(action)
+    assert len({each.offset for each in seen}) == 1
+    assert len({each.stamp for each in seen}) == 3
+    del held
+
+
+def test_a_full_memory_leaves_frames(start: Start) -> None:
+    cluster = start(io_bytes=8 << 20, slab_bytes=1)
+    cluster.resident(of_large_tensors())
+    sharing = Sharing(cluster.data_address)
+    held, place = sharing.placed(bytes(SIZE))
+    kinds = []
+    for number in range(12):
+        action = cluster.next_id()
+        cluster.say(infer(action, (number,)))
+        sharing.send(Input(action, number, places=(place,)))
+        output, frames = sharing.receive()
+        assert isinstance(output, Output)
+        kinds.append(bool(frames))
+        assert sum(map(len, frames)) in (0, SIZE)
+        assert cluster.result(action).status is Status.OK
+    assert kinds == sorted(kinds), "frames once there is no room, and never before"
+    assert kinds[0] is False
+    assert kinds[-1] is True
+    sharing.close()
+    del held
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place(0, SIZE, 0, 1),
+        Place(TABLE_BYTES, 1 << 40, 0, 1),
+        Place((4 << 20) - 8, SIZE, 0, 1),
+        Place(1 << 62, SIZE, 0, 1),
+        Place(TABLE_BYTES, SIZE, 1 << 30, 1),
+        Place(TABLE_BYTES, SIZE, 5, 77),
+        Place(TABLE_BYTES, SIZE - 4, 0, 1),
+    ],
+    ids=["table", "too long", "beyond the end", "far beyond", "no slot", "other stamp", "other size"],
+)
+def test_an_input_that_is_not_there_ends_its_action_and_is_counted(
+    large: tuple[Cluster, Sharing], place: Place
+) -> None:
+    cluster, sharing = large
+    held, _ = sharing.placed(bytes(SIZE))
+    action = cluster.next_id()
+    cluster.say(infer(action, (1,)))
+    sharing.send(Input(action, 1, places=(place,)))
+    assert cluster.result(action).status is Status.INPUT_MISSING
+    held, good = sharing.placed(bytes(SIZE))
+    action = cluster.next_id()
+    cluster.say(infer(action, (1,)))
+    sharing.send(Input(action, 1, places=(good,)))
+    output, _ = sharing.receive()
+    assert isinstance(output, Output)
+    assert output.taken == 2, "an unusable input was taken, too"
+    assert cluster.result(action).status is Status.OK
+    del held
+
+
+def test_an_input_that_comes_before_its_action_is_copied_aside(large: tuple[Cluster, Sharing]) -> None:
+    cluster, sharing = large
+    held, place = sharing.placed(bytes(SIZE))
+    action = cluster.next_id()
+    sharing.send(Input(action, 1, places=(place,)))
+    other = cluster.next_id()
+    cluster.say(infer(other, (9,)))
+    sharing.send(Input(other, 9, places=(place,)))
+    output, _ = sharing.receive()
+    assert isinstance(output, Output)
+    assert output.taken == 2, "the gateway may use the place again"
+    held[:] = b"\xff" * SIZE
+    del held
+    again, _ = sharing.placed(b"\xff" * SIZE)
+    cluster.say(infer(action, (1,)))
+    assert cluster.result(action).status is Status.OK
+    del again
+
+
+def test_without_a_slab_of_its_own_a_worker_reads_inputs_all_the_same(start: Start) -> None:
+    cluster = start(io_bytes=8 << 20, slab_bytes=0)
+    cluster.resident(of_large_tensors())
+    sharing = Sharing(cluster.data_address)
+    assert sharing.outputs is None
+    held, place = sharing.placed(bytes(SIZE))
+    action = cluster.next_id()
+    cluster.say(infer(action, (1,)))
+    sharing.send(Input(action, 1, places=(place,)))
+    output, frames = sharing.receive()
+    assert isinstance(output, Output)
+    assert output.places == ()
+    assert [len(each) for each in frames] == [SIZE]
+    sharing.close()
+    del held
+
+
+def test_a_connection_that_ends_leaves_no_memory_and_no_descriptor(large: tuple[Cluster, Sharing]) -> None:
+    cluster, sharing = large
+
+    def mapped() -> int:
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            return sum("mainspring-outputs" in line for line in maps)
+
+    before, maps_before = len(os.listdir("/proc/self/fd")), mapped()
+    others = [Sharing(cluster.data_address) for _ in range(3)]
+    assert mapped() == maps_before + 6, "three at each end"
+    for each in others:
+        each.outputs = None
+        each.close()
+        del each.slab, each.own
+    del others, each
+    until_s = time.monotonic() + PATIENCE_S
+    while mapped() > maps_before or len(os.listdir("/proc/self/fd")) > before:
+        assert time.monotonic() < until_s, "memory of connections that have ended"
+        time.sleep(0.01)
+    assert sharing.link.connected

@@ -1,0 +1,195 @@
+"""What a worker shares with each gateway of its host: it reads inputs in the gateway's memory, and the
+gateway reads outputs in memory of the worker's that only that connection knows.
+
+An input is copied from the gateway's memory to IO memory, once, as its message is taken; one that comes
+before its action is copied aside. So nothing here reads a place after the message that names it was worked
+off, which the gateway is told by a count of such messages, and may use the place again. A gateway that takes
+the worker for dead does not wait for that: then the place's stamp is another one, and the input is unusable.
+
+The memory for outputs lives as long as the connection: a gateway that still sends them to its clients after
+it keeps its mapping, and nobody writes there again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from mainspring.messages.codec import BadMessage, encode
+from mainspring.messages.peers import Input, Place, Read, Segment, Taken
+from mainspring.transport.bounds import Delivery
+from mainspring.transport.listener import Listener
+from mainspring.transport.shared_memory import OwnMemory, Unusable, map_to_read
+from mainspring.transport.slab import Reader, Slab
+
+LOG = logging.getLogger(__name__)
+
+LEAST_SHARED_BYTES: Final = 32 << 10
+"""A smaller output goes to the gateway as a frame, which costs less."""
+
+Frames = Sequence[Any]
+"""Each bytes, or an array or memoryview of them."""
+
+
+class _Peer:
+    """A gateway of this host."""
+
+    def __init__(self, inputs: Reader) -> None:
+        self.inputs = inputs
+        self.outputs: Slab | None = None
+        self.own: OwnMemory | None = None
+        self.taken = 0
+        """Messages with places that were worked off."""
+        self.told = 0
+        """Of these, how many the gateway knows of."""
+        self.lent: dict[int, memoryview] = {}
+        """By stamp, what the gateway may read."""
+
+
+class Segments:
+    """See the module's docstring; the network thread calls it."""
+
+    def __init__(self, data: Listener, slab_bytes: int) -> None:
+        """``data`` is where gateways connect; ``slab_bytes`` is for the outputs to each: 0 for none."""
+        self._data = data
+        self._slab_bytes = slab_bytes
+        self._peers: dict[bytes, _Peer] = {}
+        data.on_end = self.end
+
+    def said(self, sender: bytes, message: Segment | Read) -> None:
+        """Work off what a gateway says about memory; raise `BadMessage` if it makes no sense."""
+        match message:
+            case Segment():
+                self.begin(sender, message)
+            case Read():
+                self.read(sender, message.stamps)
+
+    def begin(self, sender: bytes, message: Segment) -> None:
+        """Map a gateway's memory, and answer with memory for it; raise `BadMessage` if it can't be used."""
+        descriptor = self._data.descriptor(sender)
+        if descriptor is None:
+            raise BadMessage("a segment came without its descriptor")
+        if sender in self._peers:
+            raise BadMessage("a second segment came")
+        try:
+            peer = _Peer(Reader(map_to_read(descriptor, message.size)))
+        except (Unusable, ValueError, OSError) as error:
+            raise BadMessage(f"the gateway's segment can't be used: {error}") from None
+        self._peers[sender] = peer
+        if self._slab_bytes and self._offer(sender, peer):
+            return
+        self._data.send(sender, (encode(Segment(0)),))
+
+    def _offer(self, sender: bytes, peer: _Peer) -> bool:
+        """Give a gateway memory to read outputs in; return False if that can't be."""
+        try:
+            own = OwnMemory("mainspring-outputs", self._slab_bytes)
+        except OSError as error:
+            LOG.warning("no memory to share outputs in (%s): they are sent as frames", error.strerror)
+            return False
+        answer = encode(Segment(own.size))
+        if self._data.send_descriptor(sender, (answer,), own.descriptor) is not Delivery.SENT:
+            own.close()
+            return False
+        peer.outputs, peer.own = Slab(own.bytes), own
+        return True
+
+    def end(self, sender: bytes) -> None:
+        """A connection has ended, and what was shared over it with it."""
+        peer = self._peers.pop(sender, None)
+        if peer is not None and peer.own is not None:
+            peer.own.close()
+
+    # --- inputs ---
+
+    def frames(self, sender: bytes, message: Input, parts: Frames) -> Frames:
+        """Return the tensors of a message, those with places uncopied; raise `BadMessage`."""
+        if not message.places:
+            return parts
+        peer = self._peers.get(sender)
+        if peer is None:
+            raise BadMessage("an input names a place, and no segment came")
+        left = iter(parts)
+        found: list[Any] = []
+        for place in message.places:
+            try:
+                frame = (
+                    next(left) if place is None else peer.inputs.read(place.offset, place.size, place.slot)
+                )
+            except StopIteration:
+                raise BadMessage(f"{len(parts)} frames came, and more of its inputs have no place") from None
+            except ValueError as error:
+                raise BadMessage(f"an input of it is not there: {error}") from None
+            found.append(frame)
+        if next(left, None) is not None:
+            raise BadMessage(f"{len(parts)} frames came, and fewer of its inputs have no place")
+        return found
+
+    def overtaken(self, sender: bytes, places: Sequence[Place | None]) -> str:
+        """Say what is wrong with what was read of places until now; "" if it was theirs."""
+        peer = self._peers.get(sender)
+        for place in places:
+            if place is not None and (peer is None or not peer.inputs.holds(place.slot, place.stamp)):
+                return "its gateway did not wait until its inputs were read"
+        return ""
+
+    def took(self, sender: bytes) -> None:
+        """A message with places was worked off: nothing reads them any more."""
+        peer = self._peers.get(sender)
+        if peer is not None:
+            peer.taken += 1
+
+    def taken(self, sender: bytes) -> int:
+        """Return how many such messages of a gateway there were, for it to be told now."""
+        peer = self._peers.get(sender)
+        if peer is None:
+            return 0
+        peer.told = peer.taken
+        return peer.taken
+
+    def tell(self) -> None:
+        """Tell gateways what outputs have not told them."""
+        for sender, peer in self._peers.items():
+            if peer.told != peer.taken:
+                message = encode(Taken(peer.taken))
+                if self._data.send(sender, (message,)) is Delivery.SENT:
+                    peer.told = peer.taken
+
+    # --- outputs ---
+
+    def lend(self, sender: bytes, frames: Frames) -> tuple[tuple[Place | None, ...], Frames]:
+        """Copy large outputs to memory that their gateway reads; return their places, and what is left.
+
+        No places: all go as frames. `read` says when the gateway has done with them.
+        """
+        peer = self._peers.get(sender)
+        if peer is None or peer.outputs is None or max(map(len, frames), default=0) < LEAST_SHARED_BYTES:
+            return (), frames
+        places: list[Place | None] = []
+        left: list[Any] = []
+        for frame in frames:
+            view = peer.outputs.take(len(frame)) if len(frame) >= LEAST_SHARED_BYTES else None
+            found = None if view is None else peer.outputs.find(view)
+            if view is None or found is None:
+                places.append(None)
+                left.append(frame)
+                continue
+            np.frombuffer(view, np.uint8)[:] = np.frombuffer(frame, np.uint8)
+            offset, slot, stamp = found
+            places.append(Place(offset, len(frame), slot, stamp))
+            peer.lent[stamp] = view
+        return tuple(places), left
+
+    def read(self, sender: bytes, stamps: Sequence[int]) -> None:
+        """A gateway has done with these places."""
+        peer = self._peers.get(sender)
+        if peer is not None:
+            for stamp in stamps:
+                peer.lent.pop(stamp, None)
+
+    def take_back(self, sender: bytes, places: Sequence[Place | None]) -> None:
+        """Take back what was lent in a message that was not sent."""
+        self.read(sender, [place.stamp for place in places if place is not None])
