@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from typing import Final
 
-ANSWER_INTERVAL_NS = 50_000_000
+ANSWER_INTERVAL_NS: Final = 50_000_000
 """A peer is sent the same code at most once in this time."""
-PEERS_REMEMBERED = 4096
+PEERS_REMEMBERED: Final = 4096
 """(peer, code) pairs whose last answer is remembered; beyond it the oldest is forgotten."""
 
 

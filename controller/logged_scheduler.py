@@ -1,6 +1,7 @@
 """The scheduler and its event log: every event that goes in and every command that comes out is logged.
 
-Commands are sent before they are logged (`LoggedScheduler.settle`), so that no request waits for the log.
+Commands are sent before they are logged (`LoggedScheduler.settle`), and entries are kept until there are some
+or a moment has passed, so that no request waits for the log.
 
 An error inside the scheduler is a bug of Mainspring. It is counted, and logged with all that a person needs
 to find it, and the controller continues: to stop would fail every request instead of one.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -27,9 +29,13 @@ from mainspring.telemetry.actions import ActionCounts
 from mainspring.telemetry.log import EventLogWriter
 
 _LOGGER = logging.getLogger(__name__)
-_WAKEUP = Wakeup()
-_WITHOUT_ACTION = (Reject, DropWorker)
-ERROR_PAUSE_NS = 10_000_000
+_WAKEUP: Final = Wakeup()
+_WITHOUT_ACTION: Final = (Reject, DropWorker)
+SETTLE_ENTRIES: Final = 128
+"""Entries that are logged without waiting for `SETTLE_NS`."""
+SETTLE_NS: Final = 2_000_000
+"""How long entries are kept while events come."""
+ERROR_PAUSE_NS: Final = 10_000_000
 """The time after an error in ``schedule`` until the next call if no event arrives."""
 
 
@@ -120,6 +126,11 @@ class LoggedScheduler:
             self._sent.append(command)
             if not isinstance(command, _WITHOUT_ACTION):
                 self.last_action_id = max(self.last_action_id, command.action_id)
+
+    def unsettled(self, now_ns: int) -> bool:
+        """Say whether it is time to call `settle`; `flush` does so, too."""
+        kept = self._unwritten
+        return bool(kept) and (len(kept) >= SETTLE_ENTRIES or now_ns - kept[0][0] >= SETTLE_NS)
 
     def settle(self) -> None:
         """Log and count, in their order, the events and commands since the last call."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
@@ -29,16 +30,16 @@ from mainspring.telemetry.log import FORMAT, SegmentHeader
 from mainspring.transport.bounds import Delivery
 
 _LOGGER = logging.getLogger(__name__)
-NEVER_NS = 1 << 62
-PAUSES = 9
+NEVER_NS: Final = 1 << 62
+PAUSES: Final = 9
 """The pause after a slice of a snapshot, as a multiple of the time that making it took."""
-AHEAD_BYTES = 1 << 20
+AHEAD_BYTES: Final = 1 << 20
 """An observer for which more than this waits gets no further slice."""
-PATIENCE_NS = 1_000_000_000
+PATIENCE_NS: Final = 1_000_000_000
 """How long the other observers wait with a slow one; then it waits for a snapshot of its own."""
 DEVICES_NS = 1_000_000_000
 """The time between two looks at what workers' GPUs say, which they do once a second."""
-RECHECK_NS = 10_000_000
+RECHECK_NS: Final = 10_000_000
 """The time between two looks at whether a slow observer has caught up."""
 
 
@@ -155,8 +156,9 @@ class Observers:
         self._arm()
 
     def turn(self, now_ns: int) -> None:
-        """Send the records and the slice that are due; `LoggedScheduler.settle` must have been called."""
+        """Send the records and the slice that are due."""
         try:
+            self._scheduler.settle()
             if now_ns >= self._batch_ns or now_ns >= self._slice_ns:
                 self._send_records(now_ns)
             if now_ns >= self._slice_ns:

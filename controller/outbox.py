@@ -3,6 +3,8 @@
 A session to which a message can't be sent is marked as broken and ends later (`PeerLifecycle.end_broken`):
 the end of a session feeds the scheduler and sends further messages, and its cause is a message that is just
 being sent.
+
+What a turn of the scheduler has to say to one peer is gathered and leaves in one write.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ class Wire(Protocol):
 
     def send(self, peer: bytes, parts: Sequence[bytes]) -> Delivery:
         """Send one message, without waiting and without raising."""
+
+    def send_all(self, peer: bytes, messages: Sequence[bytes]) -> Delivery:
+        """Send messages of one part each in one write, likewise; all of them share one fate."""
 
     def backlog_bytes(self, peer: bytes) -> int:
         """Return how many bytes wait for a peer."""
@@ -81,16 +86,46 @@ class Outbox:
         self._dropped = dropped
         self._limit = AnswerLimit()
         self._broken: dict[Session, str] = {}
+        self._gathering = False
+        self._gathered: dict[Session, list[bytes]] = {}
+        """What waits for `deliver`, in order."""
 
     def send(self, session: Session, message: msgspec.Struct) -> bool:
         """Send a message; return False, and mark the session as broken, if that is not possible."""
         if session in self._broken:
             self._dropped.count(self._broken[session])
             return False
-        delivery = self._wire.send(session.peer, (encode(message),))
+        data = encode(message)
+        if not self._gathering:
+            return self._sent(session, self._wire.send(session.peer, (data,)), 1)
+        waiting = self._gathered.get(session)
+        if waiting is None:
+            self._gathered[session] = [data]
+        else:
+            waiting.append(data)
+        return True
+
+    def gather(self) -> None:
+        """Keep what `send` is given, from now on, for `deliver`; it can't fail before that."""
+        self._gathering = True
+
+    def deliver(self) -> None:
+        """Send what was gathered, peer by peer; what follows is sent at once again."""
+        self._gathering = False
+        if not self._gathered:
+            return
+        gathered, self._gathered = self._gathered, {}
+        for session, messages in gathered.items():
+            if len(messages) == 1:
+                delivery = self._wire.send(session.peer, messages)
+            else:
+                delivery = self._wire.send_all(session.peer, messages)
+            self._sent(session, delivery, len(messages))
+
+    def _sent(self, session: Session, delivery: Delivery, messages: int) -> bool:
         if delivery is Delivery.SENT:
             return True
-        self._dropped.count(delivery.value)
+        self._dropped.count(delivery.value, messages)
         self._broken[session] = delivery.value
         return False
 

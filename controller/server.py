@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import AnswerLimit, Dropped
@@ -29,15 +30,15 @@ from mainspring.transport.hub import Hub
 from mainspring.transport.listener import Listener
 
 _LOGGER = logging.getLogger(__name__)
-SHORTEST_WAIT_NS = 50_000
+SHORTEST_WAIT_NS: Final = 50_000
 """A wake-up that is already due comes this much later, which bounds how often the scheduler is called."""
-DRAIN_CHECK_NS = 10_000_000
+DRAIN_CHECK_NS: Final = 10_000_000
 """The time between two checks, while draining, whether all requests are finished."""
-IDLE_NS = 5_000_000
+IDLE_NS: Final = 5_000_000
 """Garbage is collected when no message has arrived, and nothing is due, for this long."""
-COLLECT_INTERVAL_NS = 1_000_000_000
+COLLECT_INTERVAL_NS: Final = 1_000_000_000
 """The time between two collections at least."""
-QUIET_NS = 10_000_000_000
+QUIET_NS: Final = 10_000_000_000
 """Everything is collected, which is a pause, when no request has come for this long."""
 MOST_GONE = 1_000
 """When more models and workers than this have gone, their memory is freed without waiting for a pause."""
@@ -117,7 +118,8 @@ class Controller:
                 now_ns = time.monotonic_ns()
                 if scheduler.due(now_ns):
                     shell.carry_out(now_ns, scheduler.schedule(now_ns))
-                scheduler.settle()
+                if scheduler.unsettled(now_ns):
+                    scheduler.settle()
                 start_due_ns = shell.start_due_ns()
                 if start_due_ns is not None and now_ns >= start_due_ns:
                     shell.settle_start(now_ns)

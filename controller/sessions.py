@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TypeVar
 
 from mainspring.controller.clock import ClockOffset
 from mainspring.messages.metrics import DeviceHealth
@@ -88,26 +87,18 @@ class GatewaySession(Session):
         super().__init__(peer, hello.gateway, number, now_ns, clock_window)
 
 
-AnySession = TypeVar("AnySession", WorkerSession, GatewaySession)
-
-
-class _Kind(dict[str, AnySession]):
-    """The sessions of one kind by name, and the number of the last one."""
-
-    last_number = 0
-
-
 class SessionTable:
     """All sessions, by peer, by name and, for gateways, by number."""
 
     def __init__(self, clock_window: int) -> None:
         self._clock_window = clock_window
         self._by_peer: dict[bytes, WorkerSession | GatewaySession] = {}
-        self.workers: _Kind[WorkerSession] = _Kind()
+        self.workers: dict[str, WorkerSession] = {}
         """Worker sessions by worker name, in the order of their beginning."""
-        self.gateways: _Kind[GatewaySession] = _Kind()
+        self.gateways: dict[str, GatewaySession] = {}
         """Gateway sessions by gateway name, in the order of their beginning."""
         self._gateway_by_number: dict[int, GatewaySession] = {}
+        self._workers_begun = self._gateways_begun = 0
         self._retired: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -146,16 +137,16 @@ class SessionTable:
 
     def open_worker(self, now_ns: int, peer: bytes, hello: WorkerHello) -> WorkerSession:
         """Begin a worker's session; the sessions of `replaced_by` must be closed."""
-        self.workers.last_number += 1
-        session = WorkerSession(peer, hello, self.workers.last_number, now_ns, self._clock_window)
+        self._workers_begun += 1
+        session = WorkerSession(peer, hello, self._workers_begun, now_ns, self._clock_window)
         self._enter(session)
         self.workers[session.name] = session
         return session
 
     def open_gateway(self, now_ns: int, peer: bytes, hello: GatewayHello) -> GatewaySession:
         """Begin a gateway's session; the sessions of `replaced_by` must be closed."""
-        self.gateways.last_number += 1
-        session = GatewaySession(peer, hello, self.gateways.last_number, now_ns, self._clock_window)
+        self._gateways_begun += 1
+        session = GatewaySession(peer, hello, self._gateways_begun, now_ns, self._clock_window)
         self._enter(session)
         self.gateways[session.name] = session
         self._gateway_by_number[session.number] = session

@@ -5,8 +5,8 @@ It has no socket and no clock: ``now_ns``, on the controller's monotonic clock, 
 
 from __future__ import annotations
 
-import heapq
 import logging
+from typing import Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from mainspring.controller.peer_lifecycle import PeerLifecycle, protocol_detail
 from mainspring.controller.recovery import Awaited, ModelRecovery
 from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
+from mainspring.controller.start_grace import StartGrace
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
@@ -32,6 +33,7 @@ from mainspring.messages.observing import FromObserver, ObserverHello
 from mainspring.messages.operating import Operate
 from mainspring.messages.peers import (
     AdminRequest,
+    AnyHello,
     Arrival,
     Cancel,
     Described,
@@ -45,101 +47,24 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.messages.roles import MAY_SAY, Role, fault
+from mainspring.transport.channel import Message
 
 _LOGGER = logging.getLogger(__name__)
 Received = ToController | FromObserver | Result
 """What a peer may send."""
-FAR_NS = 1 << 60
+FAR_NS: Final = 1 << 60
 """Durations and instants beyond this (36 years) are taken for errors or for "any time"."""
 
 
-class _Hello(msgspec.Struct):
-    """The fields that the hello of every protocol version has."""
-
-    type: str
-    protocol: int
-
-
-HELD_ARRIVALS = 100_000
+HELD_ARRIVALS: Final = 100_000
 """Requests held after the start until the first worker joins; further ones go to the scheduler at once."""
-LEFT_NS = 5_000_000
-"""The time before its deadline at which a held request is rejected, so that the rejection is not late."""
 RETURNING = "the controller has just started and no worker is back yet: send the request again"
-_MAY_SAY = {
+_MAY_SAY: Final = {
     sender.encode(): (sender, says) for (sender, to), says in MAY_SAY.items() if to is Role.CONTROLLER
 }
 """By the role with which a peer's ``ROLE/NAME`` begins."""
-_HELLOS = (WorkerHello, GatewayHello)
-_HELLO = msgspec.msgpack.Decoder(_Hello)
-
-
-class StartGrace:
-    """Holds requests that arrive before the first worker has joined a controller that has just started. Pure.
-
-    After a restart of the controller, gateways often submit what waits for it before the workers have said
-    hello again; a rejection with ``no_worker`` would be wrong a moment later. Time and number are bounded.
-    """
-
-    def __init__(self, grace_ns: int, limit: int) -> None:
-        self._grace_ns = grace_ns
-        self._limit = limit
-        self._until_ns: int | None = None
-        self._held: dict[int, RequestArrived] = {}
-        self._due: list[tuple[int, int]] = []
-        """A heap of the instants at which held requests are rejected; released requests stay in it."""
-        self.over = False
-        """Whether requests go to the scheduler at once from now on."""
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def began(self, now_ns: int) -> None:
-        """Begin the time in which requests are held; later calls have no effect."""
-        if self._until_ns is None:
-            self._until_ns = now_ns + self._grace_ns
-
-    def hold(self, now_ns: int, event: RequestArrived) -> bool:
-        """Hold a request until a worker joins, its deadline is near or the time is over.
-
-        Return False if it is not held, so that the caller hands it to the scheduler.
-        """
-        until_ns = now_ns if self._until_ns is None else self._until_ns
-        if self.over or now_ns >= until_ns or len(self._held) >= self._limit:
-            return False
-        if event.request_id not in self._held:
-            self._held[event.request_id] = event
-            if event.deadline_ns is not None:
-                heapq.heappush(self._due, (event.deadline_ns - LEFT_NS, event.request_id))
-        return True
-
-    def next_ns(self) -> int | None:
-        """Return when `release` or `given_up` may next return a request; None while no request is held."""
-        if self.over or self._until_ns is None or not self._held:
-            return None
-        return min(self._until_ns, self._due[0][0]) if self._due else self._until_ns
-
-    def given_up(self, now_ns: int) -> list[RequestArrived]:
-        """Return the requests that must be rejected now, to be in time, and hold them no longer."""
-        late = []
-        while self._due and self._due[0][0] <= now_ns:
-            event = self._held.pop(heapq.heappop(self._due)[1], None)
-            if event is not None:
-                late.append(event)
-        return late
-
-    def cancel(self, request_id: int) -> None:
-        """Forget a request, if it is held."""
-        self._held.pop(request_id, None)
-
-    def release(self, now_ns: int, worker_joined: bool) -> list[RequestArrived]:
-        """Return the requests that need not be held any longer, in order of arrival."""
-        self.over = self.over or worker_joined or (self._until_ns is not None and now_ns >= self._until_ns)
-        if not self.over:
-            return []
-        released = list(self._held.values())
-        self._held.clear()
-        self._due.clear()
-        return released
+_HELLOS: Final = (WorkerHello, GatewayHello)
+_HELLO = msgspec.msgpack.Decoder(AnyHello)
 
 
 class Shell:
@@ -203,6 +128,7 @@ class Shell:
         A command that raises is a bug of Mainspring: it is counted and logged, and the other commands leave
         all the same. Its worker is dropped when its result is overdue.
         """
+        self._outbox.gather()
         for command in commands:
             try:
                 self._carry_out(now_ns, command)
@@ -210,9 +136,10 @@ class Shell:
                 self._dropped.count("internal_error")
                 if self._error_limit.allows(now_ns, b"", type(command).__name__):
                     _LOGGER.exception("could not carry out %.2000r", command)
+        self._outbox.deliver()
         self.peers.end_broken(now_ns)
 
-    def receive(self, now_ns: int, peer: bytes, parts: list[bytes]) -> None:
+    def receive(self, now_ns: int, peer: bytes, parts: Message) -> None:
         """Take one message in: its sender as ``ROLE/NAME``, and its parts."""
         session = self.sessions.find(peer)
         if session is not None:
@@ -252,7 +179,10 @@ class Shell:
             case Reject():
                 self._outbox.reject(now_ns, command)
             case DropWorker(worker=worker, reason=reason):
+                # Its session ends at once, behind what was to be sent before.
+                self._outbox.deliver()
                 self.peers.drop(now_ns, worker, reason)
+                self._outbox.gather()
             case _:
                 self._outbox.act(command)
 
@@ -351,7 +281,7 @@ class Shell:
         self._scheduler.handle(now_ns, result)
 
     def _undecodable(
-        self, now_ns: int, peer: bytes, session: Session | None, parts: list[bytes], error: BadMessage
+        self, now_ns: int, peer: bytes, session: Session | None, parts: Message, error: BadMessage
     ) -> None:
         """Answer what can't be decoded: a hello of another version, or garbage of a known or unknown peer."""
         try:

@@ -20,6 +20,13 @@ from mainspring.messages.model import Artifact, ModelSpec, ServedModel
 # --- any peer and the controller ---
 
 
+class AnyHello(msgspec.Struct, frozen=True):
+    """The fields that the hello of every version of the protocol has, past and to come."""
+
+    type: str
+    protocol: int
+
+
 class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     """A worker's first message, and its first again after each `Refused`."""
 

@@ -336,6 +336,11 @@ class Channel:
         first = head(sizes)
         return self._send((first, *parts), len(first) + sum(sizes), volatile)
 
+    def send_all(self, messages: Sequence[bytes]) -> Delivery:
+        """Send small messages without tensors by one system call; all of them share one fate."""
+        whole = b"".join([part for message in messages for part in (HEAD.pack(len(message), 0), message)])
+        return self._send((whole,), len(whole), False)
+
     def send_descriptor(self, parts: Sequence[Any], descriptor: int) -> Delivery:
         """Send a message with a copy of a descriptor to a process of this host.
 

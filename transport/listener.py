@@ -147,6 +147,11 @@ class Listener:
         channel = self._peers.get(peer)
         return Delivery.GONE if channel is None else channel.send(parts, volatile)
 
+    def send_all(self, peer: bytes, messages: Sequence[bytes]) -> Delivery:
+        """Send small messages without tensors to a peer by one system call; all of them share one fate."""
+        channel = self._peers.get(peer)
+        return Delivery.GONE if channel is None else channel.send_all(messages)
+
     def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
         """Send a message with a descriptor to a peer, as `Channel.send_descriptor` does."""
         channel = self._peers.get(peer)

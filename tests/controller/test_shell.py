@@ -15,14 +15,15 @@ from mainspring.controller.administration import Administration
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import ANSWER_INTERVAL_NS, AnswerLimit, Dropped
 from mainspring.controller.journal import Journal
-from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.logged_scheduler import SETTLE_ENTRIES, SETTLE_NS, LoggedScheduler
 from mainspring.controller.outbox import Outbox, dispatches, on_worker_clock
-from mainspring.controller.shell import LEFT_NS, Shell, StartGrace
+from mainspring.controller.shell import Shell
+from mainspring.controller.start_grace import LEFT_NS, StartGrace
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codec import encode
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Reject
+from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, WorkerHello
@@ -39,12 +40,18 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, dict[str, object]]] = []
         self.failing: dict[bytes, Delivery] = {}
+        self.writes: list[tuple[bytes, int]] = []
+        """Of several messages in one: to whom, and how many."""
 
     def send(self, peer: bytes, parts: Sequence[bytes]) -> Delivery:
         delivery = self.failing.get(peer, Delivery.SENT)
         if delivery is Delivery.SENT:
             self.sent.append((peer, msgspec.msgpack.decode(parts[0])))
         return delivery
+
+    def send_all(self, peer: bytes, messages: Sequence[bytes]) -> Delivery:
+        self.writes.append((peer, len(messages)))
+        return [self.send(peer, [message]) for message in messages][-1]
 
     def backlog_bytes(self, peer: bytes) -> int:
         return 0
@@ -158,6 +165,56 @@ def test_nothing_is_sent_to_a_worker_that_broke_in_the_middle_of_a_list_of_comma
     assert bench.dropped["worker_gone"] == 1
 
 
+def test_what_a_turn_has_to_say_to_a_peer_leaves_in_one_write() -> None:
+    bench = Bench()
+    bench.wire.sent.clear()
+    infers = [infer((1 << 40) + number, action_id=20 + number) for number in range(3)]
+    bench.shell.carry_out(100, [infers[0], Unload(7, "w0", "a"), *infers[1:]])
+    assert bench.wire.writes == [(b"gateway/g", 3), (b"worker/w", 4)]
+    assert bench.wire.kinds(b"gateway/g") == ["dispatch"] * 3
+    told = [message["action_id"] for to, message in bench.wire.sent if to == b"worker/w"]
+    assert told == [20, 7, 21, 22]
+    bench.shell.peers.beat(100 * MS)
+    assert bench.wire.kinds(b"worker/w")[-1] == "ping"
+    assert len(bench.wire.writes) == 2
+
+
+def test_a_worker_that_is_dropped_has_what_was_to_be_sent_before_and_nothing_after() -> None:
+    bench = Bench()
+    bench.wire.sent.clear()
+    bench.shell.carry_out(100, [Unload(1, "w0", "a"), DropWorker("w0", "silent"), Unload(2, "w0", "b")])
+    assert bench.wire.kinds(b"worker/w") == ["unload", "refused"]
+    assert bench.wire.kinds(b"gateway/g") == ["worker_down"]
+    assert bench.dropped["worker_gone"] == 1
+
+
+def test_every_message_of_a_write_that_failed_counts() -> None:
+    bench = Bench()
+    bench.wire.failing[b"gateway/g"] = Delivery.FULL
+    bench.shell.carry_out(100, [infer((1 << 40) + 1), infer((1 << 40) + 2, action_id=10)])
+    assert bench.dropped["peer_too_slow"] == 2
+    assert bench.shell.sessions.find(b"gateway/g") is None
+
+
+def test_entries_are_kept_for_a_moment_or_until_they_are_some(tmp_path: Path) -> None:
+    bench = Bench(EventLogWriter(tmp_path))
+    bench.logged.settle()
+    assert not bench.logged.unsettled(10**18)
+    bench.logged.handle(5000, RequestCancelled(1))
+    assert not bench.logged.unsettled(5000 + SETTLE_NS - 1)
+    assert bench.logged.unsettled(5000 + SETTLE_NS)
+    for number in range(1, SETTLE_ENTRIES):
+        assert not bench.logged.unsettled(5000)
+        bench.logged.handle(5000, RequestCancelled(1 + number))
+    assert bench.logged.unsettled(5000)
+    bench.logged.settle()
+    assert not bench.logged.unsettled(10**18)
+    bench.logged.handle(6000, RequestCancelled(0))
+    bench.logged.flush()
+    logged = [entry.request_id for _, entry in read_log(tmp_path) if isinstance(entry, RequestCancelled)]
+    assert logged == [*range(1, SETTLE_ENTRIES + 1), 0]
+
+
 def test_draining_ends_once_nothing_is_queued_and_no_infer_is_out() -> None:
     bench = Bench()
     bench.shell.drain()
@@ -169,10 +226,20 @@ def test_draining_ends_once_nothing_is_queued_and_no_infer_is_out() -> None:
     assert bench.shell.drained()
 
 
-def infer(*request_ids: int) -> Infer:
+def infer(*request_ids: int, action_id: int = 9) -> Infer:
     count = len(request_ids)
     return Infer(
-        9, "w0", "m0", 16, request_ids, (1,) * count, tuple(n % 2 == 0 for n in range(count)), 10, 30, 15, 5
+        action_id,
+        "w0",
+        "m0",
+        16,
+        request_ids,
+        (1,) * count,
+        tuple(n % 2 == 0 for n in range(count)),
+        10,
+        30,
+        15,
+        5,
     )
 
 

@@ -66,6 +66,16 @@ def pump(client: Client, message: list[Any]) -> threading.Thread:
     return thread
 
 
+def test_messages_that_are_sent_by_one_call_come_one_by_one_and_in_order(
+    server: Server, client: Client
+) -> None:
+    assert server.listener.send_all(SOMEBODY, [b"first", b"", b"third" * 10_000]) is Delivery.SENT
+    server.send([SOMEBODY, b"last"])
+    received = [[bytes(part) for part in client.receive()] for _ in range(4)]
+    assert received == [[b"first"], [b""], [b"third" * 10_000], [b"last"]]
+    assert server.listener.send_all(b"tool/nobody", [b"x"]) is Delivery.GONE
+
+
 @pytest.mark.parametrize("size", [0, 1, 4_000, 16_384, 100_000, 3_000_000])
 def test_parts_of_any_size_come_as_they_were_sent(server: Server, client: Client, size: int) -> None:
     tensors = [np.random.default_rng(seed).bytes(size) for seed in range(3)]
