@@ -36,7 +36,7 @@ MODULES = {
     native.CORE: ("cluster/**/*.py", "scheduler/**/*.py", "worker/core/**/*.py", "telemetry/lifecycles.py"),
     native.SIMULATOR: (
         *("simulator/controller.py", "simulator/device.py", "simulator/environment.py"),
-        *("simulator/fleet.py", "simulator/gateway.py", "simulator/outcomes.py"),
+        *("simulator/fleet.py", "simulator/gateway.py", "simulator/outcomes.py", "simulator/slowness.py"),
         "simulator/gateway_core.py",
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),
         *("telemetry/aggregates.py", "traces/records.py"),

@@ -23,10 +23,11 @@ from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed, clear
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
-from mainspring.messages.model import ModelSpec, Profile
+from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.report import flat, write_json
 from mainspring.telemetry.summary import LogSummary, OverUnder, analyse_log
 from mainspring.traces.arrival import SECOND_NS, WorkloadError
+from mainspring.traces.capacity import best_request_ns
 from mainspring.traces.display import ProgressLine, progress_text, summary_table
 from mainspring.traces.recipe import Recipe, build, chosen_kind
 from mainspring.traces.replayer import ReplayConfig, Replayer
@@ -296,17 +297,8 @@ def at_load(
     used = [profiles[arrival.model] for arrival in workload.arrivals(np.random.default_rng(recipe.seed))]
     if not used:
         raise WorkloadError(f"the workload has no request in its first {recipe.duration_ns / SECOND_NS:g} s")
-    best = devices * SECOND_NS / float(np.mean([best_row_ns(profile, recipe.slo_ns) for profile in used]))
+    best_ns = float(np.mean([best_request_ns(profile.infer_ns, recipe.slo_ns) for profile in used]))
+    best = devices * SECOND_NS / best_ns
     single = devices * SECOND_NS / float(np.mean([min(profile.infer_ns.values()) for profile in used]))
     scale = load * best * recipe.duration_ns / SECOND_NS / len(used)
     return msgspec.structs.replace(recipe, scale=scale), Capacity(best, single, load)
-
-
-def best_row_ns(profile: Profile, slo_ns: int | None) -> float:
-    """Return the least time per row of any batch size that takes ``slo_ns`` at most, or of the smallest."""
-    smallest = min(profile.infer_ns)
-    return min(
-        duration / size
-        for size, duration in profile.infer_ns.items()
-        if size == smallest or slo_ns is None or duration <= slo_ns
-    )

@@ -14,11 +14,8 @@ from mainspring.compiler.artifact.profiles import read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec, bucket_name
 from mainspring.simulator.device import Preloaded
-from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, matches
-
-
-class SpecError(ValueError):
-    """A spec asks for what can't be; the text says what would be right."""
+from mainspring.simulator.offered import expected_rates
+from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, SpecError, matches
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -39,7 +36,11 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 def build_cluster(spec: SimulationSpec) -> Cluster:
-    """Return a spec's cluster; raise `SpecError`, or `CompileError` for a table or store it can't read."""
+    """Return a spec's cluster.
+
+    Raises `SpecError`, `CompileError` for a table or store it can't read, and with ``popular`` as
+    `expected_rates`.
+    """
     devices = [group for group in spec.devices for _ in range(group.count)]
     workers = tuple((f"worker-{index}", group.kind, group.pages) for index, group in enumerate(devices))
     found, later_ns = _models(spec.models)
@@ -51,14 +52,25 @@ def build_cluster(spec: SimulationSpec) -> Cluster:
                 f"{model.name} needs {model.pages} pages and no device has more than {largest}: "
                 "give one more pages, or leave the model out with exclude"
             )
-    names = {name for name, _, _ in workers}
+    _check_names(spec, [name for name, _, _ in workers])
+    first = [model for model in models if model.name not in later_ns]
+    how = spec.preload
+    if how == "popular":
+        rates = expected_rates(spec, models)
+        first.sort(key=lambda model: -rates[model.name])
+        how = "fill"
+    return Cluster(models, workers, preload(first, workers, how), later_ns)
+
+
+def _check_names(spec: SimulationSpec, names: Sequence[str]) -> None:
+    """Raise `SpecError` for faults of devices that there are not."""
+    there_are = f"there are {names[0]} to {names[-1]}" if len(names) > 1 else f"there is {names[0]}"
     for crash in spec.faults.crashes:
         if crash.worker not in names:
-            raise SpecError(
-                f"a crash names {crash.worker!r}; there are worker-0 to worker-{len(workers) - 1}"
-            )
-    first = [model for model in models if model.name not in later_ns]
-    return Cluster(models, workers, preload(first, workers, spec.preload), later_ns)
+            raise SpecError(f"a crash names {crash.worker!r}; {there_are}")
+    for spell in spec.faults.spells:
+        if not any(matches(name, spell.devices) for name in names):
+            raise SpecError(f"no device matches devices = {spell.devices!r} of a spell; {there_are}")
 
 
 def preload(

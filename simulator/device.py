@@ -14,6 +14,7 @@ from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Draws
+from mainspring.simulator.slowness import Slowness
 from mainspring.simulator.spec import Faults, Spread, matches
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
@@ -59,12 +60,12 @@ class SimulatedWorker:
         outputs: Outputs,
         preloaded: Preloaded | None = None,
         opened: Iterable[str] = (),
+        slowness: Slowness | None = None,
     ) -> None:
         """``results`` and ``outputs`` are called with this worker and the instant of sending; outputs also
-        with the batch and its duration. ``opened`` are the executables that are open from the start."""
-        self.name = name
-        self.kind = kind
-        self.pages = pages
+        with the batch and its duration. ``opened`` are the executables that are open from the start,
+        ``slowness`` says when the device is slow."""
+        self.name, self.kind, self.pages = name, kind, pages
         self.core = WorkerCore(name, pages, PAGE_BYTES, IO_BYTES)
         self.alive = True
         self.session = 0
@@ -78,10 +79,10 @@ class SimulatedWorker:
         self._curves: dict[str, Curve] = {}
         self._spreads: dict[str, Spread | None] = {}
         """Of each model that ran."""
+        self._slowness = slowness
         self._draws = Draws(rng)
         self._agenda = agenda
-        self._results = results
-        self._outputs = outputs
+        self._results, self._outputs = results, outputs
         self._action_ns = round(costs.worker_action_us * 1e3)
         self._result_ns = round(costs.worker_result_us * 1e3)
         self._turn_ns = round(costs.worker_turn_us * 1e3)
@@ -197,7 +198,7 @@ class SimulatedWorker:
         """Let a job's duration pass."""
         chance = self._faults.engine_error_probability
         failed = chance > 0 and self._draws.uniform() < chance
-        duration_ns = self._duration_ns(job)
+        duration_ns = self._duration_ns(job, now_ns)
         if self._stays_closed(job) and self._faults.surprising_opens:
             for place in (_PLACE[_EXEC], _PLACE[_LOAD]):
                 self._free_ns[place] = max(self._free_ns[place], now_ns + duration_ns)
@@ -259,7 +260,7 @@ class SimulatedWorker:
             return 1.0
         return max([_one_multiple(spread, self._draws) for _ in action.request_ids])
 
-    def _duration_ns(self, job: Job) -> int:
+    def _duration_ns(self, job: Job, begin_ns: int) -> int:
         """Draw how long a job takes."""
         action, faults, draws = job.action, self._faults, self._draws
         if isinstance(action, Infer):
@@ -277,6 +278,10 @@ class SimulatedWorker:
             duration_ns *= math.exp(faults.duration_jitter * draws.normal())
         if faults.slow_probability > 0 and draws.uniform() < faults.slow_probability:
             duration_ns += draws.uniform() * faults.slow_ns
+        if self._slowness is not None:
+            slowness = self._slowness
+            taken_ns = slowness.load_ns if isinstance(action, Load) else slowness.infer_ns
+            duration_ns = taken_ns(begin_ns, duration_ns)
         return max(1, round(duration_ns)) + self._action_ns
 
 

@@ -15,6 +15,7 @@ from mainspring.messages.events import Event, WorkerLeft
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.device import Preloaded, SimulatedWorker
 from mainspring.simulator.environment import Agenda, Draws, Link
+from mainspring.simulator.slowness import Spells
 from mainspring.simulator.spec import Faults
 
 QUIET_RETRY_NS = 1_000_000
@@ -58,6 +59,7 @@ class Fleet:
         self._agenda = agenda
         self._draws = draws
         self._seeds = seeds
+        self._spells = Spells(faults.spells, int(seeds.generate_state(1)[0]))
         self._tell = tell
         self._take_outputs = outputs
         self.opened: set[str] = set()
@@ -82,6 +84,7 @@ class Fleet:
             outputs=self._outputs,
             preloaded=None if preloaded is None else preloaded.get(name),
             opened=self.opened,
+            slowness=self._spells.of(name),
         )
         self.workers[name] = worker
         self.peers[name] = Peer(worker, self._faults, self._draws)

@@ -26,6 +26,10 @@ OF_LOG = ("kind", "log", "models")
 KINDS = (*(kind.value for kind in Kind), LOG)
 
 
+class SpecError(ValueError):
+    """A spec asks for what can't be; the text says what would be right."""
+
+
 def check_range(
     name: str, value: float, *, above: float | None = None, least: float | None = None, most: float = math.inf
 ) -> None:
@@ -141,13 +145,16 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Requests to some of the models; several workloads run side by side."""
 
     kind: str = Kind.POISSON.value
-    """azure2019, azure2021, poisson, gamma, synthetic, closed, or log for a recorded event log."""
+    """azure2019, azure2021, csv, poisson, gamma, synthetic, closed, or log for a recorded event log."""
     models: str = "*"
     """Pattern of the models' names; several with commas between."""
     rate: float | None = None
     """Requests per second of all these models together; None for a trace's own, 100 for generators."""
-    slo_ms: float = 100.0
-    """Time to each request's deadline."""
+    load: float | None = None
+    """In the place of ``rate`` and ``scale``: how many times as much these requests ask for as all devices
+    can do, by the models' profiles, in full batches of the best size (`traces.capacity`)."""
+    slo_ms: float | tuple[float, ...] = 100.0
+    """Time to each request's deadline; of several the models take one each, in turn."""
     best_effort: bool = False
     """Requests have no deadline."""
     rows: int = 1
@@ -156,7 +163,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Distributions of the sizes of open dimensions, by symbol, as `replay --shapes` takes them; by default
     the largest."""
     trace: str | None = None
-    """File of an azure2019 or azure2021 workload."""
+    """File of an azure2019, azure2021 or csv workload."""
     log: str | None = None
     """Folder of a recorded event log, whose arrivals come again with their models, rows and deadlines."""
     start_s: float = 0.0
@@ -192,16 +199,39 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
             refuse_over_log(name for name in fields if getattr(self, name) != getattr(usual, name))
         elif self.log is not None:
             raise ValueError(f"a workload of kind {self.kind} is not read from a log: take log out, or kind")
-        for name in ("slo_ms", "scale", "time_scale", "cv"):
+        if not self.slos_ms:
+            raise ValueError("slo_ms is an empty list; give a number of milliseconds, or several")
+        for slo_ms in self.slos_ms:
+            check_range("slo_ms", slo_ms, above=0)
+        for name in ("scale", "time_scale", "cv"):
             check_range(name, getattr(self, name), above=0)
         if self.rate is not None:
             check_range("rate", self.rate, above=0)
+        self._check_load()
         for name in ("start_s", "zipf_exponent", "think_ms"):
             check_range(name, getattr(self, name), least=0)
         for name in ("rows", "concurrency"):
             check_range(name, getattr(self, name), least=1)
         for distribution in self.shape.values():
             parse_distribution(distribution)
+
+    @property
+    def slos_ms(self) -> tuple[float, ...]:
+        """The times to deadlines that the models take in turn."""
+        return (self.slo_ms,) if isinstance(self.slo_ms, int | float) else tuple(self.slo_ms)
+
+    def _check_load(self) -> None:
+        """Raise `ValueError` for a load that can't be, or beside what says the same."""
+        if self.load is None:
+            return
+        check_range("load", self.load, above=0)
+        if self.kind == Kind.CLOSED.value:
+            raise ValueError(
+                "load says how many requests come, and closed-loop clients decide that: take it out"
+            )
+        other = "rate" if self.rate is not None else "scale"
+        if self.rate is not None or self.scale != 1.0:
+            raise ValueError(f"load and {other} both say how many requests come: take one of them out")
 
 
 def refuse_over_log(given: Iterable[str]) -> None:
@@ -277,6 +307,36 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
         check_range("long_factor", self.long_factor, above=0)
 
 
+class Spell(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices that are slow for a while, now and then: whether one is slow is a two-state Markov process.
+
+    Both states last for exponentially distributed times. What runs as a spell begins or ends is slow for the
+    part of it that lies in the spell.
+    """
+
+    devices: str = "*"
+    """Pattern of the devices' names, such as ``worker-3``; several with commas between."""
+    infer_factor: float = 2.0
+    """How many times as long EXEC's work takes meanwhile; 1 for as long as usual."""
+    load_factor: float = 1.0
+    """Likewise LOAD's."""
+    every_s: float = 10.0
+    """Mean time from one spell's beginning to the next one's."""
+    lasts_s: float = 1.0
+    """Mean length of a spell."""
+    together: bool = False
+    """Whether all these devices are slow at the same time, as where they share a power supply or a switch."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be."""
+        for name in ("infer_factor", "load_factor"):
+            check_range(name, getattr(self, name), least=1)
+        if self.infer_factor == self.load_factor == 1:
+            raise ValueError("infer_factor and load_factor are both 1, so that nothing is slow: raise one")
+        check_range("lasts_s", self.lasts_s, least=0.001)
+        check_range("every_s", self.every_s, above=self.lasts_s)
+
+
 class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How far the devices are from their profiles, and what breaks."""
 
@@ -295,6 +355,8 @@ class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
     crashes: tuple[Crash, ...] = ()
     spreads: tuple[Spread, ...] = ()
     """Models whose durations vary; of several that fit a model the first counts."""
+    spells: tuple[Spell, ...] = ()
+    """Devices that are slow now and then; of several that fit a device all count, and factors multiply."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
@@ -340,6 +402,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """With ``open_ns``: whether workers open at PREPARE, so that the scheduler does not know of it."""
     spreads: tuple[Spread, ...] = ()
     """As of `FaultsSpec`."""
+    spells: tuple[Spell, ...] = ()
+    """As of `FaultsSpec`."""
     worker_loss_notices: bool = False
     """Whether the controller tells the gateway of each worker that is gone, as it does live: the gateway then
     submits what it last pushed there again, under new ids. Implies the gateway's core, not its stand-in."""
@@ -362,9 +426,10 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float = 20.0
     """What is counted, from the end of the warm-up."""
     seed: int = 0
-    preload: Literal["fill", "once", "none"] = "fill"
+    preload: Literal["fill", "popular", "once", "none"] = "fill"
     """Which models devices hold at first. ``fill``: one after the other to one device after the other, again
-    and again until each model is everywhere or nothing more fits; ``once``: each model on one device."""
+    and again until each model is everywhere or nothing more fits; ``popular``: so too, those first that have
+    the most requests; ``once``: each model on one device."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
@@ -406,6 +471,7 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
                 (round(each.at_s * 1e9), each.worker, round(each.down_s * 1e9)) for each in faults.crashes
             ),
             spreads=faults.spreads,
+            spells=faults.spells,
             detection_ns=round(faults.detection_ms * 1e6),
             open_ns=round(faults.open_ms * 1e6),
         )

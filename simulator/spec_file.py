@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -21,6 +21,7 @@ from mainspring.simulator.spec import (
     LOG,
     Crash,
     SimulationSpec,
+    Spell,
     Spread,
     WorkloadSpec,
     refuse_over_log,
@@ -38,6 +39,9 @@ TABLES: dict[str, type[msgspec.Struct]] = {
 PATHS = {"devices": ("profiles",), "models": ("profiles", "store"), "workload": ("trace", "log")}
 """Keys that are paths."""
 PARTS = {**LISTS, **TABLES}
+PRELOADS: tuple[str, ...] = get_args(get_type_hints(SimulationSpec)["preload"])
+FAULT_LISTS: dict[str, type[msgspec.Struct]] = {"crashes": Crash, "spreads": Spread, "spells": Spell}
+"""Lists within [faults]."""
 _Plain = msgspec.defstruct(
     "_Plain",
     [(name, type(field.default), field.default) for name, field in _FIELDS.items() if name not in PARTS],
@@ -102,7 +106,7 @@ def apply_setting(table: Table, setting: str) -> None:
 
 
 def put_trace(table: Table, trace: Path) -> None:
-    """Let a spec's workloads that are read from an Azure file be read from this one.
+    """Let a spec's workloads that are read from a trace's file be read from this one.
 
     Raises `ConfigError` if there are none.
     """
@@ -155,8 +159,8 @@ def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
     for name in LISTS:
         values.setdefault(name, ())
     values |= msgspec.structs.asdict(build(_Plain, plain, source, _elsewhere(None)))
-    if values["preload"] not in ("fill", "once", "none"):
-        raise ConfigError(f"{source}: preload is {values['preload']!r}; choose fill, once or none")
+    if values["preload"] not in PRELOADS:
+        raise ConfigError(f"{source}: preload is {values['preload']!r}; choose {', '.join(PRELOADS)}")
     try:
         return SimulationSpec(**values)
     except ValueError as error:
@@ -166,7 +170,7 @@ def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
 def _part(name: str, part: Table, source: str) -> msgspec.Struct:
     where = f"{source}, [{name}]"
     inner: Table = dict(part)
-    for key, kind in (("crashes", Crash), ("spreads", Spread)) if name == "faults" else ():
+    for key, kind in FAULT_LISTS.items() if name == "faults" else ():
         if key in inner:
             entries = _checked_list(inner[key], f"faults.{key}", source)
             inner[key] = tuple(_build(kind, each, f"{source}, [[faults.{key}]]") for each in entries)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from mainspring.messages.events import RequestArrived
 from mainspring.messages.model import ModelSpec
-from mainspring.simulator.cluster import SpecError
-from mainspring.simulator.spec import LOG, SimulationSpec, WorkloadSpec, matches
-from mainspring.telemetry.log import read_log
+from mainspring.simulator.offered import chosen_models, played_seed, recipe_of, recorded
+from mainspring.simulator.spec import LOG, SimulationSpec, SpecError, WorkloadSpec
 from mainspring.traces.arrival import Arrival, Kind
-from mainspring.traces.recipe import Recipe, build
+from mainspring.traces.recipe import build
 from mainspring.traces.shapes import with_shapes
 from mainspring.traces.source import OpenSource, Source
 
@@ -72,9 +69,12 @@ def title(spec: SimulationSpec, models: int) -> str:
             parts.append(f"the requests of {workload.log}")
             continue
         load = f"{workload.rate:g} requests/s" if workload.rate is not None else f"scale {workload.scale:g}"
+        if workload.load is not None:
+            load = f"load {workload.load:g}"
         if workload.kind == Kind.CLOSED.value:
             load = f"{workload.concurrency} in flight each"
-        slo = "no SLO" if workload.best_effort else f"SLO {workload.slo_ms:g} ms"
+        slos = ", ".join(f"{slo_ms:g}" for slo_ms in workload.slos_ms)
+        slo = "no SLO" if workload.best_effort else f"SLO{'s' * (len(workload.slos_ms) > 1)} {slos} ms"
         parts.append(f"{workload.kind} {load}, {slo}")
     plural = "s" * (devices != 1)
     return (
@@ -83,50 +83,15 @@ def title(spec: SimulationSpec, models: int) -> str:
 
 
 def _source(spec: SimulationSpec, workload: WorkloadSpec, place: int, models: Sequence[ModelSpec]) -> Source:
-    names = [model.name for model in models]
-    chosen = [name for name in names if matches(name, workload.models)]
-    if not chosen:
-        raise SpecError(f"no model matches models = {workload.models!r}; there are {', '.join(names[:5])}")
-    duration_ns = round((spec.warm_up_s + spec.duration_s) * 1e9)
+    chosen = chosen_models(workload, models)
     if workload.kind == LOG:
-        source = OpenSource(_recorded(Path(str(workload.log)), set(chosen), duration_ns))
+        source = OpenSource(recorded(spec, workload, chosen))
         if source.next_ns() is None:
             raise SpecError(
                 f"{workload.log} has no request to any of these models: log is the folder of a run's events, "
                 "and models are called as in that run"
             )
         return source
-    seed = workload.seed if workload.seed is not None else spec.seed + place
-    recipe = Recipe(
-        kind=Kind(workload.kind),
-        duration_ns=duration_ns,
-        slo_ns=None if workload.best_effort else round(workload.slo_ms * 1e6),
-        rows=workload.rows,
-        seed=seed,
-        trace=None if workload.trace is None else Path(workload.trace),
-        rate=workload.rate,
-        scale=workload.scale,
-        time_scale=workload.time_scale,
-        start_ns=round(workload.start_s * 1e9),
-        cv=workload.cv,
-        zipf_exponent=workload.zipf_exponent,
-        concurrency=workload.concurrency,
-        think_ns=round(workload.think_ms * 1e6),
-    )
-    named = [model for model in models if model.name in set(chosen)]
-    return with_shapes(build(recipe, chosen), named, workload.shape).source(
-        np.random.default_rng([seed, place])
-    )
-
-
-def _recorded(log: Path, names: set[str], duration_ns: int) -> Iterator[Arrival]:
-    """Yield the arrivals of a log's last run, from the first one on."""
-    first_ns = None
-    for now_ns, event in read_log(log, last_run=True):
-        if not isinstance(event, RequestArrived) or event.model not in names:
-            continue
-        first_ns = now_ns if first_ns is None else first_ns
-        if now_ns - first_ns >= duration_ns:
-            return
-        slo_ns = None if event.deadline_ns is None else max(1, event.deadline_ns - now_ns)
-        yield Arrival(now_ns - first_ns, event.model, event.rows, slo_ns, sizes=event.sizes)
+    playable = build(recipe_of(spec, place, chosen), [model.name for model in chosen])
+    rng = np.random.default_rng(played_seed(spec, place))
+    return with_shapes(playable, chosen, workload.shape).source(rng)

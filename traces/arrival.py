@@ -40,7 +40,8 @@ class Kind(StrEnum):
     GAMMA = "gamma"
     SYNTHETIC = "synthetic"
     CLOSED = "closed"
+    CSV = "csv"
 
 
-FROM_FILE = (Kind.AZURE2019, Kind.AZURE2021)
+FROM_FILE = (Kind.AZURE2019, Kind.AZURE2021, Kind.CSV)
 """The workloads that are read from a file; the others are generated."""

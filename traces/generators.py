@@ -43,6 +43,10 @@ class Poisson(Workload):
         """The models with a rate."""
         return tuple(self.rates)
 
+    def mean_rates(self, duration_ns: int, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002
+        """Return the rates: as `Workload.mean_rates`."""
+        return dict(self.rates)
+
     def scaled(self, factor: float) -> Workload:
         """Scale the rates."""
         check_factor("rate", factor)
@@ -82,6 +86,10 @@ class Gamma(Workload):
         """The models with a rate."""
         return tuple(self.rates)
 
+    def mean_rates(self, duration_ns: int, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002
+        """Return the rates: as `Workload.mean_rates`."""
+        return dict(self.rates)
+
     def scaled(self, factor: float) -> Workload:
         """Scale the rates; the coefficient of variation stays."""
         check_factor("rate", factor)
@@ -116,10 +124,17 @@ def closed_loop(
     slo_ns: int | None,
     rows: int = 1,
     think_ns: int = 0,
+    slos_ns: Mapping[str, int] | None = None,
 ) -> ClosedLoop:
-    """One closed-loop client for each model, each with ``concurrency`` requests in flight."""
+    """One closed-loop client for each model, each with ``concurrency`` requests in flight.
+
+    Their SLO is ``slo_ns``, or the model's of ``slos_ns``.
+    """
     check_models(tuple(models))
-    clients = tuple(ClosedClient(model, concurrency, rows, slo_ns, think_ns) for model in models)
+    own_ns: Mapping[str, int] = slos_ns or {}
+    clients = tuple(
+        ClosedClient(model, concurrency, rows, own_ns.get(model, slo_ns), think_ns) for model in models
+    )
     return ClosedLoop(clients, duration_ns)
 
 

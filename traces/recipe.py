@@ -5,17 +5,18 @@ A trace file's header says which workload it holds, so that users need not name 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from mainspring.traces import azure2019, azure2021
+from mainspring.traces import azure2019, azure2021, listed
 from mainspring.traces.arrival import FROM_FILE, SECOND_NS, Kind, WorkloadError
 from mainspring.traces.azure2019 import read_azure2019
 from mainspring.traces.azure2021 import read_azure2021
 from mainspring.traces.generators import Gamma, Poisson, closed_loop, zipf_rates
+from mainspring.traces.listed import read_listed
 from mainspring.traces.source import Playable
 from mainspring.traces.synthetic import azure_like
 from mainspring.traces.tracefile import TraceError, read_header
@@ -30,10 +31,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind = Kind.SYNTHETIC
     duration_ns: int = 60 * SECOND_NS
     slo_ns: int | None = 100_000_000
+    slos_ns: tuple[int, ...] = ()
+    """SLOs that the models take in turn, in the place of ``slo_ns``."""
     rows: int = 1
     seed: int = 0
     trace: Path | None = None
-    """The file of an Azure workload."""
+    """The file of an Azure workload, or of listed arrivals (`listed`)."""
     rate: float | None = None
     """Requests per second on average over the duration; None for the trace's own, or 100 for generators."""
     scale: float = 1.0
@@ -59,6 +62,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         if self.trace is not None and self.kind in FROM_FILE:
             what += f" ({self.trace.name})"
         slo = "no SLO" if self.slo_ns is None else f"SLO {self.slo_ns / 1e6:g} ms"
+        if self.slos_ns:
+            slo = f"SLOs {', '.join(f'{each / 1e6:g}' for each in self.slos_ns)} ms"
         if self.kind is Kind.CLOSED:
             load = f"{self.concurrency} in flight each"
             if self.think_ns:
@@ -78,6 +83,7 @@ def build(recipe: Recipe, models: Sequence[str]) -> Playable:
     if recipe.duration_ns <= 0:
         raise WorkloadError(f"a workload of {recipe.duration_ns} ns has no time; give a positive duration")
     check_trace(recipe.kind, recipe.trace)
+    slos_ns = _slos_ns(recipe, models)
     if recipe.kind is Kind.CLOSED:
         return closed_loop(
             models,
@@ -86,15 +92,66 @@ def build(recipe: Recipe, models: Sequence[str]) -> Playable:
             slo_ns=recipe.slo_ns,
             rows=recipe.rows,
             think_ns=recipe.think_ns,
+            slos_ns=slos_ns,
         )
-    workload = _from_file(recipe, models) if recipe.kind in FROM_FILE else _generated(recipe, models)
-    return workload.cut(0, recipe.duration_ns).with_requests(slo_ns=recipe.slo_ns, rows=recipe.rows)
+    workload = _uncut(recipe, models).cut(0, recipe.duration_ns)
+    if recipe.kind is Kind.CSV:
+        return workload
+    return workload.with_requests(slo_ns=recipe.slo_ns, rows=recipe.rows, slos_ns=slos_ns)
+
+
+def mean_rates(recipe: Recipe, models: Sequence[str], rng: np.random.Generator) -> dict[str, float]:
+    """Return how many requests per second of the duration each model has on average.
+
+    Those of an open loop: by its formula, or counted in what ``rng`` would have it play. Raises as `build`,
+    and `WorkloadError` for closed loops, where it hangs on the answers.
+    """
+    check_trace(recipe.kind, recipe.trace)
+    if recipe.kind is Kind.CLOSED:
+        raise WorkloadError("closed-loop clients have no rate: when they send hangs on the answers")
+    return _uncut(recipe, models).mean_rates(recipe.duration_ns, rng)
+
+
+def at_load(
+    recipe: Recipe,
+    models: Sequence[str],
+    load: float,
+    device_s: Mapping[str, float],
+    rng: np.random.Generator,
+) -> Recipe:
+    """Return the recipe scaled so that its requests ask for ``load`` times what the devices can do.
+
+    ``device_s`` says for each model which part of all devices' time a request takes, in seconds (`capacity`).
+    Raises as `mean_rates`, and `WorkloadError` for a workload without any request.
+    """
+    rates = mean_rates(recipe, models, rng)
+    asked = sum(rate * device_s[model] for model, rate in rates.items())
+    if not asked:
+        raise WorkloadError(
+            f"the workload has no request in its first {recipe.duration_ns / SECOND_NS:g} s, so no scale"
+            f" gives a load of {load:g}; start later in the trace or take a longer part of it"
+        )
+    return msgspec.structs.replace(recipe, scale=recipe.scale * load / asked)
+
+
+def _slos_ns(recipe: Recipe, models: Sequence[str]) -> dict[str, int]:
+    """Return the SLO of each model where they take several in turn."""
+    slos_ns = recipe.slos_ns
+    return {model: slos_ns[place % len(slos_ns)] for place, model in enumerate(models)} if slos_ns else {}
+
+
+def _uncut(recipe: Recipe, models: Sequence[str]) -> Workload:
+    """Return the arrivals of an open loop, which may go on beyond the duration."""
+    return _from_file(recipe, models) if recipe.kind in FROM_FILE else _generated(recipe, models)
 
 
 def _from_file(recipe: Recipe, models: Sequence[str]) -> Workload:
     assert recipe.trace is not None
     workload: Workload
-    if recipe.kind is Kind.AZURE2019:
+    if recipe.kind is Kind.CSV:
+        slos_ns = _slos_ns(recipe, models)
+        workload = read_listed(recipe.trace, models, rows=recipe.rows, slo_ns=recipe.slo_ns, slos_ns=slos_ns)
+    elif recipe.kind is Kind.AZURE2019:
         workload = read_azure2019(recipe.trace, models, np.random.default_rng(recipe.seed))
     else:
         workload = read_azure2021(recipe.trace, models)
@@ -136,13 +193,16 @@ def check_trace(kind: Kind, trace: Path | None) -> None:
 
 
 def kind_of_file(trace: Path) -> Kind:
-    """Return the workload whose schema the file's header has; raise `TraceError` if it has neither's."""
+    """Return the workload whose schema the file's header has; raise `TraceError` if it has no one's."""
     header = read_header(trace)
     if header[:1] == [azure2019.COLUMNS[0].lower()]:
         return Kind.AZURE2019
     if header[:1] == [azure2021.COLUMNS[0]]:
         return Kind.AZURE2021
+    if set(listed.COLUMNS) <= set(header):
+        return Kind.CSV
     raise TraceError(
         f"{trace}:1: no trace of Azure Functions: the header must begin with {','.join(azure2019.COLUMNS)}"
-        f" (2019) or be {','.join(azure2021.COLUMNS)} (2021), not {','.join(header[:4]) or 'nothing'}"
+        f" (2019) or be {','.join(azure2021.COLUMNS)} (2021), not {','.join(header[:4]) or 'nothing'};"
+        f" and no list of arrivals, whose columns are {', '.join(listed.COLUMNS)}"
     )

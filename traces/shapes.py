@@ -87,6 +87,24 @@ def with_shapes(workload: Playable, models: Iterable[ModelSpec], shapes: Mapping
     return _Shaped(workload, symbols, drawn) if symbols else workload
 
 
+def drawn_sizes(model: ModelSpec, shapes: Mapping[str, str], count: int) -> list[tuple[int, ...]]:
+    """Return the sizes of some requests to a model with symbols, the same each time.
+
+    Raises `WorkloadError` for a distribution that can't be.
+    """
+    drawn = {name: parse_distribution(text) for name, text in shapes.items()}
+    rng = np.random.default_rng(0)
+    return [tuple([_size(symbol, drawn, rng) for symbol in model.symbols]) for _ in range(count)]
+
+
+def _size(symbol: Symbol, drawn: Mapping[str, Distribution], rng: np.random.Generator) -> int:
+    """Draw a size that a model takes."""
+    distribution = drawn.get(symbol.name)
+    size = symbol.limit if distribution is None else round(distribution(rng))
+    size = min(max(size, symbol.least), symbol.limit)
+    return size - (size - symbol.least) % symbol.step
+
+
 class _Shaped:
     """A workload whose requests have sizes."""
 
@@ -133,10 +151,5 @@ class _ShapedSource:
         symbols = self._symbols.get(arrival.model)
         if symbols is None or arrival.sizes:
             return arrival
-        return msgspec.structs.replace(arrival, sizes=tuple([self._size(symbol) for symbol in symbols]))
-
-    def _size(self, symbol: Symbol) -> int:
-        drawn = self._drawn.get(symbol.name)
-        size = symbol.limit if drawn is None else round(drawn(self._rng))
-        size = min(max(size, symbol.least), symbol.limit)
-        return size - (size - symbol.least) % symbol.step
+        sizes = tuple([_size(symbol, self._drawn, self._rng) for symbol in symbols])
+        return msgspec.structs.replace(arrival, sizes=sizes)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO, cast
 
 from mainspring.traces.arrival import WorkloadError
 
 GZIP_MAGIC = b"\x1f\x8b"
+MAX_LINE_CHARACTERS = 1 << 20
+"""A longer line is no row of a trace: it is refused before more of it is read."""
 
 
 class TraceError(WorkloadError):
@@ -27,8 +31,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         with path.open("rb") as raw:
             gzipped = raw.read(2) == GZIP_MAGIC
         opener = gzip.open if gzipped else open
-        with opener(path, "rt", encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
+        with cast("TextIO", opener(path, "rt", encoding="utf-8", newline="")) as file:
+            reader = csv.reader(_lines(path, file))
             for row in reader:
                 line = reader.line_num
                 if row:
@@ -38,6 +42,20 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise TraceError(f"{path}: cannot be read{where}: {error.strerror or error}") from error
     except (EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: damaged after line {line}: {error}") from error
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """Yield the file's lines; raise `TraceError` for one that is too long to be a row."""
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE_CHARACTERS + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise TraceError(
+                f"{path}:{number}: the line is longer than {MAX_LINE_CHARACTERS:,} characters; a trace has a"
+                " row on each line"
+            )
+        yield line
 
 
 def read_header(path: Path) -> list[str]:

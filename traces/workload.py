@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -42,6 +43,14 @@ class Workload(ABC):
         """Start to play this workload."""
         return OpenSource(self.arrivals(rng))
 
+    def mean_rates(self, duration_ns: int, rng: np.random.Generator) -> dict[str, float]:
+        """Return each model's requests per second over the first ``duration_ns``.
+
+        They are counted by generating them once, unless a formula says them.
+        """
+        counts = Counter(arrival.model for arrival in self.cut(0, duration_ns).arrivals(rng))
+        return {model: counts[model] * SECOND_NS / duration_ns for model in self.models}
+
     def scaled(self, factor: float) -> Workload:
         """The same workload with ``factor`` times as many requests."""
         return Scaled(self, factor)
@@ -54,9 +63,11 @@ class Workload(ABC):
         """Only what arrives in ``[start_ns, end_ns)``, with times from ``start_ns``."""
         return Cut(self, start_ns, end_ns)
 
-    def with_requests(self, *, slo_ns: int | None, rows: int = 1) -> Workload:
-        """The same arrivals, each with this SLO and this many rows."""
-        return WithRequests(self, slo_ns, rows)
+    def with_requests(
+        self, *, slo_ns: int | None, rows: int = 1, slos_ns: Mapping[str, int] | None = None
+    ) -> Workload:
+        """The same arrivals, each with this many rows and this SLO, or its model's of ``slos_ns``."""
+        return WithRequests(self, slo_ns, rows, slos_ns or {})
 
 
 @dataclass(frozen=True)
@@ -168,12 +179,15 @@ class WithRequests(Workload):
     workload: Workload
     slo_ns: int | None
     rows: int
+    slos_ns: Mapping[str, int] = field(default_factory=dict)
+    """SLOs of models with one of their own."""
 
     def __post_init__(self) -> None:
         if self.rows < 1:
             raise WorkloadError(f"a request cannot have {self.rows} rows; it needs at least 1")
-        if self.slo_ns is not None and self.slo_ns <= 0:
-            raise WorkloadError(f"an SLO of {self.slo_ns} ns cannot be met; give a positive time, or None")
+        for slo_ns in (self.slo_ns, *self.slos_ns.values()):
+            if slo_ns is not None and slo_ns <= 0:
+                raise WorkloadError(f"an SLO of {slo_ns} ns cannot be met; give a positive time, or None")
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -182,18 +196,18 @@ class WithRequests(Workload):
 
     def scaled(self, factor: float) -> Workload:
         """Scale the other workload in its own way."""
-        return WithRequests(self.workload.scaled(factor), self.slo_ns, self.rows)
+        return replace(self, workload=self.workload.scaled(factor))
 
     def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
         """Replace SLO and rows."""
         for arrival in self.workload.arrivals(rng):
-            yield Arrival(arrival.time_ns, arrival.model, self.rows, self.slo_ns, arrival.client)
+            slo_ns = self.slos_ns.get(arrival.model, self.slo_ns)
+            yield Arrival(arrival.time_ns, arrival.model, self.rows, slo_ns, arrival.client)
 
 
 def mean_rate(workload: Workload, duration_ns: int, rng: np.random.Generator) -> float:
     """Requests per second over the first ``duration_ns``, counted by generating them once."""
-    count = sum(1 for _ in workload.cut(0, duration_ns).arrivals(rng))
-    return count * SECOND_NS / duration_ns
+    return sum(workload.mean_rates(duration_ns, rng).values())
 
 
 def at_rate(workload: Workload, rate: float, duration_ns: int, rng: np.random.Generator) -> Workload:

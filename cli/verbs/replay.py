@@ -24,7 +24,10 @@ ChosenKind = Annotated[
         help=f"What to send: {', '.join(Kind)}. Default: what --trace holds, or else synthetic.",
     ),
 ]
-Trace = Annotated[Path | None, typer.Option(help="File of Azure Functions of 2019 or 2021, .csv or .csv.gz.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option(help="File of Azure Functions of 2019 or 2021, or of arrivals (csv); may be gzipped."),
+]
 Rate = Annotated[
     float | None,
     typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),

@@ -31,7 +31,10 @@ Log = Annotated[
 ]
 Policy = Annotated[str | None, typer.Option(help="Instead of the spec's, or of the log's.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Instead of the spec's.")]
-Trace = Annotated[Path | None, typer.Option(help="Azure file of the workloads that need one.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option(help="File of the workloads that are read from one (azure2019, azure2021, csv)."),
+]
 Ray = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Sweep over this Ray cluster; local starts one.")
 ]

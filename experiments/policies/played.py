@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist, fmean
 
 import msgspec
 import numpy as np
@@ -15,14 +13,14 @@ import numpy.typing as npt
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.experiments.policies.scenarios import Group, Scenario
 from mainspring.messages.model import ModelSpec, Profile
+from mainspring.simulator.offered import mean_multiple
 from mainspring.simulator.spec import Spread, matches
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
+from mainspring.traces.capacity import best_request_ns, device_s
 
 Instants = npt.NDArray[np.int64]
 Table = Mapping[str, ModelSpec]
 """Specifications by variety."""
-PARTS = 400
-"""Of a distribution, for the mean of a batch's duration."""
 
 
 def read_table(path: Path) -> Table:
@@ -73,18 +71,6 @@ def models_of(scenario: Scenario, table: Table) -> list[Served]:
 def spread_of(scenario: Scenario, name: str) -> Spread | None:
     """Return how the durations of a model vary; None if they do not."""
     return next((each for each in scenario.spreads if matches(name, each.models)), None)
-
-
-def mean_multiple(spread: Spread | None, requests: int) -> float:
-    """Return how many times as long as its profile says a batch of requests takes on average: as the slowest
-    of them."""
-    if spread is None:
-        return 1.0
-    if spread.kind == "bimodal":
-        return 1.0 + (spread.long_factor - 1.0) * (1.0 - (1.0 - spread.long_share) ** requests)
-    normal = NormalDist(0.0, spread.sigma)
-    ranks = [((part + 0.5) / PARTS) ** (1 / requests) for part in range(PARTS)]
-    return fmean(math.exp(normal.inv_cdf(rank)) for rank in ranks)
 
 
 def fluid_rate(models: Sequence[Served]) -> float:
@@ -157,14 +143,12 @@ def _device_seconds(scenario: Scenario, spec: ModelSpec, group: Group, spread: S
 
     A batch that takes longer than the SLO is none.
     """
-    per_second = 0.0
-    longest_ns = math.inf if group.slo_ms is None else group.slo_ms * 1e6
-    for kind, count in scenario.devices.items():
+    slo_ns = None if group.slo_ms is None else group.slo_ms * 1e6
+    request_ns = {}
+    for kind in scenario.devices:
         infer_ns = {
             size: ns * mean_multiple(spread, max(1, size // group.rows))
             for size, ns in spec.profiles[kind].infer_ns.items()
         }
-        useful = {size: ns for size, ns in infer_ns.items() if size >= group.rows and ns <= longest_ns}
-        best_ns = min(ns / (size // group.rows) for size, ns in (useful or infer_ns).items())
-        per_second += count * SECOND_NS / best_ns
-    return 1 / per_second
+        request_ns[kind] = best_request_ns(infer_ns, slo_ns, group.rows)
+    return device_s(request_ns, scenario.devices)

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mainspring.cli.demonstration import at_load, best_row_ns, recipe_for
+from mainspring.cli.demonstration import at_load, recipe_for
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
-from mainspring.messages.model import ModelSpec, Profile
+from mainspring.messages.model import ModelSpec
 from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import build
 
@@ -23,13 +23,6 @@ def specs(tmp_path: Path) -> list[ModelSpec]:
     path = tmp_path / "profiles.csv"
     path.write_text(PROFILES)
     return read_profile_table(path, 3)
-
-
-@pytest.mark.parametrize(("slo_ns", "expected"), [(None, 5), (100, 5), (19, 6), (11, 10), (3, 10)])
-def test_the_best_batch_has_the_least_time_for_each_row_and_is_in_time(
-    slo_ns: int | None, expected: int
-) -> None:
-    assert best_row_ns(Profile(infer_ns={1: 10, 2: 12, 4: 20}, load_ns=1), slo_ns) == expected
 
 
 def test_a_workload_is_scaled_to_its_share_of_the_capacity(specs: list[ModelSpec]) -> None:

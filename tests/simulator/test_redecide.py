@@ -20,11 +20,18 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.cluster import SpecError
 from mainspring.simulator.recorded import Recording, read_recording
 from mainspring.simulator.redecide import LogError, redecide
 from mainspring.simulator.run import simulate
-from mainspring.simulator.spec import Crash, DeviceGroup, FaultsSpec, ModelGroup, SimulationSpec, WorkloadSpec
+from mainspring.simulator.spec import (
+    Crash,
+    DeviceGroup,
+    FaultsSpec,
+    ModelGroup,
+    SimulationSpec,
+    SpecError,
+    WorkloadSpec,
+)
 from mainspring.simulator.whatif import bounded, other_policy, what_happened, what_if
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries
 

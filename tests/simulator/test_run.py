@@ -11,7 +11,7 @@ from mainspring.messages.actions import Infer, Open, Result
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, ModelAdded
-from mainspring.simulator.cluster import SpecError, build_cluster
+from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import (
     DeviceGroup,
@@ -19,6 +19,7 @@ from mainspring.simulator.spec import (
     ModelGroup,
     NetworkSpec,
     SimulationSpec,
+    SpecError,
     WorkloadSpec,
 )
 from mainspring.simulator.spec_file import read_spec

@@ -13,9 +13,9 @@ from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.actions import Infer
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
-from mainspring.simulator.cluster import SpecError, build_cluster
+from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.run import simulate
-from mainspring.simulator.spec import WorkloadSpec
+from mainspring.simulator.spec import SpecError, WorkloadSpec
 from mainspring.simulator.spec_file import put_policy, put_trace, read_spec, read_table
 from mainspring.traces.arrival import WorkloadError
 
@@ -136,7 +136,7 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
         (("rate = 10", "rate = -1"), "rate is -1.0; it must be greater than 0"),
         (("rate = 10", 'rate = "ten"'), "rate expects"),
         (("[[devices]]", "[devices]"), r"write \[\[devices\]\], with two brackets"),
-        (("duration_s = 3", 'preload = "all"'), "choose fill, once or none"),
+        (("duration_s = 3", 'preload = "all"'), "choose fill, popular, once, none"),
         (("at_s = 1.0", ""), "needs the key 'at_s'"),
         (("schedule_us = 5.0", "schedul_us = 5.0"), "did you mean 'schedule_us'"),
         (("[[models]]", "[[models]]\nstore = 's'"), "one of profiles, store or name"),
