@@ -14,13 +14,13 @@ from rich.progress import track
 from mainspring.experiments.policies import constants, highest
 from mainspring.experiments.policies.cell import Cell, Job, configuration
 from mainspring.experiments.policies.plots import plot_frontier, plot_policies
-from mainspring.experiments.policies.scenarios import ERRATIC, LOADS, OTHERS, SCENARIOS, STUDY
+from mainspring.experiments.policies.scenarios import ERRATIC, HELD_OUT, LOADS, OTHERS, SCENARIOS, STUDY
 from mainspring.experiments.policies.sweep import Results, play_all
 from mainspring.scheduler.policies.registry import policy_class
 
 ALL_LOADS = ",".join(map(str, LOADS))
 PARTS = ("table", "highest", "frontier", "constants")
-POLICIES = "mainspring,mainspring@fairness=0,clockwork,symphony,nexus,edf"
+POLICIES = "mainspring,mainspring@fairness=0,fifo,clockwork,symphony,nexus,edf"
 FAIRNESS = (0.0, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 FRONTIER = "G,H,skew,sizes"
 """Scenarios whose models are unlike: elsewhere fairness costs nothing."""
@@ -35,7 +35,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 ScenariosOption = Annotated[
     str,
-    typer.Option(help=f"Names with commas between; study, others, erratic or all: {', '.join(SCENARIOS)}."),
+    typer.Option(
+        help=f"Names with commas between; study, others, held-out, erratic or all: {', '.join(SCENARIOS)}."
+    ),
 ]
 PoliciesOption = Annotated[str, typer.Option(help="Names with commas between, each as name@option=value.")]
 LoadsOption = Annotated[str, typer.Option(help="Multiples of the fluid capacity.")]
@@ -134,7 +136,13 @@ def _run(what: str, jobs: list[Job], processes: int, output: Path) -> None:
 
 def _scenarios(text: str) -> list[str]:
     """Return the scenarios that are meant; raise `typer.BadParameter` for one that there is not."""
-    sets = {"study": STUDY, "others": OTHERS, "erratic": ERRATIC, "all": (*STUDY, *OTHERS)}
+    sets = {
+        "study": STUDY,
+        "others": OTHERS,
+        "held-out": HELD_OUT,
+        "erratic": ERRATIC,
+        "all": (*STUDY, *OTHERS, *HELD_OUT),
+    }
     if text in sets:
         return [scenario.name for scenario in sets[text]]
     names = text.split(",")

@@ -113,7 +113,7 @@ def play_cell(job: Job) -> Cell:
     seconds = min(job.seconds, most_seconds)
     warm_up = min(job.warm_up, WARMED_UP * most_seconds)
     since_ns = round(warm_up * SECOND_NS)
-    drawn = instants(models, job.load, warm_up + seconds, job.seed)
+    drawn = instants(models, job.load, warm_up + seconds, job.seed + scenario.seed - 1)
     played = _with_memory_for_all(scenario, models) if job.ample else scenario
     served, in_time, late, lost = _play(job, played, models, drawn, since_ns)
     tight = np.array([model.slo_ns is not None for model in models])

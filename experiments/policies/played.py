@@ -113,7 +113,7 @@ def _instants(rng: np.random.Generator, rate: float, cv: float, seconds: float) 
 
 def _weights(scenario: Scenario, groups: Sequence[Group]) -> list[float]:
     """Return each model's part of the requests with a deadline."""
-    order = np.random.default_rng(1).permutation(len(groups)).tolist()
+    order = np.random.default_rng(scenario.seed).permutation(len(groups)).tolist()
     weights = [
         0.0 if group.slo_ms is None else group.weight / (1 + rank) ** scenario.zipf
         for group, rank in zip(groups, order, strict=True)

@@ -54,6 +54,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of requests without a deadline, as a part of the capacity for those with one, at every load."""
     spreads: tuple[Spread, ...] = ()
     """Models whose durations vary, whatever the inputs' shapes; by their varieties' names."""
+    seed: int = 1
+    """Which models are asked for most, where rates are skewed; its arrivals are others' than those of a
+    scenario with another seed."""
     listed: bool = False
     """Whether it is one of the study's."""
 
@@ -150,6 +153,74 @@ OTHERS = (
 )
 
 
+HELD_OUT = (
+    Scenario(
+        name="alike",
+        title="3 x: 20 resnet18_v2, 40 ms",
+        groups=(Group(varieties=("resnet18_v2",), copies=20, slo_ms=40.0),),
+        devices={USUAL: 3},
+        seed=101,
+    ),
+    Scenario(
+        name="few",
+        title="12 x: 6 densenet121, 60 ms",
+        groups=(Group(varieties=("densenet121",), copies=6, slo_ms=60.0),),
+        devices={USUAL: 12},
+        seed=102,
+    ),
+    Scenario(
+        name="unlike",
+        title="4 x: all varieties, 150 ms",
+        groups=(Group(slo_ms=150.0),),
+        devices={USUAL: 4},
+        seed=103,
+    ),
+    Scenario(
+        name="unlike-tight",
+        title="10 x: all varieties, 70 ms, gaps with cv 2",
+        groups=(Group(slo_ms=70.0, cv=2.0),),
+        devices={USUAL: 10},
+        seed=104,
+    ),
+    Scenario(
+        name="steep",
+        title="5 x: all varieties, 80 ms, Zipf 1.4",
+        groups=(Group(slo_ms=80.0),),
+        devices={USUAL: 5},
+        zipf=1.4,
+        seed=105,
+    ),
+    Scenario(
+        name="steep-slos",
+        title="8 x: all varieties x 3, 60, 120 and 240 ms, Zipf 1.2",
+        groups=tuple(Group(slo_ms=slo_ms) for slo_ms in (60.0, 120.0, 240.0)),
+        devices={USUAL: 8},
+        zipf=1.2,
+        seed=106,
+    ),
+    Scenario(
+        name="steep-short",
+        title="5 x 300 pages: all varieties x 5, 120 ms, Zipf 1.4",
+        groups=(Group(copies=5, slo_ms=120.0),),
+        devices={USUAL: 5},
+        pages=300,
+        zipf=1.4,
+        seed=107,
+    ),
+    Scenario(
+        name="halves",
+        title="3 x: 6 fast and 6 slow, 150 ms, twice as many for the slow",
+        groups=(
+            Group(varieties=FAST[:3], copies=2, slo_ms=150.0),
+            Group(varieties=SLOW[1:], copies=2, slo_ms=150.0, weight=2.0),
+        ),
+        devices={USUAL: 3},
+        seed=108,
+    ),
+)
+"""Scenarios that no constant of the default policy was chosen by: they say what a change is worth."""
+
+
 def _lognormal(sigma: float, models: str = "*") -> Spread:
     return Spread(models=models, kind="lognormal", sigma=sigma)
 
@@ -196,6 +267,6 @@ ERRATIC = (
 
 Batches take as long as the slowest of their requests."""
 
-SCENARIOS = {scenario.name: scenario for scenario in (*STUDY, *OTHERS, *ERRATIC)}
+SCENARIOS = {scenario.name: scenario for scenario in (*STUDY, *OTHERS, *HELD_OUT, *ERRATIC)}
 LOADS = (0.7, 1.0, 1.5)
 """Multiples of the fluid capacity: what the devices could do if every batch were of its best size."""
