@@ -6,6 +6,9 @@ its cheapest place in time (`prices`). What all models gain so, and what all dev
 transfers are worth at these prices, is together at least the goodput of any schedule: whatever the
 prices are, the sum is a bound, and a subgradient descent looks for prices that make it small.
 
+With a floor, a share of its requests that each model must have answered, each model has a price too: what one
+of its requests is worth beyond the others. Then no schedule that keeps the floor serves more.
+
 It is an upper bound for what it leaves out: copies of a model beyond one take no pages, a device is a share
 of all devices' time, and executions may be cut at the edges of buckets. It is loose where memory is short
 and where deadlines are tight on a single device.
@@ -32,6 +35,8 @@ _COOLING = 20
 _MOMENTUM = 0.5
 _MEMORY_STEP = 0.2
 _CONSTANT_STEPS = 10
+_EXTRA_WORTH = 4.0
+"""The first step of a stream's price is a fifth of this."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,13 @@ def goodput_bound(
     *,
     iterations: int = ITERATIONS,
     bucket_ns: int | None = None,
+    floor: float = 0.0,
     progress: Callable[[float], None] | None = None,
 ) -> Bound:
     """Return how many of these requests could be answered by their deadlines at best.
+
+    With ``floor`` by a schedule that answers at least this share of each stream's requests, rounded down; if
+    none can, the result is low and says nothing else.
 
     Deadlines that are earlier than an earlier request's of the same model are put off to it, which
     can only raise the bound. More iterations and shorter buckets bring it down. The result depends on the
@@ -86,7 +95,9 @@ def goodput_bound(
     without requests or devices, or for arrivals out of order.
     """
     _check(streams, fleet)
-    dual = _Dual(streams, fleet, bucket_ns or _bucket_ns(streams))
+    if not 0 <= floor <= 1:
+        raise ValueError(f"the floor is {floor}; it must be a share from 0 to 1")
+    dual = _Dual(streams, fleet, bucket_ns or _bucket_ns(streams), floor)
     asked = iterations + 2 * _CONSTANT_STEPS
     for count, _ in enumerate(dual.descend(iterations), 1):
         if progress is not None:
@@ -130,8 +141,13 @@ class _Answer:
 class _Dual:
     """The prices, and the dual's value as they go."""
 
-    def __init__(self, streams: Sequence[Stream], fleet: Fleet, bucket_ns: int) -> None:
+    def __init__(self, streams: Sequence[Stream], fleet: Fleet, bucket_ns: int, floor: float) -> None:
         self._streams = streams
+        self._least = [math.floor(floor * len(stream.arrival_ns)) for stream in streams]
+        """How many of each stream's requests must be answered."""
+        self._extra = [0.0] * len(streams)
+        """Price of a request of each stream below that."""
+        self._extra_steps = [_Steps() for _ in streams]
         self._fleet = fleet
         start_ns = min(int(stream.arrival_ns[0]) for stream in streams)
         end_ns = max(int(stream.due_ns.max()) for stream in streams)
@@ -173,6 +189,7 @@ class _Dual:
                 raised = self._time[kind] + step * self._worth[kind] * means[kind]
                 self._time[kind] = np.maximum(raised, 0)
             self._charge_memory(answer.choices)
+            self._charge_floor(answer.choices)
             yield
 
     def _ask(self) -> _Answer:
@@ -182,8 +199,13 @@ class _Dual:
             {kind: [window.costs(prices[kind]) for window in each] for kind, each in windows.items()}
             for windows in self._windows
         ]
-        problems = [self._problem(stream, each) for stream, each in zip(self._streams, costs, strict=True)]
+        problems = [
+            self._problem(stream, each, 1.0 + extra)
+            for stream, each, extra in zip(self._streams, costs, self._extra, strict=True)
+        ]
         value, choices = solve(problems)
+        for extra, least in zip(self._extra, self._least, strict=True):
+            value -= extra * least
         for kind, per_ns in self._time.items():
             value += float(per_ns.sum()) * self._grid.bucket_ns * self._fleet.devices[kind]
         value += self._load * sum(self._fleet.devices.values()) * self._length_ns
@@ -191,12 +213,14 @@ class _Dual:
         self.values.append(value)
         return _Answer(prices, costs, choices)
 
-    def _problem(self, stream: Stream, costs: Mapping[str, Sequence[Floats]]) -> Problem:
+    def _problem(self, stream: Stream, costs: Mapping[str, Sequence[Floats]], worth: float) -> Problem:
+        """Return a model's problem; ``worth`` is what answering one of its requests counts."""
         requests = len(stream.arrival_ns)
         gains = np.full((requests, max(map(len, costs.values()))), -np.inf)
         for each in costs.values():
             for count, cost in enumerate(each, 1):
-                gains[count - 1 :, count - 1] = np.maximum(gains[count - 1 :, count - 1], count - cost)
+                gain = worth * count - cost
+                gains[count - 1 :, count - 1] = np.maximum(gains[count - 1 :, count - 1], gain)
         hold = self._page * stream.pages
         # The first batch may begin as late as its deadline, and the last one end right after its arrival.
         slack_ns = float(np.max(stream.due_ns - stream.arrival_ns))
@@ -233,6 +257,15 @@ class _Dual:
         devices_ns = sum(self._fleet.devices.values()) * self._length_ns
         self._page = self._page_steps.taken(self._page, offered / room_ns, pages_ns / room_ns - 1)
         self._load = self._load_steps.taken(self._load, offered / devices_ns, loads_ns / devices_ns - 1)
+
+    def _charge_floor(self, choices: Sequence[Choice]) -> None:
+        """Raise the price of each stream that answers too few, and lower the others'."""
+        if not any(self._least):
+            return
+        for place, choice in enumerate(choices):
+            short = self._least[place] - float(choice.batches[:, 1].sum())
+            over = short / len(self._streams[place].arrival_ns)
+            self._extra[place] = self._extra_steps[place].taken(self._extra[place], _EXTRA_WORTH, over)
 
 
 class _Steps:

@@ -22,9 +22,23 @@ def stream(requests: list[tuple[int, int]], table: Mapping[int, int] = TABLE) ->
     return Stream(arrivals, arrivals + slos, {"d": table})
 
 
-def optimum(streams: list[Stream], free: int = 0, done: frozenset[tuple[int, int]] = frozenset()) -> int:
-    """The most that one device can answer in time: every batch of any requests, one after the other."""
-    best = 0
+NONE = -1_000
+"""Less than any schedule answers."""
+
+
+def optimum(
+    streams: list[Stream],
+    free: int = 0,
+    done: frozenset[tuple[int, int]] = frozenset(),
+    floor: float = 0.0,
+) -> int:
+    """The most that one device can answer in time: every batch of any requests, one after the other.
+
+    `NONE` if no schedule answers the floor's share of each stream.
+    """
+    least = [int(floor * len(one.arrival_ns)) for one in streams]
+    counts = [sum(number == each for each, _ in done) for number in range(len(streams))]
+    best = 0 if all(map(int.__ge__, counts, least)) else NONE
     for number, one in enumerate(streams):
         left = [row for row in range(len(one.arrival_ns)) if (number, row) not in done]
         for mask in range(1, 1 << len(left)):
@@ -36,7 +50,7 @@ def optimum(streams: list[Stream], free: int = 0, done: frozenset[tuple[int, int
             end = begin + one.infer_ns["d"][min(sizes)]
             if end <= int(one.due_ns[rows].min()):
                 chosen = done | {(number, row) for row in rows}
-                best = max(best, len(rows) + optimum(streams, end, chosen))
+                best = max(best, len(rows) + optimum(streams, end, chosen, floor))
     return best
 
 
@@ -49,6 +63,30 @@ def test_no_schedule_of_one_device_does_better(each: list[list[tuple[int, int]]]
     streams = [stream(one) for one in each]
     found = goodput_bound(streams, Fleet({"d": 1}), iterations=15, bucket_ns=5)
     assert found.requests >= optimum(streams) - 1e-6
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(requests, min_size=2, max_size=2), st.sampled_from([0.34, 0.5, 1.0]))
+def test_no_schedule_that_keeps_a_floor_does_better(each: list[list[tuple[int, int]]], floor: float) -> None:
+    streams = [stream(one) for one in each]
+    found = goodput_bound(streams, Fleet({"d": 1}), iterations=40, bucket_ns=5, floor=floor)
+    assert found.requests >= optimum(streams, floor=floor) - 1e-6
+
+
+def test_a_floor_costs_what_the_slow_model_takes() -> None:
+    rng = np.random.default_rng(1)
+    quick, slow = (np.sort(rng.integers(0, LENGTH, 700)) for _ in range(2))
+    tables = ({1: 10}, {1: 40})
+    streams = [
+        Stream(each, each + 120, {"d": table}) for each, table in zip((quick, slow), tables, strict=True)
+    ]
+    free = goodput_bound(streams, Fleet({"d": 1}), iterations=60)
+    floored = goodput_bound(streams, Fleet({"d": 1}), iterations=150, floor=0.1)
+    # Of 6,000 ns the slow model's 70 requests take 2,800, in which 280 quick ones could run.
+    assert 600 <= free.requests < 700
+    assert 600 - 280 + 70 <= floored.requests < 0.8 * free.requests
+    with pytest.raises(ValueError, match="it must be a share from 0 to 1"):
+        goodput_bound(streams, Fleet({"d": 1}), floor=1.5)
 
 
 def test_what_nothing_is_in_the_way_of_is_all_possible() -> None:
