@@ -45,6 +45,12 @@ SecondsOption = Annotated[float, typer.Option(help="Measured virtual time.")]
 MostOption = Annotated[
     int, typer.Option(help="A scenario with more requests is measured for a shorter time.")
 ]
+FloorOption = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, help="A fairness: bound by schedules that keep its floor (takes five times as long)."
+    ),
+]
 ProfilesOption = Annotated[Path, typer.Option(help="Table of profiles (Clockwork's appendix A).")]
 ProcessesOption = Annotated[int, typer.Option(help="Cells played side by side; 0 for one a core.")]
 AmpleOption = Annotated[
@@ -64,6 +70,7 @@ def main(
     warm_up: Annotated[float, typer.Option(help="Virtual time before it, at most.")] = 3.0,
     most_requests: MostOption = 12_000,
     bound: Annotated[bool, typer.Option(help="Compute what was possible.")] = True,
+    floor: FloorOption = 0.0,
     profiles: ProfilesOption = Path("../shared/profiles/clockwork_table1.csv"),
     processes: ProcessesOption = 0,
     ample: AmpleOption = False,
@@ -91,6 +98,7 @@ def main(
             most_requests=most_requests,
             table=str(profiles),
             bounds=str(output / "bounds") if bound and not searched else None,
+            fairness=floor,
             ample=ample,
         )
         for scenario in _scenarios(scenarios or (FRONTIER if what == "frontier" else "study"))

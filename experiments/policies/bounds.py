@@ -12,26 +12,62 @@ import numpy as np
 
 from mainspring.experiments.policies.played import Instants, Served
 from mainspring.experiments.policies.scenarios import Scenario
+from mainspring.scheduler.policies.mainspring.fairness import floor_of
 from mainspring.simulator.bound.dual import ITERATIONS, Fleet, Stream, goodput_bound
+
+SEARCHES = 5
+"""Bounds that are computed to find the one from which its own floor follows, within about a percent."""
+FIRST_SEARCHED = 0.94
+"""The first that is tried, as a part of the bound without a floor."""
+SLOWER = 2
+"""With a floor the bound's prices take so many times as many iterations."""
 
 
 def bound_of(
-    scenario: Scenario, models: Sequence[Served], drawn: Sequence[Instants], since_ns: int, folder: Path
+    scenario: Scenario,
+    models: Sequence[Served],
+    drawn: Sequence[Instants],
+    since_ns: int,
+    folder: Path,
+    fairness: float = 0.0,
 ) -> float:
     """Return how many of the requests that arrive from an instant on could be answered in time at best.
 
-    Computed once for each set of arguments and kept in ``folder``.
+    With ``fairness``, by a schedule that keeps the floor of the default policy. Computed once for each set of
+    arguments and kept in ``folder``.
     """
     streams, fleet = _streams(models, drawn, since_ns), _fleet(scenario, models)
-    file = folder / f"{scenario.name}-{_digest(streams, fleet)}.json"
+    floored = f"-{fairness:g}" if fairness else ""
+    file = folder / f"{scenario.name}-{_digest(streams, fleet)}{floored}.json"
     if file.exists():
         return float(msgspec.json.decode(file.read_bytes(), type=float))
-    requests = goodput_bound(streams, fleet).requests
+    requests = goodput_bound(streams, fleet, iterations=ITERATIONS).requests
+    if fairness:
+        requests = _floored(streams, fleet, fairness, requests)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_suffix(f".{os.getpid()}")
     unfinished.write_bytes(msgspec.json.encode(requests))
     unfinished.replace(file)
     return requests
+
+
+def _floored(streams: Sequence[Stream], fleet: Fleet, fairness: float, unfair: float) -> float:
+    """Return the most that a schedule answers which keeps the floor that follows from what it answers.
+
+    The higher that is, the higher is the floor, and the less is possible: what is sought lies where both are
+    equal. ``unfair`` is the bound without a floor.
+    """
+    offered = sum(len(stream.arrival_ns) for stream in streams)
+    least, most = 0.0, unfair
+    for _ in range(SEARCHES):
+        tried = (least + most) / 2 if least else FIRST_SEARCHED * most
+        floor = max(0.0, floor_of(tried / offered, fairness))
+        possible = goodput_bound(streams, fleet, iterations=SLOWER * ITERATIONS, floor=floor).requests
+        if possible <= tried:
+            most = tried
+        else:
+            least, most = tried, min(most, possible)
+    return most
 
 
 def _streams(models: Sequence[Served], drawn: Sequence[Instants], since_ns: int) -> list[Stream]:

@@ -65,6 +65,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     bounds: str | None
     """Folder of the bounds; None to leave them out."""
+    fairness: float = 0.0
+    """If it is greater than 0, the bound is that of schedules which keep its floor."""
     ample: bool = False
     """Whether each device has memory for all models, and holds them from the start. The bound stays that of
     the scenario: what is gained so is about the most that other LOADs could bring."""
@@ -232,4 +234,4 @@ def _bound(
 ) -> float | None:
     if job.bounds is None:
         return None
-    return bound_of(scenario, models, drawn, since_ns, Path(job.bounds)) / seconds
+    return bound_of(scenario, models, drawn, since_ns, Path(job.bounds), job.fairness) / seconds

@@ -60,7 +60,10 @@ class Results:
     def whole(self) -> str:
         """What goodput is told as a part of: the bound, or without one what was offered."""
         cells = [cell for each in self._cells.values() for cell in each]
-        return "the bound" if all(cell.bound is not None for cell in cells) else "what was offered"
+        if any(cell.bound is None for cell in cells):
+            return "what was offered"
+        floors = {cell.job.fairness for cell in cells} - {0.0}
+        return f"the bound under the floor of fairness {min(floors):g}" if floors else "the bound"
 
     def of_bound(self, policy: str, scenario: str, load: float) -> float | None:
         """Return goodput as a part of what was possible, of what was offered without a bound."""

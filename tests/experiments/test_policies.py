@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from mainspring.experiments.policies import __main__ as command
-from mainspring.experiments.policies import highest
+from mainspring.experiments.policies import bounds, highest
 from mainspring.experiments.policies.cell import Job, configuration, play_cell
 from mainspring.experiments.policies.scenarios import LOADS
 
@@ -47,6 +47,17 @@ def test_nobody_starves_where_models_are_unlike() -> None:
     )
     assert own.worst_tenth >= 0.97 * other.worst_tenth
     assert own.goodput > 1.01 * other.goodput
+
+
+def test_a_floor_lowers_what_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "ITERATIONS", 40)
+    monkeypatch.setattr(bounds, "SEARCHES", 3)
+    asked = job("halves", "mainspring", 2.0, most_requests=600, bounds=str(tmp_path))
+    free, floored = (play_cell(msgspec.structs.replace(asked, fairness=each)) for each in (0.0, 1.0))
+    assert free.bound is not None
+    assert floored.bound is not None
+    assert 0.6 * free.bound < floored.bound < 0.97 * free.bound
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(("scenario", "load"), [("bimodal-10x-wide", 1.5), ("lognormal-1", 0.7)])

@@ -29,6 +29,14 @@ from mainspring.scheduler.policies.mainspring.constants import (
 from mainspring.scheduler.policies.notes import model_note
 
 
+def floor_of(answered: float, fairness: float) -> float:
+    """Return the least share of its requests that a model should have answered if all together have a share.
+
+    Below 0 where nothing need be. ``fairness`` is greater than 0.
+    """
+    return max(1.0 - (1.0 - answered) / fairness, fairness * answered)
+
+
 class Fairness:
     """Keeps the boosts of all models (`ModelNote.boost`)."""
 
@@ -74,7 +82,7 @@ class Fairness:
         fairness, answered = self._fairness, self._answered
         if not fairness:
             return
-        self._floor = floor = max(1.0 - (1.0 - answered) / fairness, fairness * answered)
+        self._floor = floor = floor_of(answered, fairness)
         if floor < LOWEST_FLOOR:
             self._up = self._down = 0.0
             return
