@@ -19,6 +19,7 @@ from mainspring.gateway.delays import Back
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.oip.settings import TraceSettings
+from mainspring.gateway.regions import Regions
 from mainspring.gateway.repository import repository_of
 from mainspring.gateway.statistics import Statistics
 from mainspring.gateway.uploads import Uploads
@@ -58,6 +59,9 @@ class Calls:
         driver.front_ends[NAME] = self
         self.repository = repository_of(driver.config, driver.catalog)
         """The model repository; None if the cluster has none."""
+        config = driver.config
+        self.regions = Regions(config, driver.gate, driver.memory) if config.shared_memory else None
+        """Shared memory of clients; None if it is not served."""
 
     def connection(self) -> Connection:
         """Return a new peer: one for each client connection."""

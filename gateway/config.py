@@ -163,6 +163,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long the controller may take to answer a command to change or see the cluster."""
     max_admin_requests: int = 256
     """Such commands at one time; one more is refused as overloaded."""
+    shared_memory: bool = True
+    """Whether clients over the loopback may register shared memory of their own, as with Triton, and have
+    tensors read from there and written there; other clients never may."""
+    max_shared_regions: int = 256
+    """Regions of shared memory that are registered, or in use by requests, at one time; each holds a file
+    descriptor."""
+    max_shared_bytes: int = 4 << 30
+    """Bytes that all registered regions may have together."""
     cache_models: tuple[str, ...] = ()
     """Models whose outputs are kept for equal requests, by name or pattern such as ``resnet*``; a model
     repository turns the cache on for its own."""
@@ -196,7 +204,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
             if field == "slab_bytes":
                 if value < 0:
                     raise ValueError(f"the gateway's slab_bytes is {value}; it must be 0 or more")
-            elif isinstance(value, int | float) and not value > 0:
+            elif isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"the gateway's {field} is {value}; it must be greater than 0")
         for name, slo_ms in self.model_slo_ms.items():
             if not slo_ms > 0:

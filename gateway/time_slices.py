@@ -1,4 +1,4 @@
-"""Large answers, made a slice in each turn of the loop, so that they delay nobody for longer than that.
+"""Large work, such as answers, done a slice in each turn of the loop, so that it delays nobody for longer.
 
 Writing a million numbers as JSON holds the interpreter for a fifth of a second, in a thread as much as in
 the loop. So the answers at work take turns: one goes on by a slice, then the loop serves everybody else.
@@ -16,7 +16,8 @@ from mainspring.gateway.oip.steps import Steps
 from mainspring.messages.codes import Reason
 
 MOST_AT_WORK = 64
-"""Large answers in the making at one time, of all clients; one more is refused."""
+"""Large answers in the making, and tensors on their way from and to shared memory, at one time, of all
+clients; one more is refused."""
 T = TypeVar("T")
 
 
@@ -78,8 +79,8 @@ class TimeSlices:
             try:
                 raise Unfit(
                     Reason.OVERLOADED,
-                    f"{MOST_AT_WORK} large answers are being written as text, the most at one time; ask for "
-                    "binary data, or less at once",
+                    f"{MOST_AT_WORK} large answers are being written as text, or tensors read from or "
+                    "written to shared memory, the most at one time; ask for binary data, or less at once",
                 )
             except Unfit as error:
                 work.failed(error)

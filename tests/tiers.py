@@ -69,6 +69,7 @@ TIER_OF = {
     "gateway/test_log_settings": "unit",
     "gateway/test_catalog": "unit",
     "gateway/test_descriptors": "unit",
+    "gateway/test_regions": "unit",
     "gateway/test_restrictions": "unit",
     "gateway/test_statistics": "unit",
     "gateway/test_tracing": "unit",

@@ -47,6 +47,7 @@ LOADS = (
     Load("1 at a time", ("--concurrency-range", "1")),
     Load("8 at a time", ("--concurrency-range", "8")),
     Load("Poisson, 150 r/s", ("--request-rate-range", "150", "--request-distribution", "poisson")),
+    Load("8 at a time, shared memory", ("--concurrency-range", "8", "--shared-memory", "system")),
     Load("8 at a time, one stream", ("--concurrency-range", "8", "--async", "--streaming"), ("grpc",)),
 )
 

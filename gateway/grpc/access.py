@@ -35,6 +35,12 @@ class Caller:
         self._context = context
         self._metadata = dict(context.invocation_metadata() or ())
 
+    @property
+    def peer(self) -> str:
+        """What gRPC calls the client's connection: kind, address and port."""
+        named: str = self._context.peer()
+        return named
+
     def said(self, name: str) -> str | None:
         """Return the text of the metadata of this name, in lower case; None if there is none."""
         value = self._metadata.get(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mainspring.gateway.core.effects import Answer, Refuse
@@ -13,6 +13,7 @@ from mainspring.gateway.oip.classification import classify
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.errors import sentence
 from mainspring.gateway.oip.json_data import to_array
+from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import Steps, mapped
 from mainspring.messages.clients import Timing
 from mainspring.messages.model import slot_bytes
@@ -40,18 +41,24 @@ class Asked(NamedTuple):
     """Whether outputs have no axis for rows."""
     labels: Mapping[str, tuple[str, ...]] = {}
     """Names of classes by index, of outputs that have some."""
+    spans: Mapping[str, Span] = {}
+    """Where in shared memory outputs go, of those that do not come with the answer."""
 
 
-def unary(asked: Asked, answer: Answer) -> Steps[bytes]:
+Place = Callable[[str, Span, Any], Steps[None]]
+"""Writes an output's bytes, by its name, to shared memory."""
+
+
+def unary(asked: Asked, answer: Answer, place: Place) -> Steps[bytes]:
     """Return an answer as a ModelInferResponse."""
-    return b"".join((yield from _parts(asked, answer, _head(asked, answer.timing))))
+    return b"".join((yield from _parts(asked, answer, _head(asked, answer.timing), place)))
 
 
-def streamed(asked: Asked, answer: Answer) -> Steps[bytes]:
+def streamed(asked: Asked, answer: Answer, place: Place) -> Steps[bytes]:
     """Return an answer as a ModelStreamInferResponse."""
     head = _head(asked, answer.timing)
     head.parameters[FINAL_RESPONSE].bool_param = True
-    parts = yield from _parts(asked, answer, head)
+    parts = yield from _parts(asked, answer, head, place)
     return b"".join([field(INFER_RESPONSE, sum(map(len, parts))), *parts])
 
 
@@ -92,14 +99,20 @@ def _head(asked: Asked, timing: Timing) -> Message:
     return head
 
 
-def _parts(asked: Asked, answer: Answer, head: Message) -> Steps[list[Any]]:
+def _parts(asked: Asked, answer: Answer, head: Message, place: Place) -> Steps[list[Any]]:
     contents = []
     for header, frame in zip(answer.outputs, answer.frames, strict=True):
         classes = asked.classes.get(header.name, 0)
         labels = asked.labels.get(header.name, ())
         datatype, shape, content = yield from _output(header, frame, classes, asked.whole, labels)
         head.outputs.add(name=header.name, datatype=datatype, shape=shape)
-        contents.append(content)
+        span = asked.spans.get(header.name)
+        if span is None:
+            contents.append(content)
+            continue
+        # Clients count on an element of the raw contents for each output.
+        contents.append(b"")
+        yield from place(header.name, span, content)
     return paste(head.SerializeToString(), RAW_OUTPUT_CONTENTS, contents)
 
 

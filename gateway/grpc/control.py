@@ -14,7 +14,8 @@ from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
 from mainspring.gateway.grpc.requests import parameters
-from mainspring.gateway.grpc.settings import BEHAVIOURS, trace
+from mainspring.gateway.grpc.settings import log, trace
+from mainspring.gateway.grpc.shared_memory import SharedMemory, behaviours
 from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.oip.metadata import model_metadata, server_metadata
 from mainspring.gateway.oip.model_config import model_config
@@ -37,14 +38,14 @@ _METHODS = methods(INFERENCE)
 class Control:
     """Answers them, for one server."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, shared: SharedMemory) -> None:
         self._calls = calls
         self._driver = calls.driver
-        self._metadata = server_metadata(triton=calls.driver.catalog.triton)
+        self._shared = shared
         found = {
             "ServerLive": _at_once(lambda _: {"live": True}),
             "ServerReady": _at_once(lambda _: {"ready": self.ready()}),
-            "ServerMetadata": _at_once(lambda _: msgspec.to_builtins(self._metadata)),
+            "ServerMetadata": _for_caller(self._server_metadata),
             "ModelReady": _at_once(self._model_ready),
             "ModelMetadata": _at_once(self._model_metadata),
             "ModelConfig": _at_once(self._model_config),
@@ -53,7 +54,8 @@ class Control:
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
             "TraceSetting": _at_once(self._trace),
-            **{name: _at_once(answer) for name, answer in BEHAVIOURS.items()},
+            "LogSettings": _at_once(log),
+            **{name: _for_caller(answer) for name, answer in behaviours(shared).items()},
         }
         self.behaviours: Mapping[str, Behaviour] = {
             name: self._guarded(name, answer) for name, answer in found.items()
@@ -78,6 +80,10 @@ class Control:
             return ParseDict(said, response(), ignore_unknown_fields=True) if isinstance(said, dict) else said
 
         return behaviour
+
+    def _server_metadata(self, _request: Message, caller: Caller) -> Any:
+        triton, shared = self._driver.catalog.triton, self._shared.served_to(caller)
+        return msgspec.to_builtins(server_metadata(triton=triton, shared=shared))
 
     # --- models ---
 
@@ -176,6 +182,13 @@ class Control:
 def _fields(name: str) -> set[str]:
     """Return the names of what a call's request holds."""
     return {field.name for field in _METHODS[name].request.DESCRIPTOR.fields}
+
+
+def _for_caller(answer: Callable[[Message, Caller], Any]) -> Callable[[Message, Caller], Awaitable[Any]]:
+    async def behaviour(request: Message, caller: Caller) -> Any:
+        return answer(request, caller)
+
+    return behaviour
 
 
 def _at_once(answer: Callable[[Message], Any]) -> Callable[[Message, Caller], Awaitable[Any]]:

@@ -20,8 +20,10 @@ from mainspring.gateway.grpc.access import Caller, Lock
 from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
 from mainspring.gateway.grpc.peers import Call, Peers
 from mainspring.gateway.grpc.requests import parse
+from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import INTERNAL, Context, Ended, Refused, answered
 from mainspring.gateway.grpc.taking import Taken, Taking
+from mainspring.gateway.oip.datatypes import Unserved
 from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.codes import Reason
 
@@ -31,9 +33,9 @@ log = logging.getLogger("mainspring.gateway")
 class Inference:
     """The two calls, for one server."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+    def __init__(self, calls: Calls, config: GatewayConfig, shared: SharedMemory) -> None:
         self._calls = calls
-        self._taking = Taking(calls, config)
+        self._taking = Taking(calls, config, shared)
         self._slices = TimeSlices()
         self._peers = Peers(calls.connection, calls.answers, config.max_answer_bytes_per_connection)
         self._backlog_bytes = config.grpc_backlog_bytes
@@ -59,11 +61,13 @@ class Inference:
         if data is aio.EOF:
             raise BadRequest(Reason.BAD_MESSAGE, "the call has no message; it takes one ModelInferRequest")
         taken = self._taking.take(*parse(data), arrived_ns, caller, call)
+        if taken.parts:
+            taken = await self._slices.finish(self._taking.complete(taken))
         outcome = await self._calls.infer(call.connection, taken.request, taken.frames)
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
         self._learn_back(context, call.way, taken.answer_bytes)
-        return await self._slices.finish(unary(taken.asked, outcome))
+        return await self._slices.finish(unary(taken.asked, outcome, taken.place))
 
     def _learn_back(self, context: Context, way: bytes, answer_bytes: int) -> None:
         """When the call ends, learn what it took from now until gRPC's library was done with the answer."""
@@ -145,20 +149,23 @@ class _Stream:
 
     async def _read(self, incoming: AsyncIterator[bytes]) -> None:
         async for data in incoming:
-            self._take(data)
+            await self._take(data)
             while self._bytes > self._backlog_bytes:
                 # The client does not read, or asks for much at once: no more is taken from it for now, and
                 # HTTP/2 makes it wait.
                 self._written.clear()
                 await self._written.wait()
 
-    def _take(self, data: bytes) -> None:
+    async def _take(self, data: bytes) -> None:
+        """Submit what a message asks for, or say what is wrong with it; the next one comes behind it."""
         arrived_ns = monotonic_ns()
         asked_id = ""
         try:
             message, raw = parse(data)
             asked_id = message.id
             taken = self._taking.take(message, raw, arrived_ns, self._caller, self._call)
+            if taken.parts:
+                taken = await self._completed(taken)
         except BadRequest as error:
             refusal = Refuse(self._call.connection, 0, error.reason, error.detail)
             self._put(_Said(streamed_refusal(asked_id, refusal), 0, None))
@@ -166,11 +173,22 @@ class _Stream:
         except Ended as error:
             self._put(_Said(streamed_error(asked_id, error.detail), 0, None))
             return
+        except Unserved as error:
+            self._put(_Said(streamed_error(asked_id, str(error)), 0, None))
+            return
         key = taken.request.key
         self._waiting.add(key)
         self._bytes += taken.answer_bytes
         done = functools.partial(self._done, taken)
         self._calls.submit(self._call.connection, taken.request, taken.frames, done)
+
+    async def _completed(self, taken: Taken) -> Taken:
+        """Return a request with the inputs that are in shared memory; raise `BadRequest`."""
+        try:
+            return await self._slices.finish(self._taking.complete(taken))
+        except BadRequest:
+            self._call.let_go(taken.answer_bytes)
+            raise
 
     def _done(self, taken: Taken, outcome: Outcome) -> None:
         """Make the answer to a request; nothing may be raised into the request table above."""
@@ -195,7 +213,7 @@ class _Stream:
             put(streamed_error(asked.id, INTERNAL))
 
         if isinstance(outcome, Answer):
-            self._slices.do(streamed(asked, outcome), put, failed, lambda: key in self._waiting)
+            self._slices.do(streamed(asked, outcome, taken.place), put, failed, lambda: key in self._waiting)
         else:
             put(streamed_refusal(asked.id, outcome))
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.grpc import contents
 from mainspring.gateway.grpc.messages import Message, ModelInferRequest, decode
-from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.grpc.wire import RAW_INPUT_CONTENTS, Malformed, cut
 from mainspring.gateway.oip import elements
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import BYTES, Unfit, dtype_of
+from mainspring.gateway.oip.spans import Span, output_span, shared_input, span_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader
@@ -28,7 +28,6 @@ MOST_BESIDE_BYTES = 16 << 20
 """Of a message without its raw contents: protobuf reads it while nobody else is served."""
 _MOST_AXES = 64
 _MOST_PARAMETERS = 1_024
-_SHARED = "shared_memory_region"
 _CLASSIFICATION = "classification"
 
 
@@ -37,7 +36,16 @@ class Inputs(NamedTuple):
 
     headers: tuple[TensorHeader, ...]
     frames: list[Any]
-    """A bytes-like for each input."""
+    """A bytes-like for each input, or a `SharedInput`."""
+
+
+class Forms(NamedTuple):
+    """How outputs are to be sent, by their names."""
+
+    classes: dict[str, int]
+    """How many classes of those that are to be classified."""
+    spans: dict[str, Span]
+    """Of those that go to shared memory."""
 
 
 def parse(data: bytes) -> tuple[Message, list[Any]]:
@@ -77,33 +85,32 @@ def parameters(fields: Mapping[str, Message]) -> dict[str, Any]:
 
 
 def inputs(message: Message, raw: list[Any], signature: Signature) -> Inputs:
-    """Return a request's inputs for the model that it names; raise `Unfit` or `NotServed`."""
+    """Return a request's inputs for the model that it names; raise `Unfit`."""
     tensors = message.inputs
-    if raw and len(raw) != len(tensors):
+    spans = [_span(f"input {each.name[:100]!r}", each, Reason.BAD_INPUT) for each in tensors]
+    sent = spans.count(None)
+    if raw and len(raw) != sent:
+        beside = " outside shared memory" if sent < len(tensors) else ""
         raise Unfit(
             Reason.BAD_INPUT,
-            f"raw_input_contents has {len(raw)} elements for {len(tensors)} inputs; send one for each",
+            f"raw_input_contents has {len(raw)} elements for {sent} inputs{beside}; send one for each",
         )
-    headers, frames = [], []
-    for index, tensor in enumerate(tensors):
-        header, frame = _input(tensor, raw[index] if raw else None, signature)
+    headers, frames, contents = [], [], iter(raw)
+    for tensor, span in zip(tensors, spans, strict=True):
+        given = span if span is not None else next(contents, None)
+        header, frame = _input(tensor, given, signature)
         headers.append(header)
         frames.append(frame)
     return Inputs(tuple(headers), frames)
 
 
-def classes(outputs: Iterable[Message], signature: Signature) -> dict[str, int]:
-    """Return for each output of a model that is to be classified how many classes are wanted.
-
-    Raises `Unfit` or `NotServed`.
-    """
-    wanted = {}
+def forms(outputs: Iterable[Message], signature: Signature) -> Forms:
+    """Return how the outputs that a request names are to be sent; raise `Unfit`."""
+    wanted = Forms({}, {})
     for output in outputs:
         if not output.parameters:
             continue
         given = parameters(output.parameters)
-        if _SHARED in given:
-            raise NotServed(f"output {output.name!r} is to go to shared memory", "answers have raw contents")
         count = given.get(_CLASSIFICATION, 0)
         if isinstance(count, bool) or not isinstance(count, int):
             raise Unfit(
@@ -112,12 +119,23 @@ def classes(outputs: Iterable[Message], signature: Signature) -> dict[str, int]:
             )
         check_classes(signature, output.name, count)
         if count:
-            wanted[output.name] = count
+            wanted.classes[output.name] = count
+        span = output_span(output.name, given, count)
+        if span is not None:
+            wanted.spans[output.name] = span
     return wanted
 
 
+def _span(what: str, tensor: Message, reason: Reason) -> Span | None:
+    """Return where a tensor is in shared memory; None if it is not there; raise `Unfit`."""
+    return span_of(what, parameters(tensor.parameters), reason) if tensor.parameters else None
+
+
 def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeader, Any]:
-    """Return an input's header and bytes; no bytes if the header alone says that it can't be served."""
+    """Return an input's header and bytes; no bytes if the header alone says that it can't be served.
+
+    ``raw`` is its element of the raw contents, or where in shared memory it is; None without either.
+    """
     name = tensor.name
     if len(tensor.shape) > _MOST_AXES:
         raise Unfit(
@@ -125,8 +143,6 @@ def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeade
             f"input {name[:100]!r} has a shape of {len(tensor.shape):,} axes; at most {_MOST_AXES} are read",
         )
     shape = tuple(tensor.shape)
-    if tensor.parameters and _SHARED in tensor.parameters:
-        raise NotServed(f"input {name!r} is in shared memory", "send it in raw_input_contents")
     index = signature.inputs.get(name)
     if index is None:
         return TensorHeader(name, tensor.datatype, shape), b""
@@ -135,10 +151,10 @@ def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeade
     if not rows_of(signature, spec, shape):
         return header, b""
     if raw is not None and tensor.HasField("contents"):
-        raise Unfit(
-            Reason.BAD_INPUT,
-            f"input {name!r} has contents, and the request raw_input_contents; send the one or the other",
-        )
+        other = "is in shared memory" if isinstance(raw, Span) else "the request raw_input_contents"
+        raise Unfit(Reason.BAD_INPUT, f"input {name!r} has contents, and {other}; send the one or the other")
+    if isinstance(raw, Span):
+        return header, shared_input(spec, shape, raw)
     if raw is None and not tensor.HasField("contents") and math.prod(shape):
         raise Unfit(
             Reason.BAD_INPUT,

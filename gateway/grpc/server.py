@@ -18,6 +18,7 @@ from mainspring.gateway.grpc.control import Behaviour, Control
 from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, Message, Method, decode, methods
+from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import Context, answered
 from mainspring.messages.codes import Reason
 
@@ -47,11 +48,12 @@ async def serve_grpc(calls: Calls, config: GatewayConfig) -> GrpcServer:
     """Serve gRPC at the configuration's ``grpc_address``; raise OSError if that can't be had."""
     target = _target(config.grpc_address)
     server = aio.server(options=_options(config), maximum_concurrent_rpcs=config.grpc_max_calls)
-    control = Control(calls)
+    shared = SharedMemory(calls)
+    control = Control(calls, shared)
     health = Health(control.ready)
     lock = Lock(config)
     server.add_generic_rpc_handlers(
-        (_inference(Inference(calls, config), control, lock), _health(health, lock), *_reflection())
+        (_inference(Inference(calls, config, shared), control, lock), _health(health, lock), *_reflection())
     )
     try:
         port = server.add_insecure_port(target)
@@ -62,6 +64,7 @@ async def serve_grpc(calls: Calls, config: GatewayConfig) -> GrpcServer:
             f"the gateway can't serve gRPC at {config.grpc_address}: is another server running there? Choose "
             "another address, or port 0 for a free one"
         )
+    shared.listens(target.rpartition(":")[0], port)
     await server.start()
     return GrpcServer(server, health, f"{SCHEME}{target.rpartition(':')[0]}:{port}")
 

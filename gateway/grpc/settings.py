@@ -1,12 +1,10 @@
-"""TraceSetting and LogSettings, and what Triton's requests about shared memory get, which is not served."""
+"""TraceSetting and LogSettings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from mainspring.gateway.grpc.messages import Message, message
-from mainspring.gateway.grpc.status import Ended, NotServed
 from mainspring.gateway.log_settings import change_log, shown_log
 from mainspring.gateway.oip.settings import TraceSettings
 
@@ -43,35 +41,3 @@ def _set(value: Message, setting: bool | int | str) -> None:
             value.uint32_param = setting
         case str():
             value.string_param = setting
-
-
-def _status(kind: str) -> Callable[[Message], Any]:
-    response = message(f"inference.{kind}SharedMemoryStatusResponse")
-
-    def status(request: Message) -> Any:
-        if request.name:
-            raise Ended("NOT_FOUND", f"there is no region {request.name[:100]!r}: memory is not shared here")
-        return response()
-
-    return status
-
-
-def _register(request: Message) -> Any:
-    raise NotServed(
-        f"region {request.name[:100]!r} was to be registered as shared memory",
-        "send tensors in raw_input_contents",
-    )
-
-
-def _unregister(kind: str) -> Callable[[Message], Any]:
-    response = message(f"inference.{kind}SharedMemoryUnregisterResponse")
-    return lambda _: response()
-
-
-BEHAVIOURS: Mapping[str, Callable[[Message], Any]] = {
-    "LogSettings": log,
-    **{f"{kind}SharedMemoryStatus": _status(kind) for kind in ("System", "Cuda")},
-    **{f"{kind}SharedMemoryRegister": _register for kind in ("System", "Cuda")},
-    **{f"{kind}SharedMemoryUnregister": _unregister(kind) for kind in ("System", "Cuda")},
-}
-"""For each of these calls what answers it."""

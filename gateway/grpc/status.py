@@ -12,6 +12,7 @@ from mainspring.gateway.core.effects import Refuse
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import grpc_code, sentence
+from mainspring.gateway.oip.spans import RegionError
 from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")
@@ -72,6 +73,8 @@ async def answered(context: Context, answer: Awaitable[T]) -> T:
     except Refused as refused:
         refusal = refused.refusal
         ending = _refusal(refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
+    except RegionError as error:
+        ending = error.code, error.detail, ()
     except BadRequest as error:
         ending = _refusal(error.reason, error.detail)
     except Withheld as error:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mainspring.gateway.bounds import answer_bytes
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
@@ -15,6 +17,7 @@ from mainspring.gateway.grpc.access import Caller, check, priority
 from mainspring.gateway.grpc.answers import Asked
 from mainspring.gateway.grpc.messages import Message
 from mainspring.gateway.grpc.peers import Call
+from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.oip.parameters import (
     PRIORITY_PARAMETER,
     SEQUENCE_PARAMETERS,
@@ -27,6 +30,9 @@ from mainspring.gateway.oip.parameters import (
     slo_ns,
     version_of,
 )
+from mainspring.gateway.oip.spans import Span, check_room, spans_in
+from mainspring.gateway.oip.steps import Steps
+from mainspring.gateway.regions import Parts
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
@@ -81,14 +87,24 @@ class Taken(NamedTuple):
     frames: list[Any]
     answer_bytes: int
     """About what its answer will have, all outputs taken."""
+    parts: Parts
+    """Where in shared memory inputs are that are yet to be read, and outputs go."""
+    taken_ns: int
+    """When the request's time left was what it says, on this process's clock."""
+
+    def place(self, name: str, span: Span, content: Any) -> Steps[None]:
+        """Write an output to shared memory."""
+        return self.parts[span].write(name, (content,))
 
 
 class Taking:
     """Makes the table's requests of messages, for one server."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+    def __init__(self, calls: Calls, config: GatewayConfig, shared: SharedMemory) -> None:
         self._calls = calls
         self._limits = Limits(config)
+        self._shared = shared
+        self._most_bytes = config.grpc_max_message_bytes
 
     def take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller, call: Call) -> Taken:
         """Return the request that a message with these raw contents makes; ``call`` holds its answer's bytes.
@@ -104,6 +120,20 @@ class Taking:
             self._calls.turned_away(message.model_name, error.reason)
             raise
 
+    def complete(self, taken: Taken) -> Steps[Taken]:
+        """Return a request with those of its inputs that are in shared memory; raise `BadRequest`."""
+        request, asked = taken.request, taken.asked
+        try:
+            frames = yield from self._shared.filled(taken.frames, taken.parts, self._most_bytes)
+        except BadRequest as error:
+            self._calls.turned_away(asked.model, error.reason)
+            raise
+        if request.slo_ns is not None:
+            left_ns = max(1, request.slo_ns - (monotonic_ns() - taken.taken_ns))
+            request = msgspec.structs.replace(request, slo_ns=left_ns)
+        written = {span: taken.parts[span] for span in asked.spans.values()}
+        return taken._replace(request=request, frames=frames, parts=written)
+
     def _take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller, call: Call) -> Taken:
         driver = self._calls.driver
         name = message.model_name
@@ -114,7 +144,12 @@ class Taking:
         inputs = requests.inputs(message, raw, signature)
         parameters = requests.parameters(message.parameters)
         options = driver.catalog.options(name)
-        left_ns = self._limits.slo_ns(parameters, caller, options, arrived_ns)
+        forms = requests.forms(message.outputs, signature)
+        if forms.spans:
+            check_room(signature, inputs.headers, forms.spans)
+        spans = [*spans_in(inputs.frames), *forms.spans.values()]
+        parts = self._shared.parts(caller, spans) if spans else {}
+        left_ns, taken_ns = self._limits.slo_ns(parameters, caller, options, arrived_ns), monotonic_ns()
         held_bytes = answer_bytes(signature, inputs.headers, text=False)
         place = place_of(signature.spec, *[parameters.get(each) for each in SEQUENCE_PARAMETERS])
         request = InferRequest(
@@ -130,6 +165,13 @@ class Taking:
             late_outputs=False,
             **place._asdict(),
         )
-        classes = requests.classes(message.outputs, signature)
-        asked = Asked(message.id, name, signature.spec.version, classes, signature.whole, options.labels)
-        return Taken(asked, request, inputs.frames, held_bytes)
+        asked = Asked(
+            message.id,
+            name,
+            signature.spec.version,
+            forms.classes,
+            signature.whole,
+            options.labels,
+            forms.spans,
+        )
+        return Taken(asked, request, inputs.frames, held_bytes, parts, taken_ns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from time import monotonic_ns
-from typing import cast
+from typing import Any, cast
 
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http import wire
@@ -62,6 +62,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reading = Reading(host.uploads)
         self.peer: Connection | None = None
         """What the request table knows the client as, once it has asked for something."""
+        self.user: int | None = None
+        """Id of the client's user, once that is known."""
 
     @property
     def idle(self) -> bool:
@@ -150,6 +152,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         if len(self._queue) > self._running and not self._beginning:
             asyncio.get_running_loop().call_soon(self._run_next)
         return True
+
+    def told(self, name: str) -> Any:
+        """Return what the transport tells of the connection by this name; None once it is gone."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
 
     # --- the receiver's side ---
 

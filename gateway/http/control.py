@@ -11,6 +11,7 @@ import msgspec
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
+from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.log_settings import change_log, shown_log
 from mainspring.gateway.oip.metadata import (
     Live,
@@ -43,10 +44,10 @@ class Change(msgspec.Struct):
 class Control:
     """Handles these routes."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, shared: SharedMemory) -> None:
         self._calls = calls
         self._driver = calls.driver
-        self._metadata = server_metadata(triton=calls.driver.catalog.triton)
+        self._shared = shared
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- health and metadata ---
@@ -65,7 +66,8 @@ class Control:
 
     def server(self, exchange: Exchange) -> None:
         """Say who serves."""
-        exchange.reply_json(self._metadata)
+        triton = self._driver.catalog.triton
+        exchange.reply_json(server_metadata(triton=triton, shared=self._shared.served_to(exchange)))
 
     def model_ready(self, exchange: Exchange) -> None:
         """Say whether requests for a model are taken."""

@@ -13,6 +13,7 @@ from mainspring.gateway.http import wire
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
+from mainspring.gateway.oip.spans import RegionError
 from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")
@@ -158,6 +159,8 @@ def reply_to_error(exchange: Exchange, error: Exception) -> None:
     match error:
         case TooLarge():
             exchange.fail(413, error.detail)
+        case RegionError():
+            exchange.fail(error.status, error.detail)
         case BadRequest():
             exchange.refuse(error.reason, error.detail)
         case Fault():

@@ -15,7 +15,7 @@ from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.core.requests import late_detail
-from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.delays import HTTP
 from mainspring.gateway.http import wire
 from mainspring.gateway.http.connection import HttpConnection
@@ -28,6 +28,7 @@ from mainspring.gateway.http.exchange import (
     reply_to_error,
 )
 from mainspring.gateway.http.inlet import Inlet
+from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.oip import compression, generate, request
 from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.parameters import (
@@ -39,6 +40,8 @@ from mainspring.gateway.oip.parameters import (
     version_of,
 )
 from mainspring.gateway.oip.response import Body, render, render_small
+from mainspring.gateway.oip.steps import Steps
+from mainspring.gateway.regions import Parts
 from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -60,9 +63,10 @@ _SENT_ENCODINGS = (b"gzip", b"deflate")
 class Inference:
     """Handles the routes of inference."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+    def __init__(self, calls: Calls, config: GatewayConfig, shared: SharedMemory) -> None:
         self._calls = calls
         self._config = config
+        self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._inlet = Inlet(self._handle, milliseconds(config.http_shed_wait_ms), self._shed)
         self._slices = TimeSlices()
@@ -116,17 +120,38 @@ class Inference:
             self._calls.turned_away(exchange.arguments[0], error.reason)
             raise
 
+    def _failed(self, exchange: Exchange, error: Exception) -> None:
+        """Send what is wrong with a request that was not submitted, while that is being handled."""
+        if isinstance(error, BadRequest):
+            self._calls.turned_away(exchange.arguments[0], error.reason)
+        reply_to_error(exchange, error)
+
     def _submit(self, exchange: Exchange, body: memoryview) -> None:
         driver, config = self._calls.driver, self._config
         if (alone := driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
         model, *version = exchange.arguments
-        wanted_version = version_of(version[0]) if version else None
-        signature = driver.catalog.resolve(model, wanted_version)
+        signature = driver.catalog.resolve(model, version_of(version[0]) if version else None)
         if exchange.style == INFER:
             parsed = request.parse(signature, body, _json_bytes(exchange), config.http_max_json_bytes)
         else:
             parsed = generate.parse(signature, body, config.http_max_json_bytes)
+        spans = parsed.spans
+        if not spans:
+            self._take(exchange, signature, parsed, {})
+            return
+        parts = self._shared.parts(exchange, spans)
+        self._slices.do(
+            self._shared.filled(parsed.frames, parts, config.http_max_body_bytes),
+            lambda frames: self._take(exchange, signature, parsed._replace(frames=frames), parts),
+            functools.partial(self._failed, exchange),
+            lambda: not exchange.abandoned,
+        )
+
+    def _take(self, exchange: Exchange, signature: Signature, parsed: request.Parsed, parts: Parts) -> None:
+        """Submit a request whose inputs are there; ``parts`` are where its spans of shared memory are."""
+        driver, config = self._calls.driver, self._config
+        model, *version = exchange.arguments
         options, said = driver.catalog.options(model), parsed.parameters
         time_ns = slo_ns(
             timeout_us=said.timeout,
@@ -153,7 +178,7 @@ class Inference:
             parsed.inputs,
             time_ns,
             parsed.outputs,
-            wanted_version,
+            version_of(version[0]) if version else None,
             exchange.header(b"traceparent") or "",
             self._priority(exchange, priority_of(said.priority)),
             back_ns=self._calls.back.expected_ns(HTTP, expected, time_ns, monotonic_ns()),
@@ -163,7 +188,8 @@ class Inference:
         wanted = parsed.wanted
         if options.labels or place.sequence_id:
             wanted = wanted._replace(labels=options.labels, however_late=bool(place.sequence_id))
-        done = functools.partial(self._done, exchange, model, str(signature.spec.version), wanted)
+        written = {form.span: parts[form.span] for form in wanted.forms.values() if form.span is not None}
+        done = functools.partial(self._done, exchange, model, str(signature.spec.version), wanted, written)
         self._calls.submit(sender.peer, asked, parsed.frames, done)
 
     def _priority(self, exchange: Exchange, asked: int) -> int:
@@ -174,7 +200,13 @@ class Inference:
         return gate.priority(from_header(exchange.header(b"authorization")), asked)
 
     def _done(
-        self, exchange: Exchange, model: str, version: str, wanted: request.Wanted, outcome: Outcome
+        self,
+        exchange: Exchange,
+        model: str,
+        version: str,
+        wanted: request.Wanted,
+        written: Parts,
+        outcome: Outcome,
     ) -> None:
         """Send a request's outcome. Nothing may be raised: the request table is at work above."""
         if not isinstance(outcome, Answer):
@@ -191,7 +223,7 @@ class Inference:
             reply_to_error(exchange, error)
             return
         self._slices.do(
-            render(model, version, wanted, outcome),
+            _made(model, version, wanted, written, outcome),
             lambda body: self._answer(exchange, body, due_ns, began_ns),
             functools.partial(reply_to_error, exchange),
             lambda: not exchange.abandoned,
@@ -243,6 +275,14 @@ class Inference:
                 reply_to_error(exchange, error)
 
         self._loop.run_in_executor(self._threads, work).add_done_callback(ended)
+
+
+def _made(model: str, version: str, wanted: request.Wanted, written: Parts, answer: Answer) -> Steps[Body]:
+    """Return an answer's body once the outputs that go to shared memory are there."""
+    body = yield from render(model, version, wanted, answer)
+    for name, span, pieces in body.placed:
+        yield from written[span].write(name, pieces)
+    return body
 
 
 def _reply(

@@ -146,18 +146,24 @@ def _settings() -> Json:
 def _memory(kind: str) -> Json:
     base = f"/v2/{kind}sharedmemory"
     name = f"{kind}Memory"
+    errors: tuple[int, ...]
+    if kind == "system":
+        texts = "The client's regions", "Forget them", "One of them", "Register one", "Forget one"
+        errors, registration, regions = (409, 501), "Registration", "Regions"
+    else:
+        texts = "No regions", "Nothing to do", "There is none", "Not served", "Nothing to do"
+        errors, registration, regions = (501,), "Object", "List"
+    statuses, all_gone, status, register, gone = texts
     found: Json = {
-        f"{base}/status": {"get": _operation(f"{name}Status", "No regions", "List")},
-        f"{base}/unregister": {"post": _operation(f"{name}UnregisterAll", "Nothing to do", "Object")},
+        f"{base}/status": {"get": _operation(f"{name}Status", statuses, regions)},
+        f"{base}/unregister": {"post": _operation(f"{name}UnregisterAll", all_gone, "Object")},
         f"{base}/region/{{region}}/status": {
-            "get": _operation(f"{name}RegionStatus", "There is none", "List", (404,))
+            "get": _operation(f"{name}RegionStatus", status, regions, (404,))
         },
         f"{base}/region/{{region}}/register": {
-            "post": _operation(f"{name}Register", "Not served", "Object", (501,), "Object")
+            "post": _operation(f"{name}Register", register, "Object", errors, registration)
         },
-        f"{base}/region/{{region}}/unregister": {
-            "post": _operation(f"{name}Unregister", "Nothing to do", "Object")
-        },
+        f"{base}/region/{{region}}/unregister": {"post": _operation(f"{name}Unregister", gone, "Object")},
     }
     for path, item in found.items():
         if "{region}" in path:

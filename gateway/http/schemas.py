@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.http.control import Change, IndexRequest
+from mainspring.gateway.http.shared_memory import Registration
 from mainspring.gateway.oip.errors import ErrorBody
 from mainspring.gateway.oip.metadata import Live, ModelMetadata, ModelReady, Ready, ServerMetadata
 from mainspring.gateway.oip.request import InferRequest
 from mainspring.gateway.oip.response import InferResponse
+from mainspring.gateway.regions import RegionStatus
 from mainspring.gateway.statistics import StatisticsReport
 from mainspring.messages.repository import IndexEntry
 
@@ -26,7 +28,7 @@ EXAMPLE: Json = {
 
 _OBJECTS = (
     *(ErrorBody, Live, Ready, ModelReady, ServerMetadata, ModelMetadata, StatisticsReport),
-    *(IndexRequest, IndexEntry, Change, InferRequest, InferResponse),
+    *(IndexRequest, IndexEntry, Change, Registration, RegionStatus, InferRequest, InferResponse),
 )
 
 
@@ -36,6 +38,7 @@ def _schemas() -> dict[str, Json]:
         schema.pop("title", None)
     found["InferRequest"]["examples"] = [EXAMPLE]
     found["Index"] = {"type": "array", "items": {"$ref": REFERENCE.format(name="IndexEntry")}}
+    found["Regions"] = {"type": "array", "items": {"$ref": REFERENCE.format(name="RegionStatus")}}
     found["Object"] = {"type": "object", "additionalProperties": True}
     found["List"] = {"type": "array"}
     return found

@@ -24,6 +24,7 @@ from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
+from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.http.table import routes
 from mainspring.gateway.restrictions import Group, Restrictions
 from mainspring.transport.origins import KnownNames
@@ -229,8 +230,10 @@ class HttpServer:
 
 async def serve_http(calls: Calls, config: GatewayConfig) -> HttpServer:
     """Serve HTTP at the configuration's ``http_address``; raise OSError if that can't be had."""
-    inference = Inference(calls, config)
-    server = HttpServer(calls, config, routes(Control(calls), inference), inference.close)
+    shared = SharedMemory(calls, PageGuard(config.http_hosts).problem)
+    inference = Inference(calls, config, shared)
+    table = routes(Control(calls, shared), inference, shared)
+    server = HttpServer(calls, config, table, inference.close)
     return await listening(server, "HTTP", config.http_address)
 
 

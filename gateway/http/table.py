@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mainspring.gateway.http.control import Control
-from mainspring.gateway.http.exchange import Exchange, Fault, Handler
+from mainspring.gateway.http.exchange import Handler
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.openapi import describe
 from mainspring.gateway.http.routes import Route, Routes
+from mainspring.gateway.http.shared_memory import SharedMemory, no_regions, no_register, no_unregister
 from mainspring.gateway.restrictions import Group
 
 GET, POST = b"GET", b"POST"
@@ -15,7 +16,7 @@ VERSION = f"{MODEL}/versions/{{version}}"
 REPOSITORY = "/v2/repository"
 
 
-def routes(control: Control, inference: Inference) -> Routes:
+def routes(control: Control, inference: Inference, shared: SharedMemory) -> Routes:
     """Return all routes with their handlers."""
     load, unload = control.in_task(control.load), control.in_task(control.unload)
     return Routes(
@@ -30,8 +31,8 @@ def routes(control: Control, inference: Inference) -> Routes:
             _changing(f"{REPOSITORY}/models/{{model}}/load", {POST: load}, Group.REPOSITORY),
             _changing(f"{REPOSITORY}/models/{{model}}/unload", {POST: unload}, Group.REPOSITORY),
             *_settings(control),
-            *_shared_memory("systemsharedmemory"),
-            *_shared_memory("cudasharedmemory"),
+            *_shared_memory("systemsharedmemory", shared.status, shared.register, shared.unregister),
+            *_shared_memory("cudasharedmemory", no_regions, no_register, no_unregister),
         )
     )
 
@@ -64,33 +65,12 @@ def _settings(control: Control) -> list[Route]:
     ]
 
 
-def _shared_memory(kind: str) -> list[Route]:
+def _shared_memory(kind: str, status: Handler, register: Handler, unregister: Handler) -> list[Route]:
     region = f"/v2/{kind}/region/{{region}}"
     return [
-        Route(f"/v2/{kind}/status", {GET: regions}, group=Group.SHARED_MEMORY),
-        Route(f"{region}/status", {GET: regions}, group=Group.SHARED_MEMORY),
+        Route(f"/v2/{kind}/status", {GET: status}, group=Group.SHARED_MEMORY),
+        Route(f"{region}/status", {GET: status}, group=Group.SHARED_MEMORY),
         Route(f"{region}/register", {POST: register}, guarded=True, group=Group.SHARED_MEMORY),
         Route(f"{region}/unregister", {POST: unregister}, guarded=True, group=Group.SHARED_MEMORY),
         Route(f"/v2/{kind}/unregister", {POST: unregister}, guarded=True, group=Group.SHARED_MEMORY),
     ]
-
-
-# What Triton's requests about shared memory get, which is not served. Clients ask for these to clean up
-# before they start: reading and clearing succeed, as with a Triton that has none; sharing does not.
-
-
-def regions(exchange: Exchange) -> None:
-    """List the regions of shared memory: there are none."""
-    if exchange.arguments:
-        raise Fault(404, f"there is no region {exchange.arguments[0][:100]!r}: memory is not shared here")
-    exchange.reply_json([])
-
-
-def register(_exchange: Exchange) -> None:
-    """Refuse to share memory."""
-    raise Fault(501, "memory can't be shared with this server; send tensors as binary data")
-
-
-def unregister(exchange: Exchange) -> None:
-    """Share memory no more: it never was."""
-    exchange.reply_json({})

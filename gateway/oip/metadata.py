@@ -25,6 +25,8 @@ EXTENSIONS = (
     "statistics",
     "trace",
 )
+SHARED_MEMORY = "system_shared_memory"
+"""The extension that only clients over the loopback have."""
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -55,9 +57,13 @@ class ServerMetadata(msgspec.Struct, frozen=True):
     extensions: tuple[str, ...]
 
 
-def server_metadata(*, triton: bool) -> ServerMetadata:
-    """Return who serves, under the name of a Triton server if so configured."""
-    return ServerMetadata(TRITON if triton else PLATFORM, installed_version(), EXTENSIONS)
+def server_metadata(*, triton: bool, shared: bool) -> ServerMetadata:
+    """Return who serves, under the name of a Triton server if so configured.
+
+    ``shared``: whether system shared memory is served to who asks.
+    """
+    extensions = (*EXTENSIONS, SHARED_MEMORY) if shared else EXTENSIONS
+    return ServerMetadata(TRITON if triton else PLATFORM, installed_version(), extensions)
 
 
 class TensorMetadata(msgspec.Struct, frozen=True):

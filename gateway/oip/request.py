@@ -16,7 +16,18 @@ import msgspec
 from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.oip import compression, elements, json_data
 from mainspring.gateway.oip.classification import check_classes
-from mainspring.gateway.oip.datatypes import Datatype, Unfit, Unserved, dtype_of
+from mainspring.gateway.oip.datatypes import Datatype, Unfit, dtype_of
+from mainspring.gateway.oip.spans import (
+    BYTE_SIZE,
+    OFFSET,
+    REGION,
+    Span,
+    check_room,
+    output_span,
+    shared_input,
+    span_of,
+    spans_in,
+)
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader
@@ -48,6 +59,8 @@ class RequestInputParameters(msgspec.Struct):
 
     binary_data_size: int | None = None
     shared_memory_region: str | None = None
+    shared_memory_byte_size: int | None = None
+    shared_memory_offset: int | None = None
 
 
 class RequestInput(msgspec.Struct):
@@ -74,6 +87,8 @@ class RequestOutputParameters(msgspec.Struct):
     binary_data: bool | None = None
     classification: int = 0
     shared_memory_region: str | None = None
+    shared_memory_byte_size: int | None = None
+    shared_memory_offset: int | None = None
 
 
 class RequestOutput(msgspec.Struct):
@@ -114,7 +129,7 @@ class _LooseRequest(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(InferRequest)
 _NO_PARAMETERS = RequestParameters()
 _NO_INPUT_PARAMETERS = RequestInputParameters()
-_Given: TypeAlias = json_data.Data | memoryview | msgspec.UnsetType | None
+_Given: TypeAlias = json_data.Data | memoryview | Span | msgspec.UnsetType | None
 
 
 class Form(NamedTuple):
@@ -125,6 +140,8 @@ class Form(NamedTuple):
     """How many of the highest values to name instead; 0 for the tensor itself."""
     whole: bool = False
     """With ``classes``: whether the tensor has no axis for rows, each of which has its own highest."""
+    span: Span | None = None
+    """Where in shared memory its bytes go, instead of into the reply."""
 
 
 JSON = Form(False)
@@ -149,7 +166,7 @@ class Parsed(NamedTuple):
 
     inputs: tuple[TensorHeader, ...]
     frames: list[Any]
-    """A bytes-like for each input."""
+    """A bytes-like for each input, or a `SharedInput`."""
     outputs: tuple[str, ...] | None
     parameters: RequestParameters
     wanted: Wanted
@@ -160,7 +177,14 @@ class Parsed(NamedTuple):
         default, forms = self.wanted.default, self.wanted.forms
         if self.outputs is None:
             return default is BINARY
-        return all(forms.get(name, default) is BINARY for name in self.outputs)
+        found = [forms.get(name, default) for name in self.outputs]
+        return all(form is BINARY or form.span is not None for form in found)
+
+    @property
+    def spans(self) -> list[Span]:
+        """Where in shared memory its inputs are and its outputs go."""
+        outputs = [form.span for form in self.wanted.forms.values() if form.span is not None]
+        return [*spans_in(self.frames), *outputs]
 
 
 def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_json_bytes: int) -> Parsed:
@@ -181,38 +205,53 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
     if json_bytes > max_json_bytes:
         raise compression.TooLarge("the JSON (send tensors as binary data)", max_json_bytes)
     request = _decode(signature, body[:json_bytes])
-    headers, frames = [], []
-    offset = json_bytes
+    headers, frames = _inputs(signature, request, body[json_bytes:])
+    wanted = _wanted(signature, request)
+    placed = {name: form.span for name, form in wanted.forms.items() if form.span is not None}
+    if placed:
+        check_room(signature, headers, placed)
+    return Parsed(
+        headers,
+        frames,
+        tuple([output.name for output in request.outputs]) or None,
+        request.parameters or _NO_PARAMETERS,
+        wanted,
+    )
+
+
+def _inputs(
+    signature: Signature, request: InferRequest | _LooseRequest, binary: memoryview
+) -> tuple[tuple[TensorHeader, ...], list[Any]]:
+    """Return the headers of a request's inputs, and their frames, of what follows its JSON."""
+    headers, frames, offset = [], [], 0
     for tensor in request.inputs:
         parameters = tensor.parameters or _NO_INPUT_PARAMETERS
-        if parameters.shared_memory_region is not None:
-            raise Unserved(
-                f"input {tensor.name!r} is in shared memory, which is not served here; send binary data"
-            )
         data: _Given = tensor.data
         size = parameters.binary_data_size
-        if size is not None:
-            if not 0 <= size <= len(body) - offset:
-                left = f"{len(body) - offset:,} bytes are left"
+        span = span_of(f"input {tensor.name!r}", _shared(parameters))
+        if span is not None:
+            if size is not None or (data is not None and not isinstance(data, msgspec.UnsetType)):
+                raise Unfit(
+                    Reason.BAD_INPUT,
+                    f"input {tensor.name!r} is in shared memory, and came with the request too",
+                )
+            data = span
+        elif size is not None:
+            if not 0 <= size <= len(binary) - offset:
+                left = f"{len(binary) - offset:,} bytes are left"
                 raise Unfit(Reason.BAD_INPUT, f"input {tensor.name!r} has binary_data_size {size:,}; {left}")
-            data = body[offset : offset + size]
+            data = binary[offset : offset + size]
             offset += size
         header, frame = _tensor(signature, tensor, data)
         headers.append(header)
         frames.append(frame)
-    if offset != len(body):
+    if offset != len(binary):
         raise Unfit(
             Reason.BAD_INPUT,
-            f"{len(body) - offset:,} bytes follow the last input's; the binary_data_size of each input must "
-            "sum up to what follows the JSON",
+            f"{len(binary) - offset:,} bytes follow the last input's; the binary_data_size of each input "
+            "must sum up to what follows the JSON",
         )
-    return Parsed(
-        tuple(headers),
-        frames,
-        tuple([output.name for output in request.outputs]) or None,
-        request.parameters or _NO_PARAMETERS,
-        _wanted(signature, request),
-    )
+    return tuple(headers), frames
 
 
 def _decode(signature: Signature, text: memoryview) -> InferRequest | _LooseRequest:
@@ -308,7 +347,7 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
 def _tensor(
     signature: Signature,
     tensor: RequestInput | _LooseInput,
-    data: json_data.Data | memoryview | msgspec.UnsetType | None,
+    data: _Given,
 ) -> tuple[TensorHeader, Any]:
     """Return an input's header and bytes; no bytes if the header alone says that it can't be served."""
     index = signature.inputs.get(tensor.name)
@@ -324,6 +363,8 @@ def _tensor(
         raise Unfit(
             Reason.BAD_INPUT, f"input {tensor.name!r} has neither data nor the parameter binary_data_size"
         )
+    if isinstance(data, Span):
+        return header, shared_input(spec, tensor.shape, data)
     return header, _content(spec, math.prod(tensor.shape), data)
 
 
@@ -345,15 +386,23 @@ def _wanted(signature: Signature, request: InferRequest | _LooseRequest) -> Want
         parameters = output.parameters
         if parameters is None:
             continue
-        if parameters.shared_memory_region is not None:
-            raise Unserved(
-                f"output {output.name!r} is to go to shared memory, which is not served here; "
-                "ask for binary data"
-            )
-        check_classes(signature, output.name, parameters.classification)
+        classes = parameters.classification
+        check_classes(signature, output.name, classes)
+        span = output_span(output.name, _shared(parameters), classes)
         asked = default.binary if parameters.binary_data is None else parameters.binary_data
-        plain = BINARY if asked else JSON
-        forms[output.name] = (
-            Form(asked, parameters.classification, signature.whole) if parameters.classification else plain
-        )
+        if span is not None:
+            forms[output.name] = Form(True, span=span)
+        elif classes:
+            forms[output.name] = Form(asked, classes, signature.whole)
+        else:
+            forms[output.name] = BINARY if asked else JSON
     return Wanted(request.id, default, forms)
+
+
+def _shared(parameters: RequestInputParameters | RequestOutputParameters) -> dict[str, Any]:
+    """Return what they say of shared memory."""
+    return {
+        REGION: parameters.shared_memory_region,
+        BYTE_SIZE: parameters.shared_memory_byte_size,
+        OFFSET: parameters.shared_memory_offset,
+    }

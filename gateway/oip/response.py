@@ -11,7 +11,8 @@ from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.oip import elements, json_data
 from mainspring.gateway.oip.classification import classify
 from mainspring.gateway.oip.datatypes import BYTES, DATATYPES, Datatype, datatype_of
-from mainspring.gateway.oip.request import BINARY, Form, Wanted
+from mainspring.gateway.oip.request import Form, Wanted
+from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import SLICE_VALUES, Steps, mapped
 from mainspring.messages.clients import Timing
 from mainspring.messages.model import slot_bytes
@@ -27,7 +28,7 @@ class ResponseOutputParameters(msgspec.Struct):
 
 
 class ResponseOutput(msgspec.Struct, omit_defaults=True):
-    """An output: with data, or with the size of its part behind the JSON."""
+    """An output: with data, or with the size of its part behind the JSON, or neither if it is elsewhere."""
 
     name: str
     datatype: Datatype
@@ -70,11 +71,21 @@ _MARK = b"\0"
 _ELSEWHERE = msgspec.Raw(_MARK)
 
 
+class Placed(NamedTuple):
+    """An output that goes to shared memory."""
+
+    name: str
+    span: Span
+    pieces: list[Any]
+
+
 class Body(NamedTuple):
     """A response's body: JSON, then the bytes of tensors, each in one piece or several."""
 
     texts: list[bytes]
     tensors: list[Any]
+    placed: tuple[Placed, ...] = ()
+    """What does not go into it."""
 
     @property
     def text_bytes(self) -> int:
@@ -101,7 +112,7 @@ def render_small(model: str, version: str, wanted: Wanted, answer: Answer) -> Bo
     for header, frame in zip(answer.outputs, answer.frames, strict=True):
         form = wanted.forms.get(header.name, wanted.default)
         datatype = DATATYPES.get(header.dtype)
-        if datatype is None or form.classes:
+        if datatype is None or form.classes or form.span is not None:
             return None
         if form.binary:
             outputs.append(
@@ -122,11 +133,12 @@ def render_small(model: str, version: str, wanted: Wanted, answer: Answer) -> Bo
 
 def render(model: str, version: str, wanted: Wanted, answer: Answer) -> Steps[Body]:
     """Return the body that answers a request for ``model``, as the client calls it, with what it wants."""
-    outputs, texts, tensors = [], [], []
+    outputs, texts, tensors, placed = [], [], [], []
     work = 0
     for header, frame in zip(answer.outputs, answer.frames, strict=True):
         form = wanted.forms.get(header.name, wanted.default)
-        size = 0 if form == BINARY and header.dtype in DATATYPES else len(frame)
+        is_plain = form.binary and not form.classes and header.dtype in DATATYPES
+        size = 0 if is_plain else len(frame)
         if work and work + size > _SLICE_BYTES:
             yield
             work = 0
@@ -138,10 +150,15 @@ def render(model: str, version: str, wanted: Wanted, answer: Answer) -> Steps[Bo
         elif text:
             output.data = msgspec.Raw(text[0])
         outputs.append(output)
-        tensors += content
+        if form.span is None:
+            tensors += content
+            continue
+        placed.append(Placed(header.name, form.span, content))
+        # Triton's clients look for the tensor in the body if there is a parameter.
+        output.parameters = msgspec.UNSET
     response = InferResponse(model, version, outputs, parameters_of(answer.timing), wanted.id)
     encoded = _ENCODER.encode(response)
-    return Body(_filled(encoded, texts) if texts else [encoded], tensors)
+    return Body(_filled(encoded, texts) if texts else [encoded], tensors, tuple(placed))
 
 
 def _filled(encoded: bytes, texts: list[list[bytes]]) -> list[bytes]:

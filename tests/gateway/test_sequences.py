@@ -29,7 +29,8 @@ from mainspring.compiler.description import described
 from mainspring.compiler.pipeline import compile_file
 from mainspring.worker.config import MIB
 from tests.gateway.fakes import wait_until
-from tests.gateway.recurrent import HIDDEN, Reference, check, recurrent, stream
+from tests.gateway.http.test_shared_memory import Memory
+from tests.gateway.recurrent import HIDDEN, OUTPUTS, Reference, check, recurrent, stream
 from tests.patience import PATIENCE_S
 
 STEPS = 8
@@ -162,6 +163,29 @@ def test_streams_of_tritons_clients(
         sequence = 0
         with pytest.raises(InferenceServerException, match="non-zero or non-empty correlation ID"):
             ask(inputs[0])
+
+
+@pytest.mark.parametrize("package", [tritonclient.http, tritonclient.grpc])
+def test_a_stream_through_shared_memory(cluster: LocalCluster, reference: Reference, package: Any) -> None:
+    inputs = stream(6, STEPS)
+    address = place(cluster, package.__name__.rpartition(".")[2])
+    memory, found = Memory(), []
+    with package.InferenceServerClient(address) as client:
+        client.register_system_shared_memory("stream", memory.key, memory.size)
+        tensor = package.InferInput("x", list(inputs[0].shape), "FP32")
+        tensor.set_shared_memory("stream", inputs[0].nbytes)
+        output = package.InferRequestedOutput("y")
+        output.set_shared_memory("stream", 64, offset=1024)
+        for step, x in enumerate(inputs):
+            memory.put(x)
+            last = step == STEPS - 1
+            client.infer(
+                "net", [tensor], outputs=[output], sequence_id=9, sequence_start=not step, sequence_end=last
+            )
+            found.append(memory.get((1, OUTPUTS), offset=1024))
+        client.unregister_system_shared_memory("stream")
+    memory.destroy()
+    check(found, reference.of(inputs))
 
 
 def test_clients_see_the_model_without_its_state(cluster: LocalCluster) -> None:

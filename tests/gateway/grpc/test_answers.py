@@ -10,7 +10,8 @@ from tritonclient.grpc import InferResult, service_pb2
 
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.grpc import answers, status
-from mainspring.gateway.oip.steps import whole
+from mainspring.gateway.oip.spans import Span
+from mainspring.gateway.oip.steps import Steps, whole
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
@@ -22,6 +23,25 @@ TIMING = Timing(
     total_ns=9, queue_ns=5, execute_ns=3, left_ns=-7, batch_size=4, cold_start=True, worker="worker-0"
 )
 ASKED = answers.Asked("id-1", "model", 3, {})
+
+
+def nowhere(name: str, span: Span, content: Any) -> Steps[None]:
+    raise AssertionError(f"{name} goes to {span} with {content!r}")
+
+
+def test_outputs_in_shared_memory_do_not_come_along() -> None:
+    placed: list[tuple[str, Span, bytes]] = []
+
+    def place(name: str, span: Span, content: Any) -> Steps[None]:
+        placed.append((name, span, bytes(content)))
+        yield
+
+    asked = ASKED._replace(spans={"same": Span("region", 8, 999)})
+    made = answer("float32")
+    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(asked, made, place)))
+    assert placed == [("same", Span("region", 8, 999), array("float32").tobytes())]
+    assert list(response.raw_output_contents) == [b""]
+    assert (response.outputs[0].name, response.outputs[0].datatype) == ("same", "FP32")
 
 
 def answer(dtype: str, timing: Timing = TIMING) -> Answer:
@@ -41,7 +61,7 @@ def parameters(response: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_triton_s_client_reads_what_the_model_gave(dtype: str) -> None:
-    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer(dtype))))
+    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer(dtype), nowhere)))
     assert (response.model_name, response.model_version, response.id) == ("model", "3", "id-1")
     assert response.outputs[0].datatype == datatype(dtype)
     found = InferResult(response).as_numpy("same")
@@ -50,7 +70,9 @@ def test_triton_s_client_reads_what_the_model_gave(dtype: str) -> None:
 
 
 def test_an_answer_says_where_its_time_went() -> None:
-    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer("float32"))))
+    response = service_pb2.ModelInferResponse.FromString(
+        whole(answers.unary(ASKED, answer("float32"), nowhere))
+    )
     assert parameters(response) == {
         "queue_ns": 5,
         "batch_size": 4,
@@ -64,7 +86,9 @@ def test_best_effort_has_no_deadline_to_tell_of() -> None:
     timing = Timing(
         total_ns=9, queue_ns=5, execute_ns=3, left_ns=None, batch_size=1, cold_start=False, worker="w"
     )
-    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer("int8", timing))))
+    response = service_pb2.ModelInferResponse.FromString(
+        whole(answers.unary(ASKED, answer("int8", timing), nowhere))
+    )
     assert "deadline_ns_left" not in parameters(response)
 
 
@@ -79,13 +103,17 @@ def test_an_answer_from_the_cache_says_so() -> None:
         worker="",
         cached=True,
     )
-    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer("int8", timing))))
+    response = service_pb2.ModelInferResponse.FromString(
+        whole(answers.unary(ASKED, answer("int8", timing), nowhere))
+    )
     assert parameters(response)["cached"] is True
 
 
 def test_an_output_is_classified_on_request() -> None:
     asked = ASKED._replace(classes={"same": 2})
-    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(asked, answer("int16"))))
+    response = service_pb2.ModelInferResponse.FromString(
+        whole(answers.unary(asked, answer("int16"), nowhere))
+    )
     assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("BYTES", [ROWS, 2])
     found = InferResult(response).as_numpy("same")
     assert found.tolist() == [[b"2:2", b"1:1"], [b"32767:0", b"5:2"]]
@@ -93,7 +121,7 @@ def test_an_output_is_classified_on_request() -> None:
 
 def test_a_streamed_answer_is_its_request_s_last() -> None:
     message = service_pb2.ModelStreamInferResponse.FromString(
-        whole(answers.streamed(ASKED, answer("float64")))
+        whole(answers.streamed(ASKED, answer("float64"), nowhere))
     )
     assert message.error_message == ""
     assert parameters(message.infer_response)["triton_final_response"] is True

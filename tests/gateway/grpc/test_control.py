@@ -14,6 +14,7 @@ from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.grpc.control import Control
 from mainspring.gateway.grpc.messages import INFERENCE, methods
+from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.repository import RepositoryError
 from mainspring.messages.codes import Reason
@@ -58,8 +59,8 @@ def control(repository: Repository | None) -> Control:
     catalog = Catalog()
     catalog.model_up(make_spec("beside"))
     driver = SimpleNamespace(catalog=catalog, gate=Gate(), ready=True, alone=None)
-    calls: Any = SimpleNamespace(driver=driver, repository=repository)
-    return Control(calls)
+    calls: Any = SimpleNamespace(driver=driver, repository=repository, regions=None)
+    return Control(calls, SharedMemory(calls))
 
 
 def call(server: Control, name: str, message: Any) -> Any:

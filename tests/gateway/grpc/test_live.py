@@ -127,17 +127,6 @@ def test_statistics_count_what_was_answered(client: InferenceServerClient) -> No
         client.get_inference_statistics("nothing")
 
 
-def test_shared_memory_can_be_cleared_and_looked_at_and_not_used(client: InferenceServerClient) -> None:
-    client.unregister_system_shared_memory()
-    client.unregister_cuda_shared_memory()
-    assert not client.get_system_shared_memory_status().regions
-    assert not client.get_cuda_shared_memory_status().regions
-    with refused("UNIMPLEMENTED", "not served here"):
-        client.register_system_shared_memory("region", "/key", 64)
-    with refused("NOT_FOUND", "no region"):
-        client.get_system_shared_memory_status("region")
-
-
 def test_trace_settings(client: InferenceServerClient) -> None:
     settings = client.get_trace_settings(as_json=True)["settings"]
     assert settings["trace_level"] == {"value": ["OFF"]}

@@ -15,8 +15,8 @@ from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc import requests
 from mainspring.gateway.grpc.contents import FIELDS
 from mainspring.gateway.grpc.messages import ModelInferRequest
-from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.oip.parameters import version_of
+from mainspring.gateway.oip.spans import Span
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 from tests.gateway.grpc.tensors import COLUMNS, DTYPES, ROWS, SLOT, array, datatype, echo
@@ -156,16 +156,70 @@ def test_another_datatype_is_refused_with_the_right_one() -> None:
         taken(message, "int32")
 
 
-def test_shared_memory_is_not_served() -> None:
-    given_input = InferInput("data", [ROWS, COLUMNS], "FP32")
-    given_input.set_shared_memory("region", 24)
-    message = _get_inference_request("m", [given_input], "", "", None, 0, False, False, 0, None, None)
-    with pytest.raises(NotServed, match="shared memory"):
+def shared(name: str, datatype: str, rows: int, size: int, **values: int | str) -> Any:
+    """Return an input in shared memory, as Triton's client sends it, with further parameters."""
+    tensor = InferInput(name, [rows, COLUMNS], datatype)
+    tensor.set_shared_memory("region", size, offset=8)
+    message = _get_inference_request("m", [tensor], "", "", None, 0, False, False, 0, None, None)
+    for key, value in values.items():
+        choice = message.inputs[0].parameters[key]
+        if isinstance(value, int):
+            choice.int64_param = value
+        else:
+            choice.string_param = value
+    return message
+
+
+def test_inputs_in_shared_memory_are_read_later() -> None:
+    (frame,) = taken(shared("data", "FP32", ROWS, 24), "float32").frames
+    assert frame.span == Span("region", 8, 24)
+    assert frame.content(b"abc") == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"shared_memory_byte_size": 23}, "shared_memory_byte_size 23; .* make 24"),
+        ({"shared_memory_byte_size": -1}, "shared_memory_byte_size -1; it is a number of bytes"),
+        ({"shared_memory_byte_size": "24"}, "shared_memory_byte_size 24; it is a number of bytes"),
+        ({"shared_memory_offset": -8}, "shared_memory_offset -8; it is a number of bytes"),
+        ({"shared_memory_region": 5}, "not a name"),
+    ],
+)
+def test_what_is_no_part_of_shared_memory_is_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        taken(shared("data", "FP32", ROWS, 24, **values), "float32")
+
+
+def test_parts_of_shared_memory_are_named_whole() -> None:
+    message = shared("data", "FP32", ROWS, 24)
+    message.inputs[0].contents.fp32_contents.append(1)
+    with pytest.raises(BadRequest, match="has contents, and is in shared memory"):
         taken(message, "float32")
+    for kept, said in (("region", "without 'shared_memory_byte_size'"), ("byte_size", "without .*_region'")):
+        message = shared("data", "FP32", ROWS, 24)
+        for name in ("region", "byte_size", "offset"):
+            if name != kept:
+                del message.inputs[0].parameters[f"shared_memory_{name}"]
+        with pytest.raises(BadRequest, match=said):
+            taken(message, "float32")
+
+
+def test_raw_contents_are_of_the_other_inputs() -> None:
+    message = shared("data", "FP32", ROWS, 24)
+    message.raw_input_contents.append(b"x")
+    with pytest.raises(BadRequest, match="1 elements for 0 inputs outside shared memory"):
+        taken(message, "float32")
+
+
+def test_outputs_that_go_to_shared_memory() -> None:
     output = InferRequestedOutput("same")
-    output.set_shared_memory("region", 24)
-    with pytest.raises(NotServed, match="shared memory"):
-        requests.classes([output._get_tensor()], SIGNATURE)
+    output.set_shared_memory("region", 24, offset=8)
+    tensor = output._get_tensor()
+    assert requests.forms([tensor], SIGNATURE) == ({}, {"same": Span("region", 8, 24)})
+    tensor.parameters["classification"].int64_param = 2
+    with pytest.raises(BadRequest, match="can't set both 'shared_memory_region' and 'classification'"):
+        requests.forms([tensor], SIGNATURE)
 
 
 def test_classification_is_a_number_of_classes() -> None:
@@ -173,12 +227,12 @@ def test_classification_is_a_number_of_classes() -> None:
         InferRequestedOutput("same", class_count=3)._get_tensor(),
         InferRequestedOutput("other")._get_tensor(),
     ]
-    assert requests.classes(wanted, SIGNATURE) == {"same": 3}
+    assert requests.forms(wanted, SIGNATURE) == ({"same": 3}, {})
     output = service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="same")
     for field, value in (("int64_param", -1), ("string_param", "3"), ("bool_param", True)):
         setattr(output.parameters["classification"], field, value)
         with pytest.raises(BadRequest, match="it is a number of classes"):
-            requests.classes([output], SIGNATURE)
+            requests.forms([output], SIGNATURE)
 
 
 def test_parameters_of_every_kind() -> None:
@@ -208,7 +262,7 @@ def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
         try:
             message, raw = requests.parse(padded)
             requests.inputs(message, raw, SIGNATURE)
-            requests.classes(message.outputs, SIGNATURE)
+            requests.forms(message.outputs, SIGNATURE)
             requests.parameters(message.parameters)
         except BadRequest as error:
             assert error.reason in (Reason.BAD_MESSAGE, Reason.BAD_INPUT, Reason.BAD_OUTPUT)  # noqa: PT017

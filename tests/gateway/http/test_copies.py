@@ -56,6 +56,7 @@ class Way:
         self.answers = Budget(1 << 30)
         self.uploads = Uploads()
         self.back = Back()
+        self.regions = None
         self.next_key = itertools.count().__next__
         self._links = links
         self._output = memoryview(bytes(SIZE))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
-import json
 import threading
 import weakref
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.server import HttpServer, parse_address
+from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.http.table import routes
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Uploads
@@ -56,18 +56,6 @@ def token_file(tmp_path: Path) -> str:
     digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("search", "slow")}
     path.write_text(TOKENS.format(**digests))
     return str(path)
-
-
-def test_shared_memory_is_not_served(served: Served) -> None:
-    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
-    asked = {"name": "in", "shape": [1, 4], "datatype": "FP32", "parameters": region}
-    with Peer(served.host) as peer:
-        (model, *_) = peer.ask("POST", "/v2/repository/index", b"{}").json
-        reply = peer.ask(
-            "POST", f"/v2/models/{model['name']}/infer", json.dumps({"inputs": [asked]}).encode()
-        )
-    assert reply.status == 501
-    assert "shared memory" in reply.json["error"]
 
 
 def test_tokens_are_asked_for(fake: Fake, token_file: str) -> None:
@@ -227,9 +215,12 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
         driver = SimpleNamespace(
             gate=SimpleNamespace(closed=False), config=config, catalog=Catalog(), memory=Memory(0)
         )
-        calls = cast(Any, SimpleNamespace(driver=driver, answers=Budget(1 << 20), uploads=Uploads()))
-        inference = Inference(calls, config)
-        host = HttpServer(calls, config, routes(Control(calls), inference), inference.close)
+        parts = {"driver": driver, "answers": Budget(1 << 20), "uploads": Uploads(), "regions": None}
+        calls = cast(Any, SimpleNamespace(**parts))
+        shared = SharedMemory(calls, lambda _: "")
+        inference = Inference(calls, config, shared)
+        table = routes(Control(calls, shared), inference, shared)
+        host = HttpServer(calls, config, table, inference.close)
         connection = HttpConnection(host)
         connection.connection_made(Silent())
         buffer = connection.get_buffer(-1)

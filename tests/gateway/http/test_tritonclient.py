@@ -197,20 +197,6 @@ def test_log_settings(client: Any) -> None:
         client.update_log_settings({"nothing": 1})
 
 
-def test_memory_is_not_shared(client: Any) -> None:
-    assert client.get_system_shared_memory_status() == []
-    assert client.get_cuda_shared_memory_status() == []
-    client.unregister_system_shared_memory()
-    client.unregister_cuda_shared_memory()
-    with pytest.raises(utils.InferenceServerException, match="can't be shared") as caught:
-        client.register_system_shared_memory("region", "/region", 64)
-    assert caught.value.status() == "501"
-    shared = http.InferInput("data", [2, 4], "FP32")
-    shared.set_shared_memory("region", 32)
-    with pytest.raises(utils.InferenceServerException, match="shared memory, which is not served"):
-        client.infer("image", [shared])
-
-
 def controllers_refusal(client: Any, **options: Any) -> Any:
     """Return how the controller refuses; if the machine stands still, the gateway gives up before it does."""
     give_up_s = time.monotonic() + PATIENCE_S

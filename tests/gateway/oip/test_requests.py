@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import Any
 
 import ml_dtypes
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mainspring.gateway.core.validation import Signature
-from mainspring.gateway.oip.datatypes import Unfit, Unserved, datatype_of
+from mainspring.gateway.oip.datatypes import Unfit, datatype_of
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Parsed, parse
+from mainspring.gateway.oip.spans import Span
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec
 from tests.gateway.oip.models import arrays, equal, numpy_dtype, signature
@@ -187,11 +189,67 @@ def test_a_body_that_says_nothing_is_refused(body: bytes, said: str) -> None:
     assert said in refused(ONE, body).detail
 
 
-def test_shared_memory_is_not_served() -> None:
-    region = {"parameters": {"shared_memory_region": "r"}}
-    for fields in ({"inputs": [{**GOOD, **region}]}, {"inputs": [], "outputs": [{"name": "o", **region}]}):
-        with pytest.raises(Unserved, match="shared memory, which is not served here"):
-            parsed(ONE, json.dumps(fields).encode())
+def shared(region: object = "r", **others: object) -> dict[str, object]:
+    """Return the parameters of a tensor in shared memory."""
+    return {"parameters": {"shared_memory_region": region, **others}}
+
+
+def body_of(given: dict[str, object], output: dict[str, object] | None = None) -> bytes:
+    fields: dict[str, object] = {"inputs": [{**GOOD, **given}]}
+    if output is not None:
+        fields["outputs"] = [{"name": "o", **output}]
+    return json.dumps(fields).encode()
+
+
+IN_MEMORY = {"name": GOOD["name"], "shape": GOOD["shape"], "datatype": GOOD["datatype"]}
+
+
+def in_memory(**parameters: object) -> bytes:
+    return json.dumps({"inputs": [{**IN_MEMORY, **shared(**parameters)}]}).encode()
+
+
+def test_tensors_in_shared_memory_are_read_and_written_later() -> None:
+    output = {"name": "o", **shared(shared_memory_byte_size=64, shared_memory_offset=16)}
+    given = {**IN_MEMORY, **shared(shared_memory_byte_size=8)}
+    found = parsed(ONE, json.dumps({"inputs": [given], "outputs": [output]}).encode())
+    assert found.spans == [Span("r", 0, 8), Span("r", 16, 64)]
+    assert found.frames[0].content(b"12345678") == b"12345678"
+    assert found.wanted.forms == {"o": Form(True, span=Span("r", 16, 64))}
+    assert found.is_binary
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (body_of(shared(shared_memory_byte_size=8)), "in shared memory, and came with the request too"),
+        (in_memory(shared_memory_byte_size=7), "shared_memory_byte_size 7; .* make 8"),
+        (in_memory(), "without 'shared_memory_byte_size'"),
+        (in_memory(region=None, shared_memory_byte_size=8), "without 'shared_memory_region'"),
+        (in_memory(shared_memory_byte_size=8, shared_memory_offset=-1), "shared_memory_offset -1"),
+        (in_memory(shared_memory_byte_size=1 << 64), "it is a number of bytes"),
+        (in_memory(region=7, shared_memory_byte_size=8), "can't be read"),
+        (body_of({}, shared(shared_memory_offset=3)), "without 'shared_memory_byte_size'"),
+        (
+            body_of({}, shared(shared_memory_byte_size=8, classification=1)),
+            "can't set both .* 'classification'",
+        ),
+    ],
+)
+def test_what_is_no_part_of_shared_memory_is_refused(body: bytes, said: str) -> None:
+    assert re.search(said, refused(ONE, body).detail)
+
+
+def test_an_output_has_room_before_the_model_runs() -> None:
+    model = signature(TensorSpec("x", "float32", (2,)), outputs=[TensorSpec("o", "float32", (3,))])
+    for rows in (1, 2):
+        given = {**GOOD, "shape": [rows, 2], "data": [1, 2] * rows}
+        for size, fits in ((12 * rows, True), (12 * rows - 1, False)):
+            output = {"name": "o", **shared(shared_memory_byte_size=size)}
+            body = json.dumps({"inputs": [given], "outputs": [output]}).encode()
+            if fits:
+                assert parsed(model, body).spans == [Span("r", 0, size)]
+            else:
+                assert f"({size} bytes) should be at least {12 * rows} bytes" in refused(model, body).detail
 
 
 def test_lengths_that_lie_are_refused() -> None:
