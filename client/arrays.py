@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import zmq
 from numpy.typing import ArrayLike, NDArray
 
 from mainspring.client.errors import MainspringError
@@ -71,9 +70,7 @@ def to_array(name: str, value: ArrayLike) -> NDArray[Any]:
     return np.ascontiguousarray(array)
 
 
-def from_reply(
-    reply: InferReply, frames: list[zmq.Frame], elapsed_ns: int, slo_ns: int | None
-) -> InferResult:
+def from_reply(reply: InferReply, frames: list[Any], elapsed_ns: int, slo_ns: int | None) -> InferResult:
     """Return the outputs as arrays over the frames' own memory, read-only; raise `MainspringError`.
 
     ``elapsed_ns`` is the time since the call, ``slo_ns`` what the caller gave.
@@ -90,8 +87,8 @@ def from_reply(
     return InferResult(outputs, seen_by_caller(reply.timing, elapsed_ns, slo_ns))
 
 
-def _from_frame(header: TensorHeader, frame: zmq.Frame) -> NDArray[Any]:
-    array: NDArray[Any] = np.frombuffer(frame.buffer, dtype=array_dtype(header.dtype)).reshape(header.shape)
+def _from_frame(header: TensorHeader, frame: Any) -> NDArray[Any]:
+    array: NDArray[Any] = np.frombuffer(frame, dtype=array_dtype(header.dtype)).reshape(header.shape)
     if not array.flags.aligned:
         # Small frames lie anywhere in the receive buffer; some libraries take aligned arrays only.
         array = array.copy()

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 
-import zmq
-
 from mainspring.client.arrays import from_reply
 from mainspring.client.connection import Connection, refused
 from mainspring.client.errors import (
@@ -52,7 +50,9 @@ class Channel:
     ) -> None:
         self.address = address
         self._connect_timeout_ns = round(connect_timeout_s * 1e9)
-        self._connection = Connection(address, name, token=token)
+        self._wake_read, self._wake_write = sockets.socketpair()
+        self._wake_read.setblocking(False)
+        self._connection = Connection(address, name, token=token, wakes=self._wake_read.fileno())
         self._requests = Requests(self._connection, Outbox() if outbox is None else outbox, self)
         self._keys = itertools.count(1)
         self._commands: deque[Call] = deque()
@@ -64,11 +64,6 @@ class Channel:
         self._closing = False
         self._lock = threading.Lock()
         self._woken = False
-        self._wake_read, self._wake_write = sockets.socketpair()
-        self._wake_read.setblocking(False)
-        self._poller = zmq.Poller()
-        for each in (self._connection.socket, self._connection.monitor, self._wake_read):
-            self._poller.register(each, zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name=f"mainspring {address}", daemon=True)
         self._thread.start()
 
@@ -150,7 +145,7 @@ class Channel:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._poller.poll(self._wait_ms())
+                self._connection.poll(self._wait_ms())
                 self._take_commands()
                 self._receive()
                 self._requests.refuse_hopeless()
@@ -302,7 +297,7 @@ class Channel:
             call.set_result(outcome)
 
 
-def _outcome(message: object, frames: list[zmq.Frame], call: Call, now_ns: int) -> object:
+def _outcome(message: object, frames: list[Any], call: Call, now_ns: int) -> object:
     """Return what a reply means to the caller."""
     match message:
         case clients.InferReply():

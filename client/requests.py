@@ -9,7 +9,6 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 import msgspec
-import zmq
 
 from mainspring.client.connection import Connection
 from mainspring.client.errors import DeadlinePassed, DeadlineUnreachable, MainspringError
@@ -199,7 +198,7 @@ class Requests:
             self._paths.round_trip(now_ns - sent_ns)
 
     def replied(
-        self, call: InferCall, message: clients.InferReply | clients.ErrorReply, frames: list[zmq.Frame]
+        self, call: InferCall, message: clients.InferReply | clients.ErrorReply, frames: list[Any]
     ) -> None:
         """Note a reply; it is learnt from once its caller has it."""
         call.left_gateway_ns = message.sent_ns

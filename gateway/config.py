@@ -18,6 +18,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     Empty for a name of host and process."""
     address: str = "tcp://127.0.0.1:7400"
     """ZeroMQ address that clients connect to; port ``*`` takes any free one."""
+    local_clients: bool = True
+    """Whether Mainspring's own clients of the gateway's user on its host connect by name, past ZeroMQ and
+    TCP. They do so by themselves; what they may do is the same."""
     http_address: str = ""
     """Where HTTP clients connect, such as ``http://127.0.0.1:8000``; port 0 takes any free one. Empty: not
     served. `mainspring up` serves port 8000 of this machine unless it is told another."""

@@ -34,7 +34,8 @@ _LEAST_CONNECTIONS: Final = 32
 
 def share(config: GatewayConfig, configured: int) -> int:
     """Return how many of its configured clients a listener may have."""
-    listeners = 1 + bool(config.http_address) + bool(config.grpc_address)
+    served = config.local_clients, bool(config.http_address), bool(config.grpc_address)
+    listeners = 1 + sum(served)
     return min(configured, share_of(file_limit(), listeners))
 
 
@@ -57,7 +58,7 @@ def shortage(config: GatewayConfig) -> str | None:
             asked = f"; [gateway] {name} is {configured:,}" if wanted == configured else ""
             return (
                 f"a process may open {file_limit():,} files, which leaves {clients:,} clients for each of "
-                f"ZeroMQ, HTTP and gRPC{asked}; {FILES_REMEDY}"
+                f"ZeroMQ, this host's own clients, HTTP and gRPC{asked}; {FILES_REMEDY}"
             )
     return None
 

@@ -24,6 +24,7 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import shortage
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.front_ends import Addresses, Served, start
+from mainspring.gateway.local_clients import serve_local
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
@@ -114,6 +115,7 @@ class _Server:
         try:
             self._driver = GatewayDriver(self._hub, config)
             self._clients = ZeroMqFrontEnd(config, self._driver, self._hub, uploads, self._settle)
+            self._local = serve_local(config, self._driver, self._hub, uploads, self._settle, self.address)
         except BaseException:
             self._hub.close()
             raise
@@ -161,10 +163,11 @@ class _Server:
         burst = self._config.burst_messages
         for port in self._hub.wait(0):
             self._driver.serve(port, burst)
-        for _ in range(burst):
-            if not self._clients.readable():
-                break
-            self._clients.serve(1)
+        for clients in (self._clients, self._local):
+            for _ in range(burst):
+                if clients is None or not clients.readable():
+                    break
+                clients.serve(1)
         self._settle()
 
     def _tick(self) -> None:
@@ -172,7 +175,9 @@ class _Server:
         self._timer, self._timer_ns = None, _FOREVER_NS
         now_ns = monotonic_ns()
         self._driver.tick(now_ns)
-        self._clients.tick(now_ns)
+        for clients in (self._clients, self._local):
+            if clients is not None:
+                clients.tick(now_ns)
         self._turn()
 
     def _settle(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -54,6 +54,24 @@ _IDLE_SEARCH = 64
 """How many of the longest silent connections are looked at for one that can be forgotten."""
 
 
+class Clients(Protocol):
+    """The connections of clients, whatever they come over; see `ZmtpListener`."""
+
+    address: str
+
+    def pending(self) -> bool:
+        """Whether a message may have come."""
+
+    def receive(self) -> tuple[bytes, Message] | None:
+        """Return the next message and its sender's name."""
+
+    def send(self, name: bytes, parts: Sequence[Any], *, beyond: bool = False) -> Delivery:
+        """Send a message."""
+
+    def welcome(self, name: bytes, known: bool) -> None:
+        """Say whether a client has a session."""
+
+
 class ZeroMqFrontEnd:
     """Clients and their sessions; see the module's docstring."""
 
@@ -64,10 +82,14 @@ class ZeroMqFrontEnd:
         hub: Hub,
         uploads: Uploads,
         settle: Callable[[], None],
+        *,
+        name: str = NAME,
+        listen: Callable[[ZeroMqFrontEnd], Clients] | None = None,
     ) -> None:
         """Listen; raise OSError if the address can't be had.
 
-        ``settle`` is called when something has come outside of `serve`.
+        ``settle`` is called when something has come outside of `serve`. ``listen`` returns who is listened to
+        instead of ZeroMQ's clients, and ``name`` is what the front end is called then.
         """
         self._config = config
         self._driver = driver
@@ -90,9 +112,12 @@ class ZeroMqFrontEnd:
         """Hellos that came before the controller's models."""
         self._open_ns = monotonic_ns() + milliseconds(config.controller_timeout_ms)
         """When clients are welcomed even without a controller."""
-        self._listener = _listener(self, config, hub, uploads, driver.memory)
+        self._name = name
+        self._listener = (
+            _listener(self, config, hub, uploads, driver.memory) if listen is None else listen(self)
+        )
         self.address = self._listener.address
-        driver.front_ends[NAME] = self
+        driver.front_ends[name] = self
 
     def readable(self) -> bool:
         """Whether a message may have come."""
@@ -232,7 +257,7 @@ class ZeroMqFrontEnd:
             detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
             self._send(peer, encode(ClientRefused("too_many_clients", detail)))
             return
-        self._connections[peer] = Connection(NAME, peer)
+        self._connections[peer] = Connection(self._name, peer)
         self._ways.hello(monotonic_ns(), peer, message)
         self._listener.welcome(peer, True)
         if self._driver.gate.closed:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from mainspring.messages import actions, observing, operating, peers, repository
+from mainspring.messages import actions, clients, observing, operating, peers, repository
 
 
 class Role(StrEnum):
@@ -27,6 +27,8 @@ class Role(StrEnum):
     """A console that passes operators' commands on, once it has checked who they are; watches as well."""
     REPOSITORY = "repository"
     """Keeps the cluster as a model repository says: a gateway without clients."""
+    CLIENT = "client"
+    """Asks a gateway of its host and user for inference, over a connection like those between processes."""
 
 
 def _types(*unions: object) -> frozenset[type[msgspec.Struct]]:
@@ -54,6 +56,8 @@ MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
     (Role.WORKER, Role.GATEWAY): _types(peers.Output),
     (Role.GATEWAY, Role.REPOSITORY): _types(repository.Question),
     (Role.REPOSITORY, Role.GATEWAY): _types(repository.Reply),
+    (Role.CLIENT, Role.GATEWAY): _types(clients.FromClient),
+    (Role.GATEWAY, Role.CLIENT): _types(clients.ToClient),
 }
 """The messages of a sender to a receiver; other pairs have no conversation."""
 

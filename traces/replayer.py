@@ -18,9 +18,10 @@ import gc
 import resource
 import select
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic_ns
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -30,7 +31,6 @@ from mainspring.client.connection import Connection
 from mainspring.client.errors import GatewayUnreachable, error_of
 from mainspring.client.paths import Paths
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest, ListModels, ModelList, ToClient
-from mainspring.messages.codec import encode
 from mainspring.messages.model import ModelSpec
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
 from mainspring.traces.inputs import Inputs
@@ -44,7 +44,6 @@ BURST = 32
 """Requests that are sent, and answers that are taken, before the loop looks at the other side."""
 SPIN_NS = 20_000
 """Time that is spun rather than slept: less than a wake-up takes, so that a run at low rates stays cheap."""
-_POLLIN = int(zmq.POLLIN)
 _PR_SET_TIMERSLACK = 29
 _DEFAULT_SLACK = 0
 
@@ -82,7 +81,7 @@ class Replayer:
             self._connection.close()
             raise
         self._inputs = Inputs(self.specs, np.random.default_rng(config.seed))
-        self._waiter = Waiter([self._connection.socket, self._connection.monitor])
+        self._waiter = Waiter(self._connection)
         self._next_key = 0
 
     def play(
@@ -153,7 +152,6 @@ class _Run:
         first_key: int,
     ) -> None:  # fmt: skip
         self._connection = connection
-        self._socket = connection.socket
         self._inputs = inputs
         self._waiter = waiter
         self._source = source
@@ -250,14 +248,8 @@ class _Run:
             self._complete(index, self._now_ns() + SECOND_NS // 100)
 
     def _hand_over(self, request: InferRequest, frames: list[zmq.Frame]) -> bool:
-        """Give a request to the socket, without waiting; return whether it was taken."""
-        if self._connection.welcome is None:
-            return False
-        try:
-            self._socket.send_multipart([encode(request), *frames], zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
-        return True
+        """Give a request to the connection, without waiting; return whether it was taken."""
+        return self._connection.hand_over(request, frames)
 
     def _take_replies(self) -> None:
         for _ in range(BURST):
@@ -267,7 +259,7 @@ class _Run:
             if received is not None:
                 self._take(*received, self._now_ns())
 
-    def _take(self, reply: ToClient, frames: list[zmq.Frame], now_ns: int) -> None:
+    def _take(self, reply: ToClient, frames: list[Any], now_ns: int) -> None:
         if not isinstance(reply, InferReply | ErrorReply):
             return
         index = reply.key - self._first_key
@@ -289,12 +281,12 @@ class _Run:
         self._complete(index, now_ns)
 
     def _learn_way_back(
-        self, index: int, reply: InferReply | ErrorReply, frames: list[zmq.Frame], now_ns: int
+        self, index: int, reply: InferReply | ErrorReply, frames: list[Any], now_ns: int
     ) -> None:
         """Learn how long answers take from the gateway to here, by so much earlier they are to leave."""
         if reply.sent_ns is not None:
             model = self.records.model(index) if isinstance(reply, InferReply) else None
-            size_bytes = sum([len(frame.buffer) for frame in frames])
+            size_bytes = sum([len(frame) for frame in frames])
             self._paths.came_back(reply.sent_ns, self.start_ns + now_ns, size_bytes, model)
 
     def _complete(self, index: int, now_ns: int) -> None:
@@ -341,30 +333,39 @@ def _quiet_process() -> Iterator[None]:
             gc.enable()
 
 
+class Awaited(Protocol):
+    """What is waited for, such as a `Connection`."""
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Descriptors that become readable when something has happened."""
+
+    def ready(self) -> bool:
+        """Say whether there is something, to be asked before each wait."""
+
+
 class Waiter:
     """Waits for a message or an instant, whichever is first, to within some tens of microseconds.
 
-    ZeroMQ's own poll counts in milliseconds. Here ``select`` sleeps on the sockets' file descriptors until
-    shortly before the instant, and the rest is spun. A ZeroMQ descriptor shows only that *something* has
-    happened: ``ZMQ_EVENTS``, read before each sleep, says what (zmq_getsockopt(3), ZMQ_FD).
+    ZeroMQ's own poll counts in milliseconds. Here ``select`` sleeps on the descriptors until shortly before
+    the instant, and the rest is spun.
     """
 
-    def __init__(self, sockets: Sequence[zmq.Socket[bytes]]) -> None:
-        self._sockets = sockets
-        self._descriptors = [socket.fileno() for socket in sockets]
+    def __init__(self, awaited: Awaited) -> None:
+        self._awaited = awaited
 
     def ready(self) -> bool:
-        """Return whether a socket can be received from now."""
-        return any(int(socket.get(zmq.EVENTS)) & _POLLIN for socket in self._sockets)
+        """Return whether there is something to receive."""
+        return self._awaited.ready()
 
     def wait(self, until_ns: int) -> bool:
-        """Return True as soon as a socket can be received from, False at ``until_ns`` (monotonic)."""
+        """Return True as soon as there is something to receive, False at ``until_ns`` (monotonic)."""
         while not self.ready():
             left_ns = until_ns - monotonic_ns()
             if left_ns <= 0:
                 return False
             if left_ns > SPIN_NS:
-                select.select(self._descriptors, [], [], (left_ns - SPIN_NS) / 1e9)
+                select.select(self._awaited.descriptors, [], [], (left_ns - SPIN_NS) / 1e9)
         return True
 
 

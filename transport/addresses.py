@@ -4,7 +4,8 @@ A listener at a TCP address also listens under a name derived from the address, 
 socket (unix(7)), which needs no file and ends with its process. A connector to an address of this host tries
 that name first: a hop over it costs two thirds of a hop over TCP. The name belongs to the network namespace,
 as the port does; the connector checks that the listener is a process of its own user. `local` has the
-addresses like ``unix:///PATH``.
+addresses like ``unix:///PATH``. An address like ``name://127.0.0.1:7400`` has the name alone, beside a port
+that speaks something else.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from mainspring.transport import local
 from mainspring.transport.local import Local
 
 PREFIX = "tcp://"
+NAME_PREFIX = "name://"
 BACKLOG = 1024
+_ALONE = "-clients"
+"""Distinguishes the names that stand alone: those of gateways, for their clients."""
 _CREDENTIALS = struct.Struct("3i")
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 """Seconds, seconds, attempts: the failure of a peer's host is noticed after 20 s even if nothing is sent."""
@@ -42,9 +46,21 @@ class Address(NamedTuple):
         return f"{PREFIX}{host}:{self.port}"
 
 
-def parse(address: str, listens: bool = False) -> Address | Local:
-    """Return what an address names; raise ValueError unless it is like ``tcp://127.0.0.1:7401`` or
-    ``unix:///PATH``."""
+class Named(NamedTuple):
+    """Where to listen or connect on this host by name alone."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return NAME_PREFIX + str(Address(self.host, self.port)).removeprefix(PREFIX)
+
+
+def parse(address: str, listens: bool = False) -> Address | Local | Named:
+    """Return what an address names; raise ValueError unless it is like ``tcp://127.0.0.1:7401``,
+    ``unix:///PATH`` or ``name://127.0.0.1:7400``."""
+    if address.startswith(NAME_PREFIX):
+        return Named(*parse_tcp(PREFIX + address.removeprefix(NAME_PREFIX), listens))
     return local.parse_local(address) if address.startswith(local.PREFIX) else parse_tcp(address, listens)
 
 
@@ -64,7 +80,7 @@ def parse_tcp(address: str, listens: bool = False) -> Address:
     return Address(host, number)
 
 
-def listen(address: str) -> tuple[Address | Local, list[socket.socket]]:
+def listen(address: str) -> tuple[Address | Local | Named, list[socket.socket]]:
     """Listen; return the address, and the sockets: the TCP one, and the one by name if the name is free.
 
     Raises OSError if the address is taken, ValueError if it is malformed.
@@ -72,6 +88,9 @@ def listen(address: str) -> tuple[Address | Local, list[socket.socket]]:
     wanted = parse(address, listens=True)
     if isinstance(wanted, Local):
         return wanted, [local.listen_local(wanted, BACKLOG)]
+    if isinstance(wanted, Named):
+        host = resolve(Address(*wanted), socket.AI_PASSIVE)[1][0]
+        return wanted, [_listen_by(_name(host, wanted.port, _ALONE))]
     family, target = resolve(wanted, socket.AI_PASSIVE)
     by_tcp = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -82,23 +101,40 @@ def listen(address: str) -> tuple[Address | Local, list[socket.socket]]:
         by_tcp.close()
         raise
     bound = Address(wanted.host, by_tcp.getsockname()[1])
+    try:
+        return bound, [by_tcp, _listen_by(_name(target[0], bound.port))]
+    except OSError:
+        return bound, [by_tcp]
+
+
+def _listen_by(name: bytes) -> socket.socket:
+    """Listen by a name; raise OSError if it is taken."""
     by_name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        by_name.bind(_name(target[0], bound.port))
+        by_name.bind(name)
         by_name.listen(BACKLOG)
     except OSError:
         by_name.close()
-        return bound, [by_tcp]
-    return bound, [by_tcp, by_name]
+        raise
+    return by_name
 
 
-def connect_at_once(address: Address | Local) -> socket.socket | None:
+def connect_at_once(address: Address | Local | Named) -> socket.socket | None:
     """Return a connection within this host, or None if no process of this user listens here under its name.
 
-    Raises OSError if no process listens at a local address.
+    Raises OSError if no process listens at a local address, or none of this user by name alone.
     """
     if isinstance(address, Local):
         return local.connect_local(address)
+    if isinstance(address, Named):
+        found = _connect_by_name(Address(*address), _ALONE)
+        if found is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no process of this user listens at {address}")
+        return found
+    return _connect_by_name(address)
+
+
+def _connect_by_name(address: Address, kind: str = "") -> socket.socket | None:
     try:
         target = str(ipaddress.ip_address("127.0.0.1" if address.host == "localhost" else address.host))
     except ValueError:
@@ -108,7 +144,7 @@ def connect_at_once(address: Address | Local) -> socket.socket | None:
     for host in (target, "::" if ":" in target else "0.0.0.0"):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            sock.connect(_name(host, address.port))
+            sock.connect(_name(host, address.port, kind))
             if user_of(sock) in {os.geteuid(), 0}:
                 return sock
         except OSError:
@@ -159,8 +195,8 @@ def resolve(address: Address, flags: int = 0) -> Target:
     return best[0], best[4]
 
 
-def _name(host: str, port: int) -> bytes:
-    return f"\0mainspring/{host}/{port}".encode()
+def _name(host: str, port: int, kind: str = "") -> bytes:
+    return f"\0mainspring{kind}/{host}/{port}".encode()
 
 
 def _is_local(host: str) -> bool:

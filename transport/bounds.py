@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
 import msgspec
 
@@ -32,6 +33,23 @@ class Delivery(Enum):
     """As much as is allowed already waits for the peer."""
 
 
+class Room(Protocol):
+    """Bytes that may be held at one time."""
+
+    def take(self, count: int) -> bool:
+        """Hold ``count`` more bytes; return False if that is too many, holding none of them."""
+
+    def give(self, count: int) -> None:
+        """Hold ``count`` bytes less."""
+
+
+class Memory(Protocol):
+    """Gives memory to receive into."""
+
+    def take(self, size: int) -> memoryview:
+        """Return ``size`` bytes."""
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What one connection may cost."""
 
@@ -47,6 +65,11 @@ class Limits(msgspec.Struct, frozen=True):
     """Tensors of one message."""
     descriptors: int = 0
     """Descriptors that are taken from a peer of this host, over all of the connection's time."""
+
+    room: Room | None = None
+    """What the unfinished messages of several connections may hold together; None for any number of bytes."""
+    memory: Memory | None = None
+    """Where large parts are received; None for memory of their own."""
 
     @property
     def whole_bytes(self) -> int:

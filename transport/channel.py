@@ -27,11 +27,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from mainspring.transport.bounds import MAX_TENSORS, PROGRESS_BYTES, Delivery, Ended, Limits
+from mainspring.transport.handshake import Violation
 
 HEAD = struct.Struct("<II")
 """The bytes of the message proper, and the number of tensors."""
 BUFFER_BYTES = 1 << 14
 """The most that one read takes beside the rest of a large part: about a hundred small messages."""
+READS = 8
+"""Reads of one connection before the others have their turns."""
 FLUSH_PARTS = 64
 """Parts handed to the kernel in one call when there is room again."""
 FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -165,6 +168,8 @@ class Channel:
         self._grown_before = 0
         self._backlog = Backlog(limits)
         self._broken = False
+        self._held_bytes = 0
+        """What the message under way holds of `Limits.room`."""
         self.local = sock.family == socket.AF_UNIX
         """Whether the peer is a process of this host, which descriptors may be sent to."""
         self._awaited = limits.descriptors if self.local else 0
@@ -202,12 +207,15 @@ class Channel:
 
         Raises `Ended` after the last message of a connection, and `Violation`.
         """
-        while True:
+        for _ in range(READS):
             message = self._assemble()
             self._partial = message is None
             if message is not None or self._drained:
                 return message
             self._read()
+        message = self._assemble()
+        self._partial = message is None
+        return message
 
     def _assemble(self) -> Message | None:
         """Return a message if all of it has been read."""
@@ -228,6 +236,8 @@ class Channel:
                 return None
             self._sizes.pop()
         parts, self._parts = self._parts, []
+        if self._held_bytes:
+            self._let_go()
         return parts
 
     def _begin(self) -> bool:
@@ -257,11 +267,21 @@ class Channel:
     def _begin_part(self, size: int) -> None:
         """Allocate memory for a part that the buffer does not hold, and move its beginning there."""
         have = self._end - self._start
+        if (room := self._limits.room) is not None:
+            if not room.take(size):
+                raise Violation("messages that are on their way hold as many bytes as they may")
+            self._held_bytes += size
+        memory = self._limits.memory
         # A bytearray would be filled with zeros first.
-        self._part = np.empty(size, np.uint8).data
+        self._part = np.empty(size, np.uint8).data if memory is None else memory.take(size)
         self._part[:have] = self._view[self._start : self._end]
         self._filled = have
         self._start = self._end = 0
+
+    def _let_go(self) -> None:
+        assert self._limits.room is not None, "what is held is of a room"
+        self._limits.room.give(self._held_bytes)
+        self._held_bytes = 0
 
     def _read(self) -> None:
         """Read once: the rest of the part under way, and what follows it."""
@@ -330,11 +350,14 @@ class Channel:
         """The number of bytes that wait to be sent."""
         return self._backlog.bytes
 
-    def send(self, parts: Sequence[Any], volatile: bool = False) -> Delivery:
-        """Send a message; ``volatile`` parts may change once this returns. Raises ValueError like `head`."""
+    def send(self, parts: Sequence[Any], volatile: bool = False, *, beyond: bool = False) -> Delivery:
+        """Send a message; ``volatile`` parts may change once this returns. Raises ValueError like `head`.
+
+        ``beyond``: even if more than is allowed waits already.
+        """
         sizes = [size_of(part) for part in parts]
         first = head(sizes)
-        return self._send((first, *parts), len(first) + sum(sizes), volatile)
+        return self._send((first, *parts), len(first) + sum(sizes), volatile, beyond=beyond)
 
     def send_all(self, messages: Sequence[bytes]) -> Delivery:
         """Send small messages without tensors by one system call; all of them share one fate."""
@@ -366,12 +389,12 @@ class Channel:
             self._epoll.modify(self.fd, BOTH)
         return Delivery.SENT
 
-    def _send(self, parts: Sequence[Any], size: int, volatile: bool) -> Delivery:
+    def _send(self, parts: Sequence[Any], size: int, volatile: bool, *, beyond: bool = False) -> Delivery:
         if self._broken:
             return Delivery.GONE
         backlog = self._backlog
         waited = bool(backlog)
-        if waited and backlog.full:
+        if waited and backlog.full and not beyond:
             return Delivery.FULL
         try:
             backlog.send(self._socket, parts, size, volatile)
@@ -399,6 +422,8 @@ class Channel:
         """End the connection; the kernel still sends what it has taken."""
         self._epoll.unregister(self.fd)
         self._socket.close()
+        if self._held_bytes:
+            self._let_go()
         while self._descriptors:
             os.close(self._descriptors.popleft())
 

@@ -90,10 +90,13 @@ class Listener:
         limits: Limits | Mapping[str, Limits],
         shows: Pass = TOOL,
         name: bytes = b"",
+        *,
+        most: int | None = None,
     ) -> None:
         """Listen as ``name``; raise OSError if the address is taken, ValueError if it is malformed.
 
-        ``limits``: for each role that may connect, or one for any role.
+        ``limits``: for each role that may connect, or one for any role; ``most``: connections at one time,
+        None for `MAX_CONNECTIONS`.
         """
         self._where, self._sockets = addresses.listen(address)
         self.address = str(self._where)
@@ -106,6 +109,7 @@ class Listener:
         """Called with the peer of a connection that has ended."""
         self._inode = inode_of(self._where) if isinstance(self._where, Local) else 0
         self._hub = hub
+        self._most = most
         self._limits = limits
         self._identity, self._secret = Identity(shows.role, name), shows.secret
         self._channels: dict[int, Channel] = {}
@@ -142,10 +146,12 @@ class Listener:
                 self._hub.due(self._progress.unfinished(channel, time.monotonic_ns()))
         return None
 
-    def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
-        """Send a message to a peer; ``volatile`` parts may change once this returns."""
+    def send(
+        self, peer: bytes, parts: Sequence[Any], volatile: bool = False, *, beyond: bool = False
+    ) -> Delivery:
+        """Send a message to a peer, as `Channel.send` does."""
         channel = self._peers.get(peer)
-        return Delivery.GONE if channel is None else channel.send(parts, volatile)
+        return Delivery.GONE if channel is None else channel.send(parts, volatile, beyond=beyond)
 
     def send_all(self, peer: bytes, messages: Sequence[bytes]) -> Delivery:
         """Send small messages without tensors to a peer by one system call; all of them share one fate."""
@@ -246,7 +252,7 @@ class Listener:
                 self._admit(sock)
 
     def _admit(self, sock: socket.socket) -> None:
-        if len(self._channels) >= MAX_CONNECTIONS:
+        if len(self._channels) >= (MAX_CONNECTIONS if self._most is None else self._most):
             LOG.warning("%s has %d connections, the most it takes", self.address, len(self._channels))
             sock.close()
             return

@@ -11,6 +11,7 @@ import pytest
 
 import mainspring
 from mainspring import AsyncClient, Client
+from mainspring.client.connection import Connection
 from mainspring.client.requests import Call
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
 from tests.patience import PATIENCE_S
@@ -24,9 +25,13 @@ def cluster() -> Iterator[FakeCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def address(cluster: FakeCluster) -> Iterator[str]:
-    with gateway(cluster.address) as address:
+@pytest.fixture(scope="module", params=[False, True], ids=["zeromq", "local"])
+def address(cluster: FakeCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A gateway's address: over ZeroMQ, and where its clients find the way past it."""
+    with gateway(cluster.address, local_clients=request.param) as address:
+        with Connection(address) as connection:
+            connection.open(PATIENCE_S)
+            assert connection.is_local is request.param
         yield address
 
 

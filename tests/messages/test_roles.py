@@ -66,6 +66,7 @@ def test_the_table_and_the_vocabularies_are_the_same() -> None:
 
 
 def test_who_connects_where() -> None:
-    assert set(may_connect(Role.CONTROLLER)) == set(Role) - {Role.CONTROLLER}
+    assert set(may_connect(Role.CONTROLLER)) == set(Role) - {Role.CONTROLLER, Role.CLIENT}
+    assert may_connect(Role.CLIENT) == (Role.GATEWAY,)
     assert Role.OBSERVER not in may_connect(Role.WORKER)
     assert may_connect(Role.OPERATOR) == (Role.CONTROLLER,)
