@@ -34,6 +34,7 @@ from mainspring.compiler.compiled import (
     measure_shaped,
     measure_values,
 )
+from mainspring.compiler.packing import beside_stock, packed_in_every_run
 from mainspring.compiler.padding import padding
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.verify import verify
@@ -116,7 +117,8 @@ def seed_profiles(candidate: Candidate, batch_sizes: tuple[int, ...]) -> dict[st
         bucket: {size: seeds[size] for size in batch_sizes} for bucket, seeds in measured.shaped_ns.items()
     }
     infer_ns = {size: measured.infer_ns[size] for size in batch_sizes}
-    return {CPU: Profile(infer_ns, measured.load_ns, shaped, measured.spread)}
+    told = {size: ratio for size, ratio in measured.beside_stock.items() if size in batch_sizes}
+    return {CPU: Profile(infer_ns, measured.load_ns, shaped, measured.spread, measured.packs, told)}
 
 
 def candidate_for(prepared: Prepared, task: Task, engine: str) -> Candidate:
@@ -147,6 +149,7 @@ def _tried(artifact: Artifact, prepared: Prepared, task: Task) -> Candidate:
     measured = _measure(artifact, bound, task.batch_sizes, before)
     if prepared.whole and artifact.info.device == CPU:
         measured = _measure_values(artifact, bound, prepared, measured)
+    measured = _measure_packing(artifact, bound, prepared, task.batch_sizes, measured)
     return Candidate(artifact, verification, measured, known is not None, pad)
 
 
@@ -169,6 +172,18 @@ def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], 
         load_ns=known.load_ns or measure_load(artifact.arena),
         workspace_bytes=workspace,
     )
+
+
+def _measure_packing(
+    artifact: Artifact, bound: Runnable, prepared: Prepared, batch_sizes: tuple[int, ...], known: Measured
+) -> Measured:
+    """Return the measurements with what packs weights in every run, and the ratio to a stock session."""
+    if (artifact.info.engine, artifact.info.device) != (ONNXRUNTIME, CPU):
+        return known
+    packs = packed_in_every_run(artifact.content, artifact.info)
+    missing = [size for size in batch_sizes if size not in known.beside_stock] if packs else []
+    found = beside_stock(bound, artifact.info, prepared, missing) if missing else {}
+    return msgspec.structs.replace(known, packs=packs, beside_stock=known.beside_stock | found)
 
 
 def _measure_values(artifact: Artifact, bound: Runnable, prepared: Prepared, known: Measured) -> Measured:

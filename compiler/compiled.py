@@ -146,7 +146,8 @@ class OnnxRuntimeArtifact(Artifact):
                 self._plain = partial(OnnxRuntimeArtifact, prepared, device, blocks=False)
         else:
             optimised = optimise_portably(prepared.content)
-        parts = split(optimised, prepared.inputs, prepared.outputs, symbols=prepared.symbols)
+        given = prepared.inputs, prepared.outputs
+        parts = split(optimised, *given, symbols=prepared.symbols, holds=device == CPU)
         info = msgspec.structs.replace(parts.info, choices=prepared.choices.ways)
         if device != CPU:
             info = msgspec.structs.replace(info, device=device, instruction_set=PORTABLE)

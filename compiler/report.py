@@ -63,6 +63,11 @@ def describe_profile(compiled: Compiled) -> str:
     return f"measured{where}: load {load_ms:.2f} ms, infer {infer} ms{spread}; workspace {workspace:.0f} MB"
 
 
+def describe_packing(compiled: Compiled) -> str:
+    """Say in one line which nodes pack their weights in every run, and what that costs, if any does."""
+    return _profile(compiled.manifest)[1].packing
+
+
 def fields(compiled: Compiled) -> dict[str, Any]:
     """Return a compilation's result for programs, ready for JSON; names end in their unit."""
     manifest = compiled.manifest
@@ -83,6 +88,8 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "load_ns": profile.load_ns,
         "infer_ns": {str(size): ns for size, ns in sorted(profile.infer_ns.items())},
         "spread": profile.spread,
+        "packs": profile.packs,
+        "beside_stock": {str(size): ratio for size, ratio in sorted(profile.beside_stock.items())},
         "inputs": msgspec.to_builtins(manifest.inputs),
         "outputs": msgspec.to_builtins(manifest.outputs),
         "verification": msgspec.to_builtins(manifest.verification),

@@ -3,7 +3,8 @@
 Every floating-point initializer, and every other large one, becomes an input of the graph. All names in the
 rest are replaced by canonical ones, so that two models with the same graph and different weights become the
 same bytes (design, section 4). Shapes, axes and other small integers stay in the graph: they are part of the
-computation, and kernels need them constant. So do the weights of the operators in `_HOLDING`.
+computation, and kernels need them constant. So do the weights of the operators in `_HOLDING`, and few ones
+that would be packed in every run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTe
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
 from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.normalise import all_nodes, graphs_of, rename
+from mainspring.compiler.packing import held_weights
 from mainspring.messages.model import TEXT_BYTES, Symbol, TensorSpec, array_dtype
 
 _HOLDING = {"MatMulNBits"}
@@ -50,14 +52,21 @@ def split(
     outputs: tuple[TensorSpec, ...],
     structural: frozenset[str] = frozenset(),
     symbols: tuple[Symbol, ...] = (),
+    *,
+    holds: bool = True,
 ) -> Split:
     """Take an optimised model apart; ``inputs``, ``outputs`` and ``symbols`` are as the original has them.
 
-    Initializers named in ``structural`` always stay in the graph.
+    Initializers named in ``structural`` always stay in the graph; if it ``holds``, few weights of operators
+    that would pack them in every run (`packing`), too.
     """
     graph = optimised.graph
     _check_outputs(graph)
     _take_weights_out(graph, graph)
+    if holds:
+        structural |= held_weights(
+            graph, {each.name: _weight_bytes(each) for each in graph.initializer if _is_weight(each)}
+        )
     names = _Names([value.name for value in graph.input], [value.name for value in graph.output])
     weights, constants = _sort_initializers(graph, names, structural)
     executable = _executable(optimised, names, weights, constants, (inputs, outputs))
@@ -141,14 +150,14 @@ def _sort_initializers(
 ) -> tuple[dict[str, Array], list[onnx.TensorProto]]:
     """Return the weights by canonical name and the constants that stay, both in the order of first use."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    held = {name for node in all_nodes(graph) if node.op_type in _HOLDING for name in node.input}
+    kept = {name for node in all_nodes(graph) if node.op_type in _HOLDING for name in node.input}
     weights: dict[str, Array] = {}
     constants = []
     for name in [name for node in all_nodes(graph) for name in node.input]:
         tensor = tensors.pop(name, None)
         if tensor is None:
             continue
-        array = None if name in structural or name in held else _as_weight(tensor)
+        array = None if name in structural or name in kept else _as_weight(tensor)
         if array is None:
             constants.append(_constant(tensor, names.add(name, "c")))
         else:
@@ -158,12 +167,20 @@ def _sort_initializers(
 
 def _as_weight(tensor: onnx.TensorProto) -> Array | None:
     """Return the array if the initializer is a weight; None if it is part of the graph's structure."""
+    return np.ascontiguousarray(numpy_helper.to_array(tensor)) if _is_weight(tensor) else None
+
+
+def _is_weight(tensor: onnx.TensorProto) -> bool:
+    """Say whether an initializer is a weight, and not part of the graph's structure."""
     if tensor.data_type == onnx.TensorProto.STRING:
-        return None
+        return False
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    if dtype.isbuiltin != 1 or (dtype.kind != "f" and math.prod(tensor.dims) <= _STRUCTURE_ELEMENTS):
-        return None
-    return np.ascontiguousarray(numpy_helper.to_array(tensor))
+    return dtype.isbuiltin == 1 and (dtype.kind == "f" or math.prod(tensor.dims) > _STRUCTURE_ELEMENTS)
+
+
+def _weight_bytes(tensor: onnx.TensorProto) -> int:
+    item: int = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return int(math.prod(tensor.dims)) * item
 
 
 def _constant(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:

@@ -255,6 +255,23 @@ class Profile(msgspec.Struct, frozen=True):
     spread: float = 0.0
     """Of a model that is served whole, the 99th percentile over the median of runs of one shape with other
     values; 0 where that was not measured."""
+    packs: dict[str, int] = {}
+    """Kinds of nodes that lay out their weights again in every run, and how many there are of each."""
+    beside_stock: dict[int, float] = {}
+    """Of a model with such nodes, the median execution as a multiple of a stock ONNX Runtime session's of the
+    same file, by batch size."""
+
+    @property
+    def packing(self) -> str:
+        """Which nodes pack their weights in every run, and what that costs, for a person; maybe empty."""
+        if not self.packs:
+            return ""
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.packs.items())
+        said = f"packs the weights of {kinds} in every run, stock ONNX Runtime once"
+        if not self.beside_stock:
+            return f"{said}; not compared with a stock session"
+        ratios = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in sorted(self.beside_stock.items()))
+        return f"{said}; at batch sizes {ratios} times as long as a stock session"
 
 
 class State(msgspec.Struct, frozen=True):

@@ -266,6 +266,8 @@ def _print(console: Console, compiled: Compiled, notes: Sequence[str]) -> None:
 
     console.print(report.describe_artifact(compiled))
     console.print(f"  {report.describe_profile(compiled)}")
+    if packing := report.describe_packing(compiled):
+        console.print(f"  {packing}")
     console.print(f"  {report.describe_verification(compiled)}")
     if compiled.manifest.unshared or compiled.whole_because:
         console.print(f"  {report.describe_sharing(compiled)}")

@@ -208,6 +208,7 @@ def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
         "pages": spec.pages,
         "executable": spec.executable,
         "unshared": spec.unshared,
+        "profiles": msgspec.to_builtins(spec.profiles, str_keys=True),
     }
     if state is not None:
         summary |= {
@@ -250,6 +251,8 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
             print(f"  time {kind}: LOAD {profile.load_ns / 1e6:.3g} ms, INFER {sizes_ms or 'unknown'} ms")
             if profile.shaped:
                 print(f"       {_curve(spec, profile)}")
+            if profile.packing:
+                print(f"       {profile.packing}")
         if spec.unshared:
             print(f"  one row at a time: {spec.unshared}")
         state = state_of(spec, states)

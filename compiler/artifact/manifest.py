@@ -121,6 +121,10 @@ class Measured(msgspec.Struct, frozen=True):
     """Of an executable with symbols, seed durations by bucket, as `Profile.shaped`."""
     spread: float = 0.0
     """As `Profile.spread`."""
+    packs: dict[str, int] = {}
+    """As `Profile.packs`."""
+    beside_stock: dict[int, float] = {}
+    """As `Profile.beside_stock`."""
 
 
 class ExecutableInfo(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ inputs and outputs bound to fixed memory. Medians of the two are compared at eac
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,15 +17,13 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import onnx
-import onnxruntime
 import typer
 from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.artifact.arrays import BatchArrays
-from mainspring.compiler.artifact.executable import Binding
-from mainspring.compiler.artifact.manifest import CPU, ExecutableInfo
-from mainspring.compiler.artifact.values import bound_as
+from mainspring.compiler.artifact.manifest import CPU
 from mainspring.compiler.compiled import OnnxRuntimeArtifact
+from mainspring.compiler.packing import bound_stock, in_turns
 from mainspring.compiler.pipeline import BATCH_SIZES
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
@@ -102,42 +99,9 @@ def compare(name: str, batch_sizes: Sequence[int], seconds: float) -> Iterator[R
             bound_stock(stock, artifact.info, arrays, sizes),
             partial(arrays.run, served),
         ]
-        took = in_turns(runs, seconds)
+        took = in_turns(runs, seconds, _FEWEST)
         stock_ms, served_ms = (statistics.median(each) / 1e6 for each in took)
         yield Ratio(name, batch_size, stock_ms, served_ms, len(took[0]))
-
-
-def bound_stock(
-    session: onnxruntime.InferenceSession, info: ExecutableInfo, arrays: BatchArrays, sizes: tuple[int, ...]
-) -> Callable[[], None]:
-    """Return what runs a stock session on the same inputs, into outputs of its own."""
-    binding = Binding(session)
-    for value, array in zip(session.get_inputs(), arrays.inputs, strict=True):
-        binding.input(value.name, bound_as(str(array.dtype)), array.shape, array.ctypes.data)
-    own = BatchArrays(info, len(arrays.inputs[0]), sizes).outputs
-    for value, array in zip(session.get_outputs(), own, strict=True):
-        binding.output(value.name, bound_as(str(array.dtype)), array.shape, array.ctypes.data)
-
-    def run() -> None:
-        session.run_with_iobinding(binding.io)
-        assert own, "they are kept for as long as they are bound"
-
-    return run
-
-
-def in_turns(runs: Sequence[Callable[[], None]], seconds: float) -> list[list[int]]:
-    """Return what each run took, in nanoseconds; the order changes with every turn."""
-    took: list[list[int]] = [[] for _ in runs]
-    for run in runs:
-        run()
-        run()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or len(took[0]) < _FEWEST:
-        for index in list(range(len(runs)))[:: 1 if len(took[0]) % 2 else -1]:
-            begin_ns = time.perf_counter_ns()
-            runs[index]()
-            took[index].append(time.perf_counter_ns() - begin_ns)
-    return took
 
 
 def figures(found: Sequence[Ratio]) -> list[Figure]:

@@ -12,13 +12,6 @@ from mainspring.experiments.bench import stock
 from mainspring.experiments.bench.stock import Ratio
 
 
-def test_runs_take_turns_in_changing_order() -> None:
-    order: list[str] = []
-    took = stock.in_turns([lambda: order.append("a"), lambda: order.append("b")], 0.0)
-    assert [len(each) for each in took] == [5, 5]
-    assert "".join(order[4:]) == "baabbaabba"
-
-
 def test_a_layer_is_run_both_ways_on_the_same_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stock, "LAYER_SHAPE", (64, 48))
     found = list(stock.compare(stock.LAYER, [1, 4], 0.01))
