@@ -21,7 +21,7 @@ BENCH_HTTP := out/bench-http/venv
 .DEFAULT_GOAL := help
 .PHONY: help setup lock native demo fuzz schemathesis lint types docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
-.PHONY: bench bench-path bench-controller bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
+.PHONY: bench bench-path bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines bench-lengths bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies experiments predictability gpu-check gpu-bundle request-path
@@ -142,6 +142,9 @@ bench-worker: $(STAMP) native ## Measure one worker against a bare loop over its
 
 bench-gateway: $(STAMP) native ## Count a tensor's copies and measure the gateway against bare ZeroMQ
 	$(BIN)/python -m mainspring.experiments.bench.gateway $(ARGS)
+
+bench-copies: $(STAMP) native ## Count how often gateway and worker copy a tensor, the kernel's copies included
+	$(BIN)/python -m mainspring.experiments.bench.moves $(ARGS)
 
 bench-scheduler: $(STAMP) native ## Measure the scheduler alone
 	$(BIN)/python -m mainspring.experiments.bench_scheduler $(ARGS)

@@ -14,12 +14,10 @@ from typing import Final
 import numpy as np
 
 from mainspring.transport.shared_memory import OwnMemory
-from mainspring.transport.slab import Found, Slab
+from mainspring.transport.slab import LEAST_SHARED_BYTES, Found, Slab
 
 log = logging.getLogger("mainspring.gateway")
 
-LEAST_SHARED_BYTES: Final = 32 << 10
-"""A smaller tensor goes to a worker as a frame, which costs less; docs/measurements.md has the figures."""
 _LARGEST_PART: Final = 4
 """Nothing larger than this part of the slab is received there: a few clients could take all of it."""
 

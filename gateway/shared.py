@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.gateway.memory import LEAST_SHARED_BYTES, Memory
+from mainspring.gateway.memory import Memory
 from mainspring.messages.codec import FROM_WORKER, BadMessage, encode
 from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.link import Link
 from mainspring.transport.shared_memory import Unusable, map_to_read
-from mainspring.transport.slab import Reader
+from mainspring.transport.slab import LEAST_SHARED_BYTES, Found, Reader
 
 _LARGEST_PART: Final = 8
 """As soon as this part of the worker's memory may be written again, the worker is told."""
@@ -97,13 +97,12 @@ class Shared:
         left: list[Any] = []
         named: list[Any] = []
         for frame in frames:
-            view = self._in_slab(frame) if len(frame) >= LEAST_SHARED_BYTES else None
-            found = None if view is None else self._memory.find(view)
-            if view is None or found is None:
+            shared = self._in_slab(frame) if len(frame) >= LEAST_SHARED_BYTES else None
+            if shared is None:
                 places.append(None)
                 left.append(frame)
             else:
-                offset, slot, stamp = found
+                view, (offset, slot, stamp) = shared
                 places.append(Place(offset, len(view), slot, stamp))
                 named.append(view)
         self._collect()
@@ -113,15 +112,18 @@ class Shared:
         more = msgspec.structs.replace(message, places=tuple(places) if named else (), read=said)
         return more, left, named
 
-    def _in_slab(self, frame: Any) -> memoryview | None:
+    def _in_slab(self, frame: Any) -> tuple[memoryview, Found] | None:
         """Return a tensor's bytes in the slab, where they are copied if they are not; None: no room."""
-        if type(frame) is memoryview and self._memory.find(frame) is not None:
-            return frame
+        if type(frame) is memoryview and (found := self._memory.find(frame)) is not None:
+            return frame, found
         # One copy: a frame takes two, and wakes the worker for each piece of it.
         place = self._memory.share(len(frame))
-        if place is not None:
-            place[:] = frame
-        return place
+        if place is None:
+            return None
+        place[:] = frame
+        found = self._memory.find(place)
+        assert found is not None, "a place that was just taken"
+        return place, found
 
     # --- outputs ---
 

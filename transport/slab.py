@@ -22,6 +22,8 @@ from typing import Any, Final
 from mainspring.transport.holes import Holes
 from mainspring.transport.shared_memory import Bytes
 
+LEAST_SHARED_BYTES: Final = 64 << 10
+"""A smaller tensor goes to the other process as a frame, which costs less (docs/measurements.md)."""
 SLOTS: Final = 4096
 """Places that are in use at one time."""
 _STAMP_BYTES: Final = 8

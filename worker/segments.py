@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +23,9 @@ from mainspring.messages.peers import Input, Place, Read, Segment, Taken
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.listener import Listener
 from mainspring.transport.shared_memory import OwnMemory, Unusable, map_to_read
-from mainspring.transport.slab import Reader, Slab
+from mainspring.transport.slab import LEAST_SHARED_BYTES, Reader, Slab
 
 LOG = logging.getLogger(__name__)
-
-LEAST_SHARED_BYTES: Final = 32 << 10
-"""A smaller output goes to the gateway as a frame, which costs less."""
 
 Frames = Sequence[Any]
 """Each bytes, or an array or memoryview of them."""

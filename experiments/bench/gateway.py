@@ -38,7 +38,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
 """A batch of eight inputs of 8 MB is longer on its way than the usual window allows."""
 
 
-class _Client:
+class Client:
     """Keeps `IN_FLIGHT` requests going over one connection."""
 
     def __init__(self, address: str, tensor: npt.NDArray[np.float32]) -> None:
@@ -95,7 +95,7 @@ def measure(size_kb: float, seconds: float, run_dir: Path) -> list[Figure]:
     with ExitStack() as stack:
         bare = stack.enter_context(relay.running(round(size_kb * 1000)))
         cluster = stack.enter_context(cluster_of(run_dir, profile, TABLES))
-        client = _Client(cluster.address, np.zeros((1, round(size_kb * 250)), np.float32))
+        client = Client(cluster.address, np.zeros((1, round(size_kb * 250)), np.float32))
         stack.callback(client.close)
         tensor = bytes(round(size_kb * 1000))
         for warm_up, share in ((True, 0.2), *((False, 1.0),) * ROUNDS):

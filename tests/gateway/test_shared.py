@@ -15,14 +15,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mainspring.gateway.memory import LEAST_SHARED_BYTES, Memory
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.shared import Shared
 from mainspring.messages.codec import FROM_GATEWAY, BadMessage, encode
 from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
-from mainspring.transport.slab import Slab
+from mainspring.transport.slab import LEAST_SHARED_BYTES, Slab
 from mainspring.worker.segments import Segments
 
 LARGE = LEAST_SHARED_BYTES
@@ -116,7 +116,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.memory = Memory(2 << 20)
+        self.memory = Memory(4 << 20)
         assert self.memory._own is not None
         self.slab = self.memory._slab = Slab(self.memory._own.bytes[: 8 * 4096 + ROOM])
         self.memory._most = ROOM

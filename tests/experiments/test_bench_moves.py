@@ -1,0 +1,32 @@
+"""Copies are counted where they happen: in the kernel, in the gateway and in the worker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mainspring.experiments.bench import moves, shared
+
+SIZE_KB = 600
+
+
+@pytest.mark.parametrize("slab", [True, False])
+def test_a_tensor_is_copied_as_often_as_it_is(tmp_path: Path, slab: bool) -> None:
+    found = moves.measure(SIZE_KB, 0.4, tmp_path, slab=slab)
+    copies = {each.name: each.value for each in moves.figures_of("input", SIZE_KB * 1e3, found)}
+    wanted = {"ZeroMQ": 2, "HTTP": 2, "gRPC": 5} if slab else {"ZeroMQ": 4, "HTTP": 4, "gRPC": 6}
+    for protocol, count in wanted.items():
+        assert count <= copies[f"{protocol}: copies of an input"] < count + 0.4
+
+
+def test_shared_memory_is_measured_beside_frames(tmp_path: Path) -> None:
+    shared.main(0.3, 1, [100.0], tmp_path)
+    figures = json.loads((tmp_path / "shared.json").read_text(encoding="utf-8"))["figures"]
+    assert [each["name"] for each in figures] == [
+        "100 KB: CPU of gateway and worker, slab",
+        "100 KB: CPU of gateway and worker, frames",
+        "100 KB: slab / frames",
+    ]
+    assert all(each["value"] > 0 for each in figures)
