@@ -29,11 +29,13 @@ from mainspring.cli.launcher.addresses import free_ports
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import usage_of
 from mainspring.experiments.blocking import Client
+from mainspring.experiments.scheduler_load import Setting
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_GATEWAY, encode
 from mainspring.messages.ids import request_id
 from mainspring.messages.peers import Arrival, GatewayHello, Ping, Pong, Rejected, Welcome
 
+MODELS = Setting().models
 COUNTS = (0, 1, 10)
 PROBE_S = 0.005
 """Between two requests of which only the controller's decision is awaited."""
@@ -125,9 +127,9 @@ class Sinks:
 
 
 @contextlib.contextmanager
-def controller(folder: Path | None, address: str) -> Iterator[int]:
+def controller(folder: Path | None, address: str, models: int = MODELS) -> Iterator[int]:
     """Run a controller of the models, with its event log unless there is no folder; yield its process id."""
-    command = [sys.executable, "-m", f"{_MODULE}.console_controller", address]
+    command = [sys.executable, "-m", f"{_MODULE}.console_controller", address, str(models)]
     command += [] if folder is None else [str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -139,9 +141,10 @@ def controller(folder: Path | None, address: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def fleet(address: str, rate: float, seconds: float) -> Iterator[subprocess.Popen[str]]:
+def fleet(address: str, rate: float, seconds: float, models: int = MODELS) -> Iterator[subprocess.Popen[str]]:
     """Play the load; yield its process once the workers have joined: its last line says what came of it."""
-    command = [sys.executable, "-m", f"{_MODULE}.console_fleet", address, str(rate), str(seconds)]
+    command = [sys.executable, "-m", f"{_MODULE}.console_fleet"]
+    command += [address, str(rate), str(seconds), str(models)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -1,6 +1,7 @@
 """A controller of `varieties`, for a benchmark; with an event log if it is given a folder.
 
-``python -m mainspring.experiments.bench.console_controller ADDRESS [FOLDER]`` prints a line once it listens.
+``python -m mainspring.experiments.bench.console_controller ADDRESS MODELS [FOLDER]`` prints a line once it
+listens.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import threading
 from mainspring.cli.launcher.plan import CONTROL_PRIORITY
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import run
-from mainspring.experiments.scheduler_load import Setting, varieties
+from mainspring.experiments.scheduler_load import varieties
 from mainspring.scheduler.config import SchedulerConfig
 
 
-def main(address: str, folder: str | None = None) -> None:
+def main(address: str, models: int, folder: str | None = None) -> None:
     """Serve until SIGTERM."""
     with contextlib.suppress(PermissionError):
         # As `mainspring up` does: else what is measured is who else wants this processor.
@@ -26,9 +27,8 @@ def main(address: str, folder: str | None = None) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     config = ControllerConfig(address=address, event_log_dir=folder, drain_timeout_ms=100.0)
-    models = varieties(Setting().models)
-    run(config, SchedulerConfig(), models, stop, lambda at: print(at, flush=True))
+    run(config, SchedulerConfig(), varieties(models), stop, lambda at: print(at, flush=True))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -1,7 +1,8 @@
 """A controller's peers without devices and clients: what it decides takes as long as it predicts.
 
 Twelve workers and a gateway in one process, so that a machine of two cores carries a controller that decides
-thousands of requests a second. ``python -m mainspring.experiments.bench.console_fleet ADDRESS RATE SECONDS``.
+thousands of requests a second.
+``python -m mainspring.experiments.bench.console_fleet ADDRESS RATE SECONDS MODELS``.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ SETTLE_S = 3.0
 """For the workers to join."""
 
 
-def arrivals(rate: float, seconds: float) -> list[traced.Arrival]:
+def arrivals(rate: float, seconds: float, models: int) -> list[traced.Arrival]:
     """Return the requests of some seconds, for the models of `varieties`, in order."""
     setting = Setting()
-    names = [spec.name for spec in varieties(setting.models)]
+    names = [spec.name for spec in varieties(models)]
     recipe = Recipe(duration_ns=round(seconds * 1e9), slo_ns=round(setting.slo_ms * 1e6), rate=rate, seed=65)
     workload = build(recipe, names)
     assert isinstance(workload, Workload)
@@ -62,7 +63,7 @@ def arrivals(rate: float, seconds: float) -> list[traced.Arrival]:
 class Fleet:
     """All peers, on one hub."""
 
-    def __init__(self, address: str, demand: Counter[str]) -> None:
+    def __init__(self, address: str, demand: Counter[str], models: int) -> None:
         self.in_time = self.rejected = 0
         self.behind_ms: list[float] = []
         """How much later than due each request was sent."""
@@ -74,7 +75,7 @@ class Fleet:
         self._by_name: dict[str, Link] = {}
         self._names: dict[Link, str] = {}
         self._number = 0
-        specs = varieties(Setting().models)
+        specs = varieties(models)
         prepared = {spec.name: spec.artifact for spec in specs}
         for index, held in enumerate(_held(specs, demand)):
             name = f"worker-{index}"
@@ -171,13 +172,13 @@ def _held(specs: list[ModelSpec], demand: Counter[str]) -> list[list[Resident]]:
     return held
 
 
-def main(address: str, rate: float, seconds: float) -> None:
+def main(address: str, rate: float, seconds: float, models: int) -> None:
     """Play one load, and say what came of it."""
     with contextlib.suppress(PermissionError):
         # It stands for other machines: what it waits for a processor would come in bursts afterwards.
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
-    requests = arrivals(rate, seconds)
-    fleet = Fleet(address, Counter(request.model for request in requests))
+    requests = arrivals(rate, seconds, models)
+    fleet = Fleet(address, Counter(request.model for request in requests), models)
     fleet.play(requests)
     behind_ms = np.percentile(fleet.behind_ms, 99)
     print(
@@ -188,4 +189,4 @@ def main(address: str, rate: float, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

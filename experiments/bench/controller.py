@@ -23,7 +23,7 @@ import typer
 
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import CONSOLE_NICE
-from mainspring.experiments.bench.console import console, controller, fleet
+from mainspring.experiments.bench.console import MODELS, console, controller, fleet
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import Usage, calls_of, usage_of, usage_of_threads
 from mainspring.experiments.scheduler_cost import measure as cost_of
@@ -32,10 +32,9 @@ from mainspring.experiments.scheduler_ways import described
 
 TARGET_US = 60.0
 """For a request, with log and console."""
-BEGIN_S = 1.5
-"""From the first request on, before anything is counted."""
-CONSOLE_S = 4.0
-"""For a console to start and to get its picture."""
+BEGIN_S = 4.0
+"""From the first request on, before anything is counted: a console starts and gets its picture, and the
+memory of the devices fills, which costs the scheduler more for each request."""
 CALLS_S = 1.0
 CALLS_NAMED = 6
 WHOLE, LOGGED, BARE = "log and console", "log, no console", "neither log nor console"
@@ -78,17 +77,16 @@ def _console_at(address: str) -> Iterator[int]:
         yield process.pid
 
 
-def stretch(kind: str, rate: float, seconds: float, *, calls: bool = False) -> Stretch:
+def stretch(kind: str, rate: float, seconds: float, models: int = MODELS, *, calls: bool = False) -> Stretch:
     """Run a controller of one kind under load, and return what it took."""
     address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
-    begin_s = BEGIN_S + (CONSOLE_S if kind == WHOLE else 0.0)
-    length_s = begin_s + seconds + (2 * CALLS_S if calls else 0.0) + 0.5
+    length_s = BEGIN_S + seconds + (2 * CALLS_S if calls else 0.0) + 0.5
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        pid = stack.enter_context(controller(None if kind == BARE else folder, address))
-        process = stack.enter_context(fleet(address, rate, length_s))
+        pid = stack.enter_context(controller(None if kind == BARE else folder, address, models))
+        process = stack.enter_context(fleet(address, rate, length_s, models))
         seen = stack.enter_context(_console_at(address)) if kind == WHOLE else None
-        time.sleep(begin_s)
+        time.sleep(BEGIN_S)
         before, ticks_before, began = usage_of_threads(pid), _ticks(pid), time.monotonic()
         others_before = usage_of(process.pid), usage_of(seen) if seen else Usage()
         time.sleep(seconds)
@@ -163,18 +161,21 @@ def main(
     rate: Annotated[float, typer.Option(min=1, help="Requests per second.")] = 5_000.0,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each kind of controller.")] = 3,
     seconds: Annotated[float, typer.Option(min=0.5, help="Length of each turn.")] = 4.0,
-    alone_s: Annotated[float, typer.Option(min=0.5, help="Virtual seconds of the scheduler alone.")] = 4.0,
+    models: Annotated[int, typer.Option(min=61, help="Models; from some 1,500 on not all fit.")] = MODELS,
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
 ) -> None:
     """Print what a request costs the controller, and what of it are log, console and scheduler."""
     found: dict[str, list[Stretch]] = {WHOLE: [], LOGGED: [], BARE: []}
     for number in range(rounds):
         for kind, stretches in found.items():
-            stretches.append(stretch(kind, rate, seconds, calls=kind == WHOLE and number == rounds - 1))
+            stretches.append(
+                stretch(kind, rate, seconds, models, calls=kind == WHOLE and number == rounds - 1)
+            )
             typer.echo(f"  {kind}: {stretches[-1].us(stretches[-1].used):.1f} us; {stretches[-1].came}")
-    alone = cost_of(Setting(rate=rate, seconds=alone_s), 2)
-    rows = figures_of(found, alone.request_us_p50, rate)
-    publish("controller", f"The controller's processor time at {rate:,.0f} requests/s", rows, output)
+    alone = cost_of(Setting(models=models, rate=rate, seconds=BEGIN_S + seconds), 2)
+    rows = figures_of(found, alone.request_us_mean, rate)
+    title = f"The controller's processor time, {models:,} models on 12 devices, {rate:,.0f} requests/s"
+    publish("controller", title, rows, output)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mainspring.console.live import Batch, LiveStream
-from mainspring.controller import observers
+from mainspring.controller import observers, server
 from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, encode
@@ -31,6 +31,7 @@ from mainspring.messages.peers import (
 )
 from mainspring.telemetry.log import SegmentHeader, read_entries
 from tests.cluster.replica import Replica, stands
+from tests.controller.failing import Untold
 from tests.controller.peers import FakeGateway, Stage, spec
 
 MODELS = tuple(spec(f"m{number}") for number in range(40))
@@ -322,13 +323,14 @@ def test_an_observer_can_not_become_a_worker(stage: Stage, opened: list[Watcher 
 def test_a_fault_in_telling_ends_the_observers_sessions_and_nothing_else(
     stage: Stage, watch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server, "Scheduler", Untold)
     controller = stage.start(MODELS)
     gateway, _ = stage.cluster(*NAMES)
-    with monkeypatch.context() as broken:
-        broken.setattr(controller._logged, "snapshot", None)
-        watcher = watch()
-        stage.until(lambda: not watcher.live and controller._dropped["internal_error"] > 0)
-        serve(stage, gateway)
+    watcher = watch()
+    stage.until(lambda: not watcher.live and controller._dropped["internal_error"] > 0)
+    serve(stage, gateway)
+    assert isinstance(controller.scheduler, Untold)
+    controller.scheduler.broken = False
     stage.until(lambda: watcher.live)
     assert Goodbye not in [type(message) for message in gateway.received]
 
