@@ -2,9 +2,10 @@
 
 `python -m mainspring.experiments.bench_scheduler` (or `make bench-scheduler`) plays the request mix of
 Clockwork's section 6.5 (61 varieties in 66 copies, 12 devices, deadline 100 ms) and then lets the numbers of
-models, devices and queued requests grow. The mix is played by the policy ``clockwork`` and by the one of
-``--policy``, compiled if it is, and as Python beside that for comparison. Writes
-``out/bench/scheduler.json`` and ``scheduler.png``; with ``--only`` what else the file has is kept.
+models, devices and queued requests grow; ``wide`` has every model on every device that has room for it, and
+``fleet`` is 64,000 models on 256 devices, with the memory that they take. The mix is played by the policy
+``clockwork`` and by the one of ``--policy``, compiled if it is, and as Python beside that for comparison.
+Writes ``out/bench/scheduler.json`` and ``scheduler.png``; with ``--only`` what else the file has is kept.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mainspring.experiments.scheduler_ways import (
     COMPILED,
     Done,
     Task,
+    apart,
     described,
     interpreted,
     profile_text,
@@ -39,6 +41,10 @@ OVERLOAD = Setting()
 STEADY = Setting(rate=2_500.0)
 MODELS = (1_000, 4_026, 16_000, 64_000)
 DEVICES = (1, 4, 12, 64, 256)
+WIDE = (12, 64, 128, 256)
+"""Devices of the part ``wide``, each of which holds the models that are asked for most."""
+FLEET = Setting(models=64_000, devices=256, rate=51_200.0, seconds=0.3)
+"""As large as a cluster gets; each model is on one device if there is room."""
 DEVICE_RATE = 200.0
 """Requests per second for each device where their number grows."""
 QUEUES = (1_000, 10_000, 64_000)
@@ -46,6 +52,7 @@ QUEUES = (1_000, 10_000, 64_000)
 LEAST_REQUESTS = 4_000
 """A setting is played for at least so many, and for at most `MOST_REQUESTS`."""
 MOST_REQUESTS = 25_000
+FLEET_PART = "fleet"
 OUTPUT = Path("out/bench")
 COLUMNS = (
     "", "models", "devices", "req/s", "queued", "us/request", "least", "p99.99 call", "least", "max",
@@ -65,6 +72,10 @@ class Report(msgspec.Struct, frozen=True):
     """The same as Python; empty where everything was."""
     bytes_per_model: float | None = None
     growth: dict[str, Growth] = {}
+    fleet: Cost | None = None
+    """What `FLEET` costs."""
+    fleet_bytes: int = 0
+    """The memory that its scheduler takes."""
 
 
 def main(
@@ -78,12 +89,14 @@ def main(
         int, typer.Option(min=1, help="How often the same events are played with each clock.")
     ] = 5,
     quick: Annotated[bool, typer.Option(help="Only the base settings.")] = False,
-    only: Annotated[str, typer.Option(help="Only one part: base, models, devices or queued.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Only one part: base, models, devices, queued, wide or fleet.")
+    ] = "",
     profiled: Annotated[bool, typer.Option("--profile/--no-profile", help="Print a profile too.")] = True,
     output: Annotated[Path, typer.Option(help="Folder for scheduler.json and scheduler.png.")] = OUTPUT,
 ) -> None:
     """Measure the scheduler's own cost."""
-    parts = ("base", *sweeps(policy))
+    parts = ("base", *sweeps(policy), FLEET_PART)
     if only not in ("", *parts):
         raise typer.BadParameter(f"there is no part {only!r}; choose one of {', '.join(parts)}")
     try:
@@ -101,6 +114,8 @@ def main(
             growth = growth_of(name, [measure(setting, max(2, plays // 2)) for setting in settings])
             report = msgspec.structs.replace(report, growth={**report.growth, name: growth})
             console.print(_costs(growth.text(), {str(growth.xs[i]): c for i, c in enumerate(growth.costs)}))
+    if only == FLEET_PART or not (only or quick):
+        report = _measure_fleet(console, report)
     output.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     if report.growth:
@@ -126,6 +141,7 @@ def sweeps(policy: str) -> dict[str, list[Setting]]:
         "models": [_bounded(replace(steady, models=models)) for models in MODELS],
         "devices": [_bounded(replace(steady, devices=n, rate=DEVICE_RATE * n)) for n in DEVICES],
         "queued": [_bounded(replace(steady, backlog=backlog)) for backlog in QUEUES],
+        "wide": [_bounded(replace(steady, devices=n, rate=DEVICE_RATE * n, everywhere=True)) for n in WIDE],
     }
 
 
@@ -166,6 +182,17 @@ def _measure_base(console: Console, report: Report, seconds: float, plays: int, 
     return msgspec.structs.replace(
         report, base=base, interpreted=other.costs, bytes_per_model=bytes_per_model
     )
+
+
+def _measure_fleet(console: Console, report: Report) -> Report:
+    """Measure the largest cluster in a process of its own, whose memory is the scheduler's."""
+    setting = msgspec.structs.replace(FLEET, policy=report.policy)
+    done = apart(Task({FLEET_PART: setting}, 2))
+    console.print(_costs("The largest cluster", done.costs))
+    console.print(
+        f"{done.scheduler_bytes / 1e9:.2f} GB for {setting.models:,} models on {setting.devices} devices"
+    )
+    return msgspec.structs.replace(report, fleet=done.costs[FLEET_PART], fleet_bytes=done.scheduler_bytes)
 
 
 def _comparison(base: dict[str, Cost], as_python: dict[str, Cost]) -> str:

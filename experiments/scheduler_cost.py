@@ -9,10 +9,12 @@ from __future__ import annotations
 import cProfile
 import gc
 import itertools
+import resource
 import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -26,6 +28,7 @@ from mainspring.experiments.scheduler_load import (
     backlog,
     loaded_scheduler,
     record,
+    varieties,
 )
 from mainspring.messages.actions import Load
 from mainspring.messages.events import RequestArrived
@@ -137,6 +140,24 @@ def memory_per_model(setting: Setting) -> float:
         gc.collect()
     tracemalloc.stop()
     return (sizes[1] - sizes[0]) / 500
+
+
+def scheduler_bytes(setting: Setting) -> int:
+    """Return by how much this process's memory grows with the setting's scheduler, whose devices have
+    prepared every model."""
+    specs = varieties(setting.models)
+    before = _resident_bytes()
+    scheduler = loaded_scheduler(setting, Counter(), specs)
+    grown = _resident_bytes() - before
+    del scheduler
+    gc.collect()
+    return grown
+
+
+def _resident_bytes() -> int:
+    """Return how much memory of this process is resident."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
 
 
 def _run(scheduler: Scheduler, turns: list[Turn]) -> None:

@@ -17,12 +17,18 @@ FLAT = 0.05
 """An exponent below this is called flat: less than 1.13 times the cost for ten times as much."""
 LOGARITHMIC = 0.2
 """Below this growth is called logarithmic at most: log2(n) itself grows as n^0.11 from 1,000 to 64,000."""
-FIELDS = {"models": "models", "devices": "devices", "queued": "backlog"}
-NOUNS = {"models": "models", "devices": "devices and requests", "queued": "queue"}
+FIELDS = {"models": "models", "devices": "devices", "queued": "backlog", "wide": "devices"}
+NOUNS = {
+    "models": "models",
+    "devices": "devices and requests",
+    "queued": "queue",
+    "wide": "devices and requests, every model wherever there is room",
+}
 LABELS = {
     "models": "models",
     "devices": "devices (200 requests/s each)",
     "queued": "requests in the queue of the busiest model",
+    "wide": "devices that hold all they can (200 requests/s each)",
 }
 
 

@@ -45,6 +45,9 @@ class Setting(msgspec.Struct, frozen=True):
     pages: int = 1_376
     """Of each device: what the released Clockwork had on a 32 GB V100."""
     slo_ms: float = 100.0
+    everywhere: bool = False
+    """Whether every device holds the models that are asked for most, as many as fit; otherwise each model is
+    on one."""
     backlog: int = 0
     """Requests that wait all the time, with deadlines far away, for the model that is asked for most. Each
     that is dispatched after all is replaced."""
@@ -203,22 +206,27 @@ def _residents(setting: Setting, specs: list[ModelSpec], demand: Counter[str]) -
     residents: list[list[Resident]] = [[] for _ in range(setting.devices)]
     free = [setting.pages] * setting.devices
     for index, spec in enumerate(sorted(specs, key=lambda spec: (-demand[spec.name], spec.name))):
-        device = index % setting.devices
-        if spec.pages <= free[device]:
-            first = setting.pages - free[device]
-            pages = tuple(range(first, first + spec.pages))
-            residents[device].append(Resident(spec.name, spec.artifact, pages))
-            free[device] -= spec.pages
+        for device in range(setting.devices) if setting.everywhere else (index % setting.devices,):
+            if spec.pages <= free[device]:
+                first = setting.pages - free[device]
+                pages = tuple(range(first, first + spec.pages))
+                residents[device].append(Resident(spec.name, spec.artifact, pages))
+                free[device] -= spec.pages
     return residents
 
 
-def loaded_scheduler(setting: Setting, demand: Counter[str]) -> Scheduler:
-    """Return a scheduler whose workers have prepared every model and loaded the most wanted ones."""
+def loaded_scheduler(
+    setting: Setting, demand: Counter[str], specs: list[ModelSpec] | None = None
+) -> Scheduler:
+    """Return a scheduler whose workers have prepared every model and loaded the most wanted ones.
+
+    ``specs`` are `varieties` of the setting's number of models, made already.
+    """
     config = SchedulerConfig(
         policy=setting.policy, response_margin_ms=1.0, max_queued_requests_per_model=1_000_000
     )
     scheduler = Scheduler(config)
-    specs = varieties(setting.models)
+    specs = varieties(setting.models) if specs is None else specs
     residents = _residents(setting, specs, demand)
     for spec in specs:
         scheduler.handle(0, ModelAdded(spec))

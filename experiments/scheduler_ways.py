@@ -16,7 +16,7 @@ import sys
 import msgspec
 import numpy as np
 
-from mainspring.experiments.scheduler_cost import Cost, measure, profile
+from mainspring.experiments.scheduler_cost import Cost, measure, profile, scheduler_bytes
 from mainspring.experiments.scheduler_load import Setting
 from mainspring.native import CORE, SWITCH, Use
 
@@ -40,6 +40,8 @@ class Done(msgspec.Struct, frozen=True):
     way: str
     costs: dict[str, Cost]
     profile: str = ""
+    scheduler_bytes: int = 0
+    """By how much the process grew when it made the scheduler of the first setting."""
 
 
 class CannotMeasure(Exception):
@@ -59,14 +61,20 @@ def described() -> str:
 
 def perform(task: Task) -> Done:
     """Measure in this process."""
+    grown = scheduler_bytes(next(iter(task.settings.values())))
     costs = {name: measure(setting, task.plays) for name, setting in task.settings.items()}
-    return Done(way(), costs, "" if task.profiled is None else profile_text(task.profiled))
+    return Done(way(), costs, "" if task.profiled is None else profile_text(task.profiled), grown)
 
 
 def interpreted(task: Task) -> Done:
     """Measure in a process that runs all as Python; raise CannotMeasure with what it said if it fails."""
+    return apart(task, {SWITCH: "0"})
+
+
+def apart(task: Task, switches: dict[str, str] | None = None) -> Done:
+    """Measure in a process of its own; raise CannotMeasure with what it said if it fails."""
     command = [sys.executable, "-m", "mainspring.experiments.scheduler_ways"]
-    environment = {**os.environ, SWITCH: "0"}
+    environment = {**os.environ, **(switches or {})}
     done = subprocess.run(
         command, input=msgspec.json.encode(task), env=environment, capture_output=True, check=False
     )
