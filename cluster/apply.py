@@ -141,10 +141,12 @@ def requests_of(cluster: Cluster, gateway: int) -> list[Request]:
 
 def doubt(cluster: Cluster, now_ns: int, name: str) -> None:
     """Doubt the estimates that turn a model's requests away (`Rolling.doubt`)."""
-    for placement in cluster.models[name].placements.values():
-        for each in placement.by_bucket:
-            each.times.doubt(now_ns)
-        placement.load_time.doubt(now_ns)
+    model = cluster.models[name]
+    for each in model.by_bucket:
+        for times in each.infer_times.values():
+            times.doubt(now_ns)
+    for load_time in model.load_times.values():
+        load_time.doubt(now_ns)
 
 
 def _rank(cluster: Cluster, ranked: Ranked) -> None:

@@ -141,7 +141,8 @@ def _worker(cluster: Cluster, name: str) -> Worker:
     """Return a worker; of one that is made up only the name is known."""
     worker = cluster.workers.get(name)
     if worker is None:
-        worker = cluster.workers[name] = Worker(name, 0, "", 0, cluster.dispatch_delay_ns)
+        worker = Worker(name, 0, "", 0, cluster.dispatch_delay_ns)
+        cluster.seat(worker)
         worker.draining = name in cluster.drained
         cluster.recount()
         for model in cluster.models.values():

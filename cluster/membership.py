@@ -108,7 +108,7 @@ def misplaced(event: WorkerJoined) -> str | None:
 def join(cluster: Cluster, event: WorkerJoined) -> Worker:
     """Enter a worker with placements for all models, and what it has prepared."""
     worker = cluster.new_worker(event.worker, event.device_kind, event.pages)
-    cluster.workers[worker.name] = worker
+    cluster.seat(worker)
     worker.draining = worker.name in cluster.drained
     cluster.recount()
     for model in cluster.models.values():
@@ -154,14 +154,14 @@ def was_overdue(placement: Placement) -> bool:
 
 def lose(cluster: Cluster, name: str) -> Worker | None:
     """Take a worker out with its placements, and return it; `execution.orphans` has its requests."""
-    worker = cluster.workers.pop(name, None)
+    worker = cluster.unseat(name)
     if worker is None:
         return None
     cluster.recount()
     for placement in worker.placements.values():
         placement.lose()
     kind = worker.device_kind
-    if not any(other.device_kind == kind for other in cluster.workers.values()):
+    if kind not in cluster.of_kind:
         # No other worker is of its kind: no model needs estimates for it.
         for placement in worker.placements.values():
             for each in placement.by_bucket:

@@ -9,6 +9,7 @@ import enum
 from collections import OrderedDict, deque
 from typing import Final
 
+from mainspring.cluster.counts import RequestCounts
 from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.pages import PageTable
 from mainspring.cluster.requests import DeadlineQueue, Request
@@ -42,6 +43,10 @@ PREPARED_STATES: Final = (State.PREPARED, State.LOADING, State.RESIDENT)
 _PREPARED: Final = State.PREPARED
 _LOADING: Final = State.LOADING
 _RESIDENT: Final = State.RESIDENT
+
+
+_NO_BUCKETS: Final[list[Placement]] = []
+"""Of models without symbols: a list for each placement would be an eighth of what it takes."""
 
 
 class Placement:
@@ -78,7 +83,7 @@ class Placement:
         self.worker = worker
         self.of: Placement | None = None
         """The model's own, of a bucket's."""
-        self.buckets: list[Placement] = []
+        self.buckets = _NO_BUCKETS
         """Those of the model's buckets, in their order."""
         self.times = times
         self.load_time = load_time
@@ -213,20 +218,6 @@ class Placement:
         )
 
 
-class RequestCounts:
-    """What became of a model's requests since it was added; a model that replaces it counts on."""
-
-    __slots__ = ("arrived", "finished", "late", "rejected")
-
-    def __init__(self, arrived: int = 0, finished: int = 0, late: int = 0, rejected: int = 0) -> None:
-        self.arrived = arrived
-        self.finished = finished
-        """Those executed by their deadline; best-effort ones count too."""
-        self.late = late
-        self.rejected = rejected
-        """Those given up by the scheduler, on arrival or later."""
-
-
 class Model:
     """One model: its queues, and its placements in the order that workers joined.
 
@@ -239,6 +230,7 @@ class Model:
         "buckets",
         "counts",
         "curves",
+        "held",
         "holders",
         "index_of",
         "infer_times",
@@ -274,6 +266,8 @@ class Model:
         self.placements: dict[str, Placement] = {}
         self.usable: dict[str, Placement] = {}
         """The placements that are resident or loading."""
+        self.held = 0
+        """The same as a set: the `Worker.bit` of each of their workers."""
         self.holders: list[Worker] = []
         """The workers of those that have not stalled, in the same order; a new list after each change."""
         self.note: object = None
@@ -351,8 +345,11 @@ class Model:
             if usable.get(name) is placement:
                 return
             usable[name] = placement
+            self.held |= placement.worker.bit
         elif usable.pop(name, None) is None:
             return
+        else:
+            self.held &= ~placement.worker.bit
         self.recount()
 
     def recount(self) -> None:
@@ -395,10 +392,12 @@ class Worker:
     """One worker: its pages, its executors' timelines, its placements."""
 
     __slots__ = (
+        "bit",
         "device_kind",
         "draining",
         "exec",
         "exec_alarm_ns",
+        "held_for",
         "held_until_ns",
         "lead_ns",
         "load",
@@ -423,6 +422,8 @@ class Worker:
         """``grace_ns`` is how long results are on their way."""
         self.name = name
         self.number = number
+        self.bit = 1 << number
+        """Stands for the worker in sets of workers, which are ints; `Cluster.seat` gives it a low one."""
         self.device_kind = device_kind
         self.pages = PageTable(pages)
         self.exec = ExecTimeline(grace_ns)
@@ -445,6 +446,8 @@ class Worker:
         """The nearest alarm that will look at the LOAD executor."""
         self.held_until_ns = 0
         """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
+        self.held_for: Model | None = None
+        """The model of that batch, if other workers that hold the model would wait for it too."""
         self.stopping = False
         """Whether it said that it begins nothing more."""
         self.stalled = False
@@ -486,7 +489,7 @@ class Worker:
         They point back to it: without this only a garbage collection would free them.
         """
         for placement in self.placements.values():
-            placement.buckets.clear()
+            placement.buckets = _NO_BUCKETS
         self.placements.clear()
         self.lru.clear()
         self.note = None

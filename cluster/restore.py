@@ -139,7 +139,7 @@ def _worker(cluster: Cluster, state: WorkerState) -> None:
         lose(cluster, known.name)
         known.forget()
     worker = Worker(state.worker, state.number, state.device_kind, state.pages, cluster.dispatch_delay_ns)
-    cluster.workers[worker.name] = worker
+    cluster.seat(worker)
     worker.stopping = state.stopping
     worker.draining = worker.name in cluster.drained
     cluster.recount()
@@ -265,6 +265,8 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     )
     placement.model.placements[worker.name] = placement
     worker.placements[spec.name] = placement
+    if placement.model.buckets:
+        placement.buckets = []
     for bucket in placement.model.buckets.values():
         its_times = InferTimes(spec.batch_sizes, list(seeds_ns), estimates.rank) if own[0] else None
         its_times = its_times or estimates.infer_times(kind, bucket.spec)

@@ -33,6 +33,10 @@ class Cluster:
         """Taken off each deadline for the way back."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
+        self.seats: list[Worker | None] = []
+        """The worker whose `Worker.bit` is ``1 << index``; a seat that is left is the next one's."""
+        self.of_kind: dict[str, int] = {}
+        """The set of workers of each kind of device."""
         self.open_workers = 0
         """The number of workers that take new work (`recount`)."""
         self.estimates = Estimates(estimate_rank)
@@ -82,14 +86,42 @@ class Cluster:
         self.workers_seen += 1
         return Worker(name, self.workers_seen, device_kind, pages, self.dispatch_delay_ns)
 
+    def seat(self, worker: Worker) -> None:
+        """Enter a worker, at the first seat that is free; no model is placed on it yet."""
+        seats = self.seats
+        index = seats.index(None) if None in seats else len(seats)
+        seats[index : index + 1] = [worker]
+        worker.bit = 1 << index
+        kind = worker.device_kind
+        self.of_kind[kind] = self.of_kind.get(kind, 0) | worker.bit
+        self.workers[worker.name] = worker
+
+    def unseat(self, name: str) -> Worker | None:
+        """Take a worker out and return it; None if it is not there. Its bit is the next worker's."""
+        worker = self.workers.pop(name, None)
+        if worker is not None:
+            self.seats[worker.bit.bit_length() - 1] = None
+            left = self.of_kind[worker.device_kind] & ~worker.bit
+            if left:
+                self.of_kind[worker.device_kind] = left
+            else:
+                del self.of_kind[worker.device_kind]
+        return worker
+
+    def first_of(self, workers: int) -> Worker:
+        """Return the worker of the lowest bit of a set, which must not be empty."""
+        worker = self.seats[(workers & -workers).bit_length() - 1]
+        assert worker is not None, f"nobody is at a seat of {workers:x}"
+        return worker
+
     def place(self, model: Model, worker: Worker) -> Placement:
         """Enter a model on a worker, as known, and return the placement."""
         placement = self._place(model, worker)
         worker.placements[model.name] = placement
-        for bucket in model.buckets.values():
-            held = self._place(bucket, worker)
-            held.of = placement
-            placement.buckets.append(held)
+        if model.buckets:
+            placement.buckets = [self._place(bucket, worker) for bucket in model.buckets.values()]
+            for held in placement.buckets:
+                held.of = placement
         return placement
 
     def _place(self, model: Model, worker: Worker) -> Placement:

@@ -18,7 +18,20 @@ def validate(cluster: Cluster) -> None:
     for model in cluster.models.values():
         _check_model(cluster, model)
     workers = cluster.workers.values()
+    _check_seats(cluster)
     assert cluster.open_workers == sum(worker.open for worker in workers), "workers that take work"
+
+
+def _check_seats(cluster: Cluster) -> None:
+    """Each worker has a bit of its own, and sets of workers hold those of workers that are there."""
+    seated = {worker.name: worker for worker in cluster.seats if worker is not None}
+    assert seated == cluster.workers, f"seats are {list(seated)}, not {list(cluster.workers)}"
+    kinds: dict[str, int] = {}
+    for index, worker in enumerate(cluster.seats):
+        if worker is not None:
+            assert worker.bit == 1 << index, f"{worker.name} sits at {index} and has the bit {worker.bit:x}"
+            kinds[worker.device_kind] = kinds.get(worker.device_kind, 0) | worker.bit
+    assert cluster.of_kind == kinds, f"workers by kind: {cluster.of_kind}, not {kinds}"
 
 
 def _check_requests(cluster: Cluster) -> None:
@@ -91,6 +104,8 @@ def _check_model(cluster: Cluster, model: Model) -> None:
     for each in (model, *model.buckets.values()):
         holders = [p.worker for p in each.usable.values() if not p.stalled]
         assert each.holders == holders, f"holders of {each.name}"
+        held = sum(p.worker.bit for p in each.usable.values())
+        assert each.held == held, f"{each.name} is held by {each.held:x}, not {held:x}"
     for name, placement in model.placements.items():
         worker = cluster.workers.get(name)
         assert worker is not None, f"{placement}: there is no such worker"

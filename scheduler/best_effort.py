@@ -89,6 +89,10 @@ class BestEffort:
             self.offer(placement)
         return batch
 
+    def waits_for(self, worker: Worker) -> bool:
+        """Return whether best-effort requests may wait for a worker."""
+        return bool(self._waiting.get(worker.name))
+
     def worker_left(self, worker: Worker) -> None:
         """Forget a worker's entries."""
         self._waiting.pop(worker.name, None)

@@ -124,10 +124,7 @@ class Scheduler:
         while on_alarm < ALARMS_PER_CALL and (alarm := alarms.take(now_ns)) is not None:
             self._ring(now_ns, *alarm)
             on_alarm += 1
-        while state.dirty:
-            workers, state.dirty = state.dirty, {}
-            for worker in workers.values():
-                self._dispatcher.fill(now_ns, worker)
+        self._fill_execs(now_ns)
         if state.loads_dirty:
             state.loads_dirty = False
             self._fill_loads(now_ns)
@@ -148,6 +145,7 @@ class Scheduler:
     def validate(self) -> None:
         """Check every invariant of the state; raise AssertionError with the story of what is wrong."""
         validate(self._state)
+        self._policy.validate()
 
     def refusal(self, command: OperatorCommand) -> str | None:
         """Return why an operator's command can't be carried out now, and what would be right, or None."""
@@ -209,6 +207,20 @@ class Scheduler:
                     unanswered = self._dispatcher.unanswered(now_ns, subject)
                     self._membership.drop(now_ns, subject.name, owed, unanswered)
 
+    def _fill_execs(self, now_ns: int) -> None:
+        """Give the EXEC executors work that may need some, and those that wide models wake, one by one."""
+        state = self._state
+        while True:
+            if state.dirty:
+                workers, state.dirty = state.dirty, {}
+                for worker in workers.values():
+                    self._dispatcher.fill(now_ns, worker)
+            elif (another := state.waking.next()) is not None:
+                self._dispatcher.fill(now_ns, another)
+            else:
+                break
+        state.waking.end()
+
     def _fill_loads(self, now_ns: int) -> None:
         """Give the LOAD executors work: first pinned models, then the policy's LOADs, then missed models."""
         loaded = 0
@@ -245,6 +257,7 @@ def validate(state: SchedulerState) -> None:
     """Check the cluster's state and the scheduler's beside it; raise AssertionError at the first fault."""
     cluster = state.cluster
     validate_state(cluster)
+    state.waking.validate()
     for worker in cluster.workers.values():
         _check_loads(state, worker)
     for action_id, worker in state.idle_loads.items():

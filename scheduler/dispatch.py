@@ -20,6 +20,7 @@ from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.waking import is_wide
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
@@ -53,10 +54,12 @@ class Dispatcher:
         state, timeline, durations = self._state, worker.exec, self._state.ns
         soonest_ns = now_ns + durations.dispatch_delay
         ahead_ns = durations.lookahead + worker.lead_ns
+        state.waking.asked(worker)
         while True:
             available_ns = timeline.available_ns(now_ns, soonest_ns)
             if available_ns > now_ns + ahead_ns and len(timeline):
                 self._look_again(now_ns, worker, available_ns - ahead_ns)
+                state.waking.busy(worker)
                 return
             if self._opens(now_ns, worker, available_ns, idle=False):
                 continue
@@ -71,11 +74,12 @@ class Dispatcher:
                     continue
                 batch = batch or self._backlog.next_batch(now_ns, worker)
             if batch is None:
-                if now_ns < worker.held_until_ns:
+                if now_ns < worker.held_until_ns and self._asks_again(worker):
                     # The batch that it was held for may be gone; then what waits behind that batch is next.
                     state.arm_exec(worker.held_until_ns, worker)
                 if available_ns > soonest_ns and len(timeline):
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
+                state.waking.left_idle(worker)
                 return
             if len(batch.requests) > 1:
                 if batch.placement.of is not None and not batch.placement.model.spec.pad:
@@ -83,6 +87,11 @@ class Dispatcher:
                 if state.suspects:
                     batch = isolated(batch)
             self._send(now_ns, worker, batch)
+
+    def _asks_again(self, worker: Worker) -> bool:
+        """Return whether a worker that is kept free is to be asked again at the end, even if another one is,
+        too, that it waits with."""
+        return worker.held_for is None or self._openings.wanted or self._backlog.waits_for(worker)
 
     def _opens(self, now_ns: int, worker: Worker, available_ns: int, *, idle: bool) -> bool:
         """Send the OPEN that is due next, if one is; what can't wait for its end is for other workers."""
@@ -187,6 +196,8 @@ class Dispatcher:
             state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)
         if requests[0].due_ns is not None:
             self._policy.dispatched(now_ns, batch)
+            if state.waking.idle and placement.model.queue.dues and is_wide(state.cluster, placement.model):
+                state.waking.want(placement.model)
         else:
             self._backlog.offer(placement)
 

@@ -23,6 +23,10 @@ from mainspring.scheduler.state import SchedulerState
 
 LOOKED_AT: Final = 8
 """Models that are looked at each time for one that can be loaded."""
+TRIED_AT: Final = 8
+"""Idle workers that are tried for each of them; the next time it is the next ones' turn."""
+PLACEMENTS_AT_ONCE: Final = 128
+"""Once models on as many workers were looked at, the others wait for the next time."""
 
 
 class ModelQueue(ABC):
@@ -31,6 +35,8 @@ class ModelQueue(ABC):
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._queued: OrderedDict[str, None] = OrderedDict()
+        self._tried = 0
+        """How many idle workers were tried in vain since one was found."""
 
     def __bool__(self) -> bool:
         """Whether any model is to be loaded."""
@@ -46,17 +52,37 @@ class ModelQueue(ABC):
 
         Models that need no LOAD any more leave; those that no worker can take now go to the end.
         """
+        left = PLACEMENTS_AT_ONCE
         for name in list(islice(self._queued, LOOKED_AT)):
+            if left <= 0:
+                break
             model = self._state.cluster.models.get(name)
             if model is None or model.hopeless or not self._needs(model):
                 self._forget(name)
                 continue
             plan = self._plan(now_ns, model)
+            left -= len(model.placements)
             if plan is not None:
+                self._tried = 0
                 self._forget(name)
                 return plan
             self._queued.move_to_end(name)
         return None
+
+    def _idle(self, model: Model) -> list[Placement]:
+        """Return where a model could be loaded at once and LOAD has nothing to do, the freest worker first.
+
+        Of many workers these are only some.
+        """
+        room = self._state.load_room
+        able = [p for p in model.placements.values() if p.loadable and p.worker.name in room]
+        idle = [p for p in able if not len(p.worker.load)]
+        idle.sort(key=lambda p: (-p.worker.pages.free, p.worker.number))
+        if len(idle) <= TRIED_AT:
+            return idle
+        first = self._tried % len(idle)
+        self._tried += TRIED_AT
+        return [*idle[first:], *idle[:first]][:TRIED_AT]
 
     def _forget(self, name: str) -> None:
         del self._queued[name]
@@ -164,7 +190,7 @@ class MissedModels(ModelQueue):
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the idle worker with the most free pages that can take a model."""
-        for placement in _idle(self._state, model):
+        for placement in self._idle(model):
             asked = model.name in self._operators
             plan = self._policy.plan_idle_load(now_ns, placement)
             if plan is None and asked:
@@ -199,16 +225,8 @@ class Copies(ModelQueue):
         return len(model.usable) == 1
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
-        for placement in _idle(self._state, model):
+        for placement in self._idle(model):
             plan = self._policy.plan_idle_load(now_ns, placement)
             if plan is not None:
                 return plan
         return None
-
-
-def _idle(state: SchedulerState, model: Model) -> list[Placement]:
-    """Return where a model could be loaded at once and LOAD has nothing to do, the freest worker first."""
-    room = state.load_room
-    able = [p for p in model.placements.values() if p.loadable and p.worker.name in room]
-    idle = [p for p in able if not len(p.worker.load)]
-    return sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number))

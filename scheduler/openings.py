@@ -75,6 +75,11 @@ class Openings:
         """As `_Waiting.rest_until_ns`, for all workers: they did the last one's work besides their own."""
         self.promises = Promises(state)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether any model waits for an OPEN, or its end."""
+        return bool(self._waiting) or bool(self._under_way)
+
     def add(self, now_ns: int, placement: Placement) -> None:
         """Have a model's executable opened; one that waits already keeps its place."""
         worker = placement.worker

@@ -21,6 +21,7 @@ from mainspring.scheduler.promises import Promises
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import overdue_detail
 from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.waking import is_wide
 
 _QUEUED: Final = Place.QUEUED
 
@@ -105,12 +106,15 @@ class RequestLifecycle:
         """Put an admitted request into its model's queue."""
         state, model, due_ns = self._state, request.model, request.due_ns
         state.cluster.enqueue(request)
-        full_ns = now_ns + state.ns.lookahead
-        for placement in model.usable.values():
-            # A busy executor has an alarm set for when it will need work.
-            worker = placement.worker
-            if worker.exec.free_ns <= full_ns + worker.lead_ns:
-                state.dirty[worker.name] = worker
+        if due_ns is not None and is_wide(state.cluster, model):
+            state.waking.want(model)
+        else:
+            full_ns = now_ns + state.ns.lookahead
+            for placement in model.usable.values():
+                # A busy executor has an alarm set for when it will need work.
+                worker = placement.worker
+                if worker.exec.free_ns <= full_ns + worker.lead_ns:
+                    state.dirty[worker.name] = worker
         if due_ns is None:
             self._backlog.add(request)
             self._missed.want(model)
@@ -288,8 +292,8 @@ class RequestLifecycle:
 
     def _doubt(self, now_ns: int, model: Model) -> bool:
         """Before a model's request is turned away, doubt the estimates that do it; return whether any is."""
-        for placement in model.placements.values():
-            if placement.times.doubtful(now_ns) or placement.load_time.doubtful(now_ns):
+        for kind, times in model.infer_times.items():
+            if times.doubtful(now_ns) or model.load_times[kind].doubtful(now_ns):
                 self._state.emit(now_ns, Doubted(model.base.name))
                 return True
         return False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mainspring.cluster.apply import apply
-from mainspring.cluster.placements import Placement, Worker
+from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import NEVER_NS
@@ -15,6 +15,7 @@ from mainspring.messages.commands import Command, Reject
 from mainspring.messages.evidence import RejectEvidence
 from mainspring.scheduler.alarms import Alarm, Alarms
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
+from mainspring.scheduler.waking import Waking
 
 READY_SLACK_NS: Final = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
@@ -63,6 +64,8 @@ class SchedulerState:
         """Whether any request was ever a suspect; until one is, nothing looks for suspects."""
         self.dirty: dict[str, Worker] = {}
         """Workers whose EXEC executor may need work."""
+        self.waking = Waking(self.cluster)
+        """Who else is asked if requests are left for models that many workers hold."""
         self.loads_dirty = False
         """Whether the LOAD executors with room may need work."""
         self.load_room: dict[str, Worker] = {}
@@ -95,10 +98,21 @@ class SchedulerState:
             worker.exec_alarm_ns = when_ns
             self.alarms.set(when_ns, _EXEC, worker)
 
-    def hold(self, until_ns: int, worker: Worker) -> None:
-        """Have a worker's EXEC executor kept free, and looked at by an instant."""
+    def hold(self, until_ns: int, worker: Worker, model: Model | None = None) -> None:
+        """Have a worker's EXEC executor kept free, and looked at by an instant.
+
+        ``model`` is that of the batch if it is wide: others that hold it may `wait` for the same.
+        """
         worker.held_until_ns = until_ns
         self.arm_exec(until_ns, worker)
+        if model is not None:
+            worker.held_for = model
+            self.waking.keep_free(worker, model)
+
+    def wait(self, until_ns: int, worker: Worker, model: Model) -> None:
+        """Have a worker's EXEC executor kept free for a batch for which another one is held."""
+        worker.held_until_ns = until_ns
+        worker.held_for = model
 
     def consider_load_room(self, now_ns: int, worker: Worker) -> None:
         """Note whether a LOAD may be decided for a worker: whether LOAD is free there within the lookahead.

@@ -147,5 +147,8 @@ class Policy(ABC):
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """A worker is gone; the state has none of its placements any more."""
 
+    def validate(self) -> None:
+        """Check what the policy keeps beside the state; raise AssertionError at the first fault."""
+
     def on_alarm(self, now_ns: int) -> None:
         """An alarm that the policy set, as ``state.alarms.set(when_ns, Alarm.POLICY)``, has come."""

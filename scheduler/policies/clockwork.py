@@ -24,8 +24,8 @@ from mypy_extensions import mypyc_attr
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
 from mainspring.scheduler.policies.demand import DemandLoads
-from mainspring.scheduler.policies.notes import model_note
-from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
+from mainspring.scheduler.policies.notes import Copies, model_note
+from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, enter_copies, ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes
@@ -44,7 +44,7 @@ class Clockwork(ReadyQueuePolicy):
     idle_loads: ClassVar[bool] = False
 
     def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
-        super().__init__(state, options)
+        super().__init__(state, options, shares=True)
         self._pads = bool(state.config.pad_batches)
         self._loads = self._make_loads()
 
@@ -59,9 +59,7 @@ class Clockwork(ReadyQueuePolicy):
         dues, offered = model.queue.dues, note.offered
         due_ns, index = dues[0], largest_index(model)
         if len(dues) == 1 or offered is None or due_ns < offered[0] or index > offered[1]:
-            for placement in model.usable.values():
-                if enter(placement, due_ns - placement.times.ns[index]):
-                    note.offered = due_ns, index
+            self.offer_all(model)
         self._loads.update(now_ns, model)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
@@ -79,7 +77,13 @@ class Clockwork(ReadyQueuePolicy):
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let its models' demand go to the others."""
+        super().worker_left(now_ns, worker)
         self._loads.worker_left(now_ns, worker)
+
+    def validate(self) -> None:
+        """Check the ready queue and the allocations."""
+        super().validate()
+        self._loads.validate()
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return the model of the highest load priority that some worker can take now."""
@@ -95,6 +99,15 @@ class Clockwork(ReadyQueuePolicy):
         if dues:
             index = largest_index(model)
             if enter(placement, dues[0] - placement.times.ns[index]):
+                model_note(model).offered = dues[0], index
+
+    def offer_copies(self, copies: Copies) -> None:
+        """Enter a wide model's strategies, likewise."""
+        model = copies.model
+        dues = model.queue.dues
+        if dues:
+            index = largest_index(model)
+            if enter_copies(copies, dues[0] - copies.like.times.ns[index]):
                 model_note(model).offered = dues[0], index
 
     def key(self, placement: Placement) -> int:

@@ -6,6 +6,10 @@ device *g* that holds the model, inversely proportional to the device's load ``l
 allocations); and the load priority ``p_m = d_m - sum_g a_m,g * capacity_g / l_g``, an estimate of its
 unfulfilled work. Updated for one model at a time, when something happens to it; all in whole
 nanoseconds, so that nothing drifts.
+
+The demand for a wide model (`waking.is_wide`) is allocated to no device by itself: its devices are taken to
+be loaded as all are on average, and what is demanded of wide models is a part of every device's load. Shared
+out one by one it would come to much the same, and take the time of as many devices for each request.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.policies.loads import PolicyLoads
 from mainspring.scheduler.policies.notes import WorkerNote, model_note, worker_note
 from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.waking import is_wide
 
 IDLE_LOAD_NS: Final = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""
@@ -37,7 +42,9 @@ class Demand:
         "holders",
         "notes",
         "priority_ns",
+        "spread_ns",
         "wanted_ns",
+        "wide",
     )
 
     def __init__(self) -> None:
@@ -53,19 +60,10 @@ class Demand:
         self.notes: list[WorkerNote] = []
         """The policy's note of each holder."""
         self.allocations_ns: list[int] = []
-        """What each holder was allocated."""
-
-    def clear(self) -> None:
-        """Take everything back: nothing waits for the model any more."""
-        self.take_back()
-        self.demand_ns = self.priority_ns = self.wanted_ns = 0
-        self.aside = False
-
-    def take_back(self) -> None:
-        """Take the allocations back."""
-        for index, note in enumerate(self.notes):
-            note.allocated_ns -= self.allocations_ns[index]
-        self.allocations_ns = [0] * len(self.holders)
+        """What each holder was allocated; nothing of a wide model."""
+        self.wide = False
+        self.spread_ns = 0
+        """What all devices were allocated together of a wide model."""
 
 
 class DemandLoads(PolicyLoads):
@@ -82,6 +80,10 @@ class DemandLoads(PolicyLoads):
         self._capacity_ns = state.ns.load_capacity
         self._heap: list[tuple[int, int, Model]] = []
         self._sweep_from = SWEPT_FROM
+        self._narrow_ns = 0
+        """What all devices are allocated of models that are not wide."""
+        self._wide_ns = 0
+        """And of wide ones."""
 
     def of(self, model: Model) -> Demand:
         """Return a model's demand as it was last computed; zeros if it has none."""
@@ -89,7 +91,7 @@ class DemandLoads(PolicyLoads):
 
     def device_load_ns(self, worker: Worker) -> int:
         """Return ``l_g``: the work that is allocated to a worker."""
-        return worker_note(worker).allocated_ns
+        return worker_note(worker).allocated_ns + self._wide_share_ns()
 
     def update(self, now_ns: int, model: Model) -> None:
         """Enter what happened to a model's queue; have LOADs considered if that asks for one."""
@@ -102,7 +104,9 @@ class DemandLoads(PolicyLoads):
         demand = note.demand
         if not model.queue.dues:
             if demand is not None and demand.demand_ns:
-                demand.clear()
+                self._take_back(demand)
+                demand.demand_ns = demand.priority_ns = demand.wanted_ns = 0
+                demand.aside = False
             return False
         if demand is None:
             demand = note.demand = Demand()
@@ -173,6 +177,23 @@ class DemandLoads(PolicyLoads):
             return None
         return worker_note(placement.worker).allocated_ns, begin_ns, 0
 
+    def validate(self) -> None:
+        """Check that devices are allocated what models have there; raise AssertionError if not."""
+        placed: dict[str, int] = {}
+        spread_ns = 0
+        for model in self._state.cluster.models.values():
+            for each in model.by_bucket:
+                demand = self.of(each)
+                spread_ns += demand.spread_ns
+                twice = demand.spread_ns and any(demand.allocations_ns)
+                assert not twice, f"{each.name} is allocated as a wide model and as a narrow one"
+                for index, worker in enumerate(demand.holders if demand.notes else []):
+                    placed[worker.name] = placed.get(worker.name, 0) + demand.allocations_ns[index]
+        assert spread_ns == self._wide_ns, f"wide models have {spread_ns} ns, not {self._wide_ns}"
+        for name, worker in self._state.cluster.workers.items():
+            allocated_ns, own_ns = worker_note(worker).allocated_ns, placed.get(name, 0)
+            assert allocated_ns == own_ns, f"{name} has {allocated_ns} ns, and models {own_ns} there"
+
     def _enter(self, model: Model, demand: Demand) -> None:
         """Have the heap say a model's priority, or an earlier and higher one, if it can be loaded."""
         wanted_ns = demand.priority_ns
@@ -200,25 +221,52 @@ class DemandLoads(PolicyLoads):
 
     def _compute(self, now_ns: int, model: Model, demand: Demand) -> None:
         """Compute a model's demand, its allocations and its priority from what is true now."""
-        if demand.holders is not model.holders:
-            demand.take_back()
-            demand.holders = model.holders
-            demand.notes = [worker_note(worker) for worker in model.holders]
-            demand.allocations_ns = [0] * len(model.holders)
+        wide = is_wide(self._state.cluster, model)
+        if demand.holders is not model.holders or demand.wide != wide:
+            self._take_back(demand)
+            demand.holders, demand.wide = model.holders, wide
+            demand.notes = [] if wide else [worker_note(worker) for worker in model.holders]
+            demand.allocations_ns = [0] * len(demand.notes)
         demand.demand_ns = demand_ns = self._demand_ns(now_ns, model)
-        if not demand.holders:
+        if not demand_ns or not demand.holders:
+            self._take_back(demand)
             demand.priority_ns = demand_ns
+        elif wide:
+            demand.priority_ns = demand_ns - self._spread(demand, self._work_until_due_ns(model))
         elif len(demand.holders) == 1:
             note, held_ns = demand.notes[0], demand.allocations_ns[0]
-            demand.allocations_ns = [demand_ns]
-            load_ns = note.allocated_ns = note.allocated_ns - held_ns + demand_ns
+            demand.allocations_ns[0] = demand_ns
+            self._narrow_ns += demand_ns - held_ns
+            note.allocated_ns += demand_ns - held_ns
+            load_ns = note.allocated_ns + self._wide_share_ns()
             capacity_ns = self._work_until_due_ns(model)
             demand.priority_ns = demand_ns - (demand_ns * capacity_ns // load_ns if load_ns else 0)
-        elif demand_ns:
-            demand.priority_ns = demand_ns - self._allocate(demand, self._work_until_due_ns(model))
         else:
-            demand.take_back()
-            demand.priority_ns = demand_ns
+            demand.priority_ns = demand_ns - self._allocate(demand, self._work_until_due_ns(model))
+
+    def _take_back(self, demand: Demand) -> None:
+        """Take a model's allocations back."""
+        for index, note in enumerate(demand.notes):
+            held_ns = demand.allocations_ns[index]
+            note.allocated_ns -= held_ns
+            self._narrow_ns -= held_ns
+            demand.allocations_ns[index] = 0
+        self._wide_ns -= demand.spread_ns
+        demand.spread_ns = 0
+
+    def _wide_share_ns(self) -> int:
+        """Return what a device is allocated of all wide models."""
+        return self._wide_ns // max(1, self._state.cluster.open_workers) if self._wide_ns else 0
+
+    def _spread(self, demand: Demand, capacity_ns: int) -> int:
+        """Share a wide model's demand among its holders, and return how much of it they are able to do, as
+        `_allocate`."""
+        demand_ns = demand.demand_ns
+        self._wide_ns += demand_ns - demand.spread_ns
+        demand.spread_ns = demand_ns
+        others_ns = self._narrow_ns + self._wide_ns - demand_ns
+        load_ns = others_ns // max(1, self._state.cluster.open_workers) + demand_ns // len(demand.holders)
+        return demand_ns * capacity_ns // load_ns if load_ns else 0
 
     def _work_until_due_ns(self, model: Model) -> int:
         """Return a device's ``capacity``: what it can do before requests that come now are due."""
@@ -238,11 +286,13 @@ class DemandLoads(PolicyLoads):
         for index, note in enumerate(notes):
             weights += 1.0 / (note.allocated_ns - held_ns[index] + IDLE_LOAD_NS)
         scale = demand.demand_ns / weights
-        fulfilled_ns = 0
+        fulfilled_ns, wide_ns = 0, self._wide_share_ns()
         for index, note in enumerate(notes):
             other_ns = note.allocated_ns - held_ns[index]
             held_ns[index] = allocated_ns = int(1.0 / (other_ns + IDLE_LOAD_NS) * scale)
-            load_ns = note.allocated_ns = other_ns + allocated_ns
+            self._narrow_ns += other_ns + allocated_ns - note.allocated_ns
+            note.allocated_ns = other_ns + allocated_ns
+            load_ns = note.allocated_ns + wide_ns
             if load_ns:
                 fulfilled_ns += allocated_ns * capacity_ns // load_ns
         return fulfilled_ns

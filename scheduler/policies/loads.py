@@ -6,11 +6,12 @@ while, so that it is not looked at on each event.
 
 from __future__ import annotations
 
+import heapq
 from abc import ABC, abstractmethod
 
 from mypy_extensions import mypyc_attr
 
-from mainspring.cluster.placements import Model, Placement, State
+from mainspring.cluster.placements import Model, Placement
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.state import SchedulerState
@@ -83,17 +84,20 @@ class PolicyLoads(ABC):
         """Find the first worker that can load a model now."""
         state = self._state
         soonest_ns = state.soonest_ns(now_ns)
-        candidates = []
+        candidates, held = [], model.held
         for name, worker in state.load_room.items():
+            if held & worker.bit:
+                continue
             placement = model.placements.get(name)
-            if placement is None or placement.state is not State.PREPARED or not placement.loadable:
+            if placement is None or not placement.loadable:
                 continue
             order = self.worker_order(placement, worker.load.available_ns(now_ns, soonest_ns))
             if order is not None:
                 candidates.append((order, worker.number, placement))
-        candidates.sort()
-        for _, _, placement in candidates:
-            plan = self.find_pages(placement)
+        # The first can nearly always take it.
+        heapq.heapify(candidates)
+        while candidates:
+            plan = self.find_pages(heapq.heappop(candidates)[2])
             if plan is not None:
                 return plan
         return None

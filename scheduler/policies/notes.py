@@ -15,14 +15,50 @@ if TYPE_CHECKING:
 
 
 @final
+class Copies:
+    """A model on the workers of one kind of device, of which one entry in a heap that they share may say what
+    they could run."""
+
+    __slots__ = ("heap", "held_by", "like", "model", "note")
+
+    def __init__(self, like: Placement, heap: ReadyHeap) -> None:
+        self.model = like.model
+        self.like = like
+        """One of them: the others have the same estimates."""
+        self.heap = heap
+        self.held_by: Worker | None = None
+        """The worker that was last kept free for a batch of the model."""
+        self.note: int | None = None
+        """The key of the valid entry in the heap, as `Placement.note`; None without one."""
+
+
+@final
+class ReadyHeap:
+    """Entries of a ready queue, a heap of (key, model's number, what could run)."""
+
+    __slots__ = ("entries", "scale_ns", "swept_from")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, int, Placement | Copies]] = []
+        self.swept_from = 0
+        """The number of entries from which on the void ones are dropped."""
+        self.scale_ns = 0.0
+        """The scale by which the entries are ranked."""
+
+
+@final
 class ModelNote:
     """What policies keep about a model."""
 
-    __slots__ = ("boost", "counted", "demand", "offered", "popularity", "price")
+    __slots__ = ("boost", "copies", "counted", "demand", "known_copies", "offered", "popularity", "price")
 
     def __init__(self) -> None:
         self.offered: tuple[int, int] | None = None
         """The due instant and the size's index for which the queue was last offered to workers."""
+        self.copies: dict[str, Copies] | None = None
+        """The model's entries by kind of device while it is wide; None while each placement has its own."""
+        self.known_copies: dict[str, Copies] | None = None
+        """The same, once it was wide: void entries of each may still be in the heap."""
         self.demand: Demand | None = None
         """The work that waits for the model, as the load priorities count it."""
         self.popularity = 0.0
@@ -39,17 +75,15 @@ class ModelNote:
 class WorkerNote:
     """What policies keep about a worker."""
 
-    __slots__ = ("allocated_ns", "ranks_scale_ns", "ready", "swept_from")
+    __slots__ = ("allocated_ns", "ready", "shared")
 
     def __init__(self) -> None:
         self.allocated_ns = 0
         """The work that the load priorities allocate to the worker."""
-        self.ready: list[tuple[int, int, Placement]] = []
-        """The ready queue, a heap of (key, model's number, placement): what the EXEC executor could run."""
-        self.swept_from = 0
-        """The number of entries from which on the void ones are dropped."""
-        self.ranks_scale_ns = 0.0
-        """The scale by which the entries are ranked."""
+        self.ready = ReadyHeap()
+        """The ready queue: what the EXEC executor could run of models that few workers hold."""
+        self.shared: ReadyHeap | None = None
+        """That of models that many workers hold, with all workers of the kind; None until it is asked for."""
 
 
 def model_note(model: Model) -> ModelNote:

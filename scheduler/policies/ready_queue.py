@@ -4,6 +4,10 @@ Each worker has one heap (`WorkerNote.ready`) with one valid entry for each usab
 for, whose key is `Placement.note`; the heap's other entries are void and dropped when they come up. An entry
 has a lower bound of the key of any batch that the model could run there. A choice takes entries out, finds
 what each model could run now, and ends once the best key that it found is lower than all bounds left.
+
+A wide model (`waking.is_wide`) has one entry instead for all workers of a kind (`Copies`), in a heap that
+they share: the bound is the same for all of them, and so a request, or a batch that one of them takes,
+changes one entry. A choice looks at both heaps and passes over what its worker does not hold.
 """
 
 from __future__ import annotations
@@ -17,26 +21,39 @@ from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.policies.notes import WorkerNote, worker_note
+from mainspring.scheduler.policies.notes import Copies, ReadyHeap, model_note, worker_note
 from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState
+from mainspring.scheduler.waking import is_wide
 
 PUT_OFF: Final = (0, -1, 0)
 """The answer of `ReadyQueuePolicy.candidate` for a model that the policy offers again by itself later."""
+NO_KEY: Final = -(1 << 61)
+"""Lower than every key."""
 SWEPT_FROM: Final = 32
 """A heap of fewer entries is not swept."""
+
+Entry = tuple[int, int, "Placement | Copies"]
+"""(key, number of the model, what could run)"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ReadyQueuePolicy(Policy):
     """Base of the policies that run the model of the lowest key next."""
 
-    def __init__(self, state: SchedulerState, options: msgspec.Struct, keeps_keys: bool = False) -> None:
+    def __init__(
+        self, state: SchedulerState, options: msgspec.Struct, keeps_keys: bool = False, shares: bool = False
+    ) -> None:
         """With ``keeps_keys`` a key that was found is the model's bound from then on.
 
         That is for policies whose `key` is far below what is found, and what is found hardly ever falls.
+        With ``shares`` wide models have one entry for each kind of device. That is for policies whose `key`
+        and what they put off are the same on all workers of a kind, and that enter models by `offer_all`.
         """
         super().__init__(state, options)
         self._keeps_keys = keeps_keys
+        self._shares = shares
+        self._heaps: dict[str, ReadyHeap] = {}
+        """The heap that the workers of each kind share."""
 
     @abstractmethod
     def key(self, placement: Placement) -> int:
@@ -61,55 +78,152 @@ class ReadyQueuePolicy(Policy):
         if placement.model.queue.dues:
             enter(placement, self.key(placement))
 
+    def offer_copies(self, copies: Copies) -> None:
+        """Enter a wide model on the workers of a kind if requests wait for it."""
+        if copies.model.queue.dues:
+            enter_copies(copies, self.key(copies.like))
+
     def offer_all(self, model: Model) -> None:
         """Enter a model wherever it is usable."""
-        for placement in model.usable.values():
-            self.offer(placement)
+        copies = model_note(model).copies
+        if copies is None:
+            for placement in model.usable.values():
+                self.offer(placement)
+        else:
+            for each in copies.values():
+                self.offer_copies(each)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """Enter a model on a worker that can run it now, or void its entry."""
+        if self._shares and self._enter_once(placement):
+            return
         if placement.usable:
             self.offer(placement)
         else:
             placement.note = None
 
+    def worker_left(self, now_ns: int, worker: Worker) -> None:
+        """Have models entered one by one that too few workers hold now."""
+        if self._shares:
+            for placement in worker.lru.values():
+                for each in placement.by_bucket:
+                    self._enter_once(each)
+
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the batch of the lowest key, of equal keys that of the model that was added first."""
-        heap = worker_note(worker).ready
+        own, shared = worker_note(worker).ready.entries, self.shared_heap(worker).entries
         inputs_ns = worker.exec.inputs_at_ns(now_ns + self.state.ns.dispatch_delay, 0)
         best: Placement | None = None
         best_key = best_number = best_index = best_first = 0
-        seen: list[Placement] = []
-        found_keys: list[tuple[int, Placement]] = []
-        while heap:
-            bound, number, placement = heap[0]
+        seen: list[tuple[int, Placement | Copies]] = []
+        elsewhere: list[Entry] = []
+        while own or shared:
+            heap = own if not shared or (own and _precedes(own[0], shared[0])) else shared
+            bound, number, what = heap[0]
             if best is not None and (bound > best_key or (bound == best_key and number > best_number)):
                 break
-            heapq.heappop(heap)
-            if placement.note != bound:
+            entry = heapq.heappop(heap)
+            if what.note != bound:
                 continue
-            placement.note = None
+            placement = what if isinstance(what, Placement) else what.model.usable.get(worker.name)
+            if placement is None:
+                elsewhere.append(entry)
+                continue
+            what.note = None
             if not placement.usable or not placement.model.queue.dues:
                 continue
             found = self.candidate(now_ns, placement, available_ns, inputs_ns)
             if found is None:
                 # What can't be in time now may be after all: EXEC may be free earlier than predicted.
-                seen.append(placement)
+                seen.append((NO_KEY, what))
                 continue
             key, index, first = found
             if index < 0:
                 continue
-            if self._keeps_keys:
-                found_keys.append((max(bound, key), placement))
-            else:
-                seen.append(placement)
+            seen.append((max(bound, key) if self._keeps_keys else NO_KEY, what))
             if best is None or key < best_key or (key == best_key and number < best_number):
                 best, best_key, best_number, best_index, best_first = placement, key, number, index, first
-        for placement in seen:
-            self.offer(placement)
-        for key, placement in found_keys:
-            enter(placement, key)
+        self._put_back(shared, seen, elsewhere)
         return None if best is None else self.batch(now_ns, best, best_index, best_first)
+
+    def validate(self) -> None:
+        """Check that what counts as entered has just one entry, and of a wide model no placement has."""
+        for worker in self.state.cluster.workers.values():
+            _check_heap(worker_note(worker).ready, worker.name)
+        for kind, heap in self._heaps.items():
+            _check_heap(heap, kind)
+        for model in self.state.cluster.models.values():
+            for each in model.by_bucket:
+                copies = model_note(each).copies
+                if copies is None:
+                    continue
+                alone = [placement for placement in each.usable.values() if placement.note is not None]
+                assert not alone, f"{each.name} is wide, and entered by itself: {alone}"
+                kinds = {placement.worker.device_kind for placement in each.usable.values()}
+                assert kinds <= copies.keys(), f"{each.name} is wide, and has no entry for one of {kinds}"
+                for kind, entered in copies.items():
+                    missing = bool(each.queue.dues) and entered.note is None
+                    assert not missing, f"requests wait for {each.name}, which is not entered for {kind}"
+
+    def shared_heap(self, worker: Worker) -> ReadyHeap:
+        """Return the heap that the workers of a kind share."""
+        note = worker_note(worker)
+        if note.shared is None:
+            note.shared = self._heap_of(worker.device_kind)
+        return note.shared
+
+    def _put_back(
+        self, shared: list[Entry], seen: list[tuple[int, Placement | Copies]], elsewhere: list[Entry]
+    ) -> None:
+        """Enter again what a choice took out: what it looked at, and what its worker does not hold."""
+        for entry in elsewhere:
+            if entry[2].model.queue.dues:
+                heapq.heappush(shared, entry)
+            else:
+                entry[2].note = None
+        for key, what in seen:
+            if not isinstance(what, Placement):
+                self.offer_copies(what)
+            elif key == NO_KEY:
+                self.offer(what)
+            else:
+                enter(what, key)
+
+    def _heap_of(self, kind: str) -> ReadyHeap:
+        heap = self._heaps.get(kind)
+        if heap is None:
+            heap = self._heaps[kind] = ReadyHeap()
+        return heap
+
+    def _enter_once(self, placement: Placement) -> bool:
+        """Enter a wide model once for each kind of device, and one that is no longer wide on each worker.
+
+        Return whether it is wide. The placement became usable, or stopped being so.
+        """
+        model = placement.model
+        note = model_note(model)
+        if not is_wide(self.state.cluster, model):
+            if note.copies is not None:
+                for copies in note.copies.values():
+                    copies.note = None
+                note.copies = None
+                self.offer_all(model)
+            return False
+        placement.note = None
+        if note.copies is None:
+            note.copies = note.known_copies = note.known_copies or {}
+            for each in model.usable.values():
+                each.note = None
+                self._count_copy(note.copies, each)
+        elif placement.usable:
+            self._count_copy(note.copies, placement)
+        self.offer_all(model)
+        return True
+
+    def _count_copy(self, copies: dict[str, Copies], placement: Placement) -> None:
+        kind = placement.worker.device_kind
+        if kind not in copies:
+            copies[kind] = Copies(placement, self._heap_of(kind))
 
 
 def enter(placement: Placement, key: int) -> bool:
@@ -118,10 +232,16 @@ def enter(placement: Placement, key: int) -> bool:
     if entered is not None and key >= entered:
         return False
     placement.note = key
-    note = worker_note(placement.worker)
-    heapq.heappush(note.ready, (key, placement.model.number, placement))
-    if len(note.ready) > note.swept_from:
-        _sweep(note)
+    _push(worker_note(placement.worker).ready, (key, placement.model.number, placement))
+    return True
+
+
+def enter_copies(copies: Copies, key: int) -> bool:
+    """Enter a wide model on a kind of device, likewise."""
+    if copies.note is not None and key >= copies.note:
+        return False
+    copies.note = key
+    _push(copies.heap, (key, copies.model.number, copies))
     return True
 
 
@@ -136,8 +256,22 @@ def ready_by_ns(now_ns: int, placement: Placement, available_ns: int, needed_ns:
     return None if ready_ns > max(available_ns, needed_ns + READY_SLACK_NS) else max(ready_ns, available_ns)
 
 
-def _sweep(note: WorkerNote) -> None:
-    """Drop the void entries."""
-    note.ready[:] = [entry for entry in note.ready if entry[2].note == entry[0]]
-    heapq.heapify(note.ready)
-    note.swept_from = 2 * len(note.ready) + SWEPT_FROM
+def _check_heap(heap: ReadyHeap, where: str) -> None:
+    valid = {number for key, number, what in heap.entries if what.note == key}
+    for _, number, what in heap.entries:
+        entered = what.note is None or number in valid
+        assert entered, f"{where}: {what.model.name} counts as entered by {what.note}, and has no such entry"
+
+
+def _precedes(entry: Entry, other: Entry) -> bool:
+    """Return whether an entry comes up before another."""
+    return entry[0] < other[0] or (entry[0] == other[0] and entry[1] < other[1])
+
+
+def _push(heap: ReadyHeap, entry: Entry) -> None:
+    """Add an entry; drop the void ones once most may be."""
+    heapq.heappush(heap.entries, entry)
+    if len(heap.entries) > heap.swept_from:
+        heap.entries[:] = [each for each in heap.entries if each[2].note == each[0]]
+        heapq.heapify(heap.entries)
+        heap.swept_from = 2 * len(heap.entries) + SWEPT_FROM

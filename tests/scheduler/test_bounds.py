@@ -34,6 +34,6 @@ def test_heaps_are_bounded_by_what_is_alive(name: str) -> None:
         assert len(policy._loads._heap) <= 2 * MODELS + SWEPT_FROM
         assert len(state.alarms) <= 3 * state.cluster.queued + 200
         assert all(
-            len(worker_note(worker).ready) <= 2 * MODELS + READY_SWEPT_FROM
+            len(worker_note(worker).ready.entries) <= 2 * MODELS + READY_SWEPT_FROM
             for worker in state.cluster.workers.values()
         )

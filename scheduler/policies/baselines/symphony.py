@@ -103,6 +103,7 @@ class Symphony(ReadyQueuePolicy):
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let its models' demand go to the others."""
+        super().worker_left(now_ns, worker)
         self._loads.worker_left(now_ns, worker)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:

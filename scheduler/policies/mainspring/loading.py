@@ -8,7 +8,9 @@ many small ones, and one that would displace more requests than it serves is not
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Iterator
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.messages.evidence import LoadReason
@@ -144,30 +146,38 @@ class WorthLoads(DemandLoads):
         """Find pages for a model that requests wait for."""
         return plan_load(placement, victims=self._victims(placement.worker))
 
-    def _victims(self, worker: Worker) -> list[Placement]:
-        """Return who may be evicted, those of the least loss first: none with work in flight."""
+    def _victims(self, worker: Worker) -> Iterator[Placement]:
+        """Yield who may be evicted, those of the least loss first: none with work in flight."""
         away = self._popularity.expected(EVICTED_FOR_NS)
         losses = [
             (self._loss(placement, away), placement.model.number, placement)
             for placement in worker.lru.values()
             if not placement.infers
         ]
-        losses.sort()
-        return [placement for _, _, placement in losses]
+        # The first few are all that a LOAD takes.
+        heapq.heapify(losses)
+        while losses:
+            yield heapq.heappop(losses)[2]
 
     def _loss(self, placement: Placement, away: float) -> float:
         """Return what an eviction loses; ``away`` times `ModelNote.popularity` are the requests to expect.
 
         A copy that is one of several is that part of it.
         """
-        model, price = placement.model, self._price
-        loss = away * model_note(model).popularity * price.worth_each(model)
-        for each in model.by_bucket:
-            if each.queue.rows:
-                loss += price.worth(each, float(each.queue.rows))
-            if each.backlog:
-                loss += len(each.backlog)
+        model = placement.model
+        loss = away * model_note(model).popularity * self._price.worth_each(model)
+        if not model.buckets:
+            loss += self._worth_waiting(model)
+        else:
+            for bucket in model.buckets.values():
+                loss += self._worth_waiting(bucket)
         return loss / max(1, len(model.usable))
+
+    def _worth_waiting(self, model: Model) -> float:
+        """Return what the requests are worth that wait for a model, or a bucket of one."""
+        rows = model.queue.rows
+        worth = self._price.worth(model, float(rows)) if rows else 0.0
+        return worth + len(model.backlog)
 
 
 class Replication:
@@ -195,8 +205,11 @@ class Replication:
         usable = model.usable
         if not usable or len(usable) >= len(model.placements) or now_ns < self._paused_until_ns:
             return
-        if self._least(now_ns, model) < REPLICATED_FROM or len(self._wanted) >= MOST_REPLICATED:
+        if len(self._wanted) >= MOST_REPLICATED:
             return
+        for placement in usable.values():
+            if self._utilisation.of(now_ns, placement.worker) < REPLICATED_FROM:
+                return
         self._wanted[model.number] = model
         self._state.loads_dirty = True
 

@@ -39,9 +39,9 @@ from mainspring.scheduler.policies.mainspring.fairness import Fairness
 from mainspring.scheduler.policies.mainspring.loading import ExecPrice, Replication, WorthLoads
 from mainspring.scheduler.policies.mainspring.ranking import Ranking
 from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
-from mainspring.scheduler.policies.notes import model_note
+from mainspring.scheduler.policies.notes import Copies, model_note, worker_note
 from mainspring.scheduler.policies.options import MainspringOptions
-from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
+from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, enter_copies, ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
@@ -57,7 +57,7 @@ class Mainspring(ReadyQueuePolicy):
     gives_up_because: ClassVar[str] = "twice as many as could be served by its deadline wait before it"
 
     def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
-        super().__init__(state, options)
+        super().__init__(state, options, shares=True)
         assert isinstance(options, MainspringOptions)
         self._ranking = Ranking(bool(state.config.pad_batches))
         self._fairness = Fairness(options.fairness)
@@ -182,6 +182,7 @@ class Mainspring(ReadyQueuePolicy):
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let the demand for its models go to the others."""
+        super().worker_left(now_ns, worker)
         self._utilisation.worker_left(worker)
         self._loads.worker_left(now_ns, worker)
 
@@ -206,12 +207,19 @@ class Mainspring(ReadyQueuePolicy):
     def offer(self, placement: Placement) -> None:
         """Enter a placement if requests wait for its model, among entries of the same scale."""
         if placement.model.queue.dues:
-            self._ranking.rank_again(placement.worker)
+            self._ranking.rank_again(worker_note(placement.worker).ready)
             enter(placement, self._ranking.bound_ns(placement))
+
+    def offer_copies(self, copies: Copies) -> None:
+        """Enter a wide model if requests wait for it, among entries of the same scale."""
+        if copies.model.queue.dues:
+            self._ranking.rank_again(copies.heap)
+            enter_copies(copies, self._ranking.bound_ns(copies.like))
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the batch of the lowest rank, unless it is better to wait with it."""
-        self._ranking.rank_again(worker)
+        self._ranking.rank_again(worker_note(worker).ready)
+        self._ranking.rank_again(self.shared_heap(worker))
         batch = super().next_batch(now_ns, worker, available_ns)
         if batch is None:
             return None
@@ -221,8 +229,28 @@ class Mainspring(ReadyQueuePolicy):
         until_ns = held_until_ns(batch, available_ns, self._waiting, utilisation)
         if until_ns is None:
             return batch
-        self.state.hold(until_ns - self.state.ns.dispatch_delay, worker)
+        self._hold(now_ns, until_ns - self.state.ns.dispatch_delay, worker, batch.placement.model)
         return None
+
+    def _hold(self, now_ns: int, until_ns: int, worker: Worker, model: Model) -> None:
+        """Keep a worker free until an instant; of those that hold a wide model one stands for all."""
+        copies = model_note(model).copies
+        if copies is None:
+            self.state.hold(until_ns, worker)
+            return
+        of_kind = copies[worker.device_kind]
+        other = of_kind.held_by
+        waits = other is not None and other is not worker and other.held_for is model
+        if other is not None and waits and now_ns < other.held_until_ns <= until_ns:
+            self.state.wait(other.held_until_ns, worker, model)
+        else:
+            of_kind.held_by = worker
+            self.state.hold(until_ns, worker, model)
+
+    def validate(self) -> None:
+        """Check the ready queue and the allocations."""
+        super().validate()
+        self._loads.validate()
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return the model whose LOAD serves most requests for its time, or one that others keep waiting."""

@@ -19,7 +19,7 @@ import math
 from typing import Final, final
 
 from mainspring.cluster.estimates import InferTimes
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.placements import Model, Placement
 from mainspring.scheduler.policies.batching import densest_batch, largest_index
 from mainspring.scheduler.policies.mainspring.chances import likeliest_batch
 from mainspring.scheduler.policies.mainspring.constants import (
@@ -31,8 +31,8 @@ from mainspring.scheduler.policies.mainspring.constants import (
     SCALE_BATCHES,
     STALE_SHIFT,
 )
-from mainspring.scheduler.policies.notes import model_note, worker_note
-from mainspring.scheduler.policies.ready_queue import enter
+from mainspring.scheduler.policies.notes import ReadyHeap, model_note
+from mainspring.scheduler.policies.ready_queue import enter, enter_copies
 
 _NONE_NS: Final = (1 << 62) - 1
 
@@ -41,14 +41,16 @@ _NONE_NS: Final = (1 << 62) - 1
 class Offsets:
     """What is derived from an executable's estimates (`InferTimes.note`), and from which."""
 
-    __slots__ = ("by_count", "ns", "scale_ns")
+    __slots__ = ("by_count", "ns", "of_singles", "scale_ns")
 
-    def __init__(self, scale_ns: float, ns: list[int], by_count: list[int]) -> None:
+    def __init__(self, scale_ns: float, ns: list[int], by_count: list[int], of_singles: list[int]) -> None:
         self.scale_ns = scale_ns
         self.ns = ns
         """The estimates, as they were."""
         self.by_count = by_count
         """By number of requests, the last for all beyond."""
+        self.of_singles = of_singles
+        """Likewise if each has one row: then none needs a larger size than that of their number."""
 
 
 class Ranking:
@@ -67,8 +69,10 @@ class Ranking:
         offsets = placement.times.note
         if not isinstance(offsets, Offsets) or offsets.scale_ns != self.scale_ns:
             offsets = self._offsets(placement.times)
-        dues, by_count = placement.model.queue.dues, offsets.by_count
+        queue = placement.model.queue
+        dues = queue.dues
         count = len(dues)
+        by_count = offsets.of_singles if queue.rows == count else offsets.by_count
         offset_ns = by_count[count] if count < len(by_count) else by_count[-1]
         return dues[0] + offset_ns - self._boost_ns(placement.model)
 
@@ -92,18 +96,22 @@ class Ranking:
         )
         return None if found is None else (found[0] - self._boost_ns(model), found[1], found[2])
 
-    def rank_again(self, worker: Worker) -> None:
-        """Rank a worker's entries by the scale as it is now."""
-        note = worker_note(worker)
-        if note.ranks_scale_ns == self.scale_ns:
+    def rank_again(self, heap: ReadyHeap) -> None:
+        """Rank a heap's entries by the scale as it is now."""
+        if heap.scale_ns == self.scale_ns:
             return
-        note.ranks_scale_ns = self.scale_ns
-        entries, note.ready = note.ready, []
-        for key, _, placement in entries:
-            if placement.note == key:
-                placement.note = None
-                if placement.model.queue.dues:
-                    enter(placement, self.bound_ns(placement))
+        heap.scale_ns = self.scale_ns
+        entries, heap.entries = heap.entries, []
+        for key, _, what in entries:
+            if what.note != key:
+                continue
+            what.note = None
+            if not what.model.queue.dues:
+                continue
+            if isinstance(what, Placement):
+                enter(what, self.bound_ns(what))
+            else:
+                enter_copies(what, self.bound_ns(what.like))
 
     def ran(self, placement: Placement, duration_ns: int, dropped: float) -> None:
         """Enter a batch that was sent into the means, and put the scale right once they have moved, or the
@@ -134,12 +142,15 @@ class Ranking:
     def _offsets(self, times: InferTimes) -> Offsets:
         """Return what a number of waiting requests brings their first one's rank forward by at most."""
         scale_ns, sizes, durations_ns = self.scale_ns, times.sizes, times.ns
-        by_count = [_NONE_NS]
+        by_count, of_singles = [_NONE_NS], [_NONE_NS]
         for count in range(1, sizes[-1] + 1):
-            least_ns = _NONE_NS
-            for size, duration_ns in zip(sizes, durations_ns, strict=True):
-                density = math.log(min(size, count) / duration_ns)
+            least_ns = least_single_ns = _NONE_NS
+            for index, duration_ns in enumerate(durations_ns):
+                density = math.log(min(sizes[index], count) / duration_ns)
                 least_ns = min(least_ns, -duration_ns - int(scale_ns * density))
+                if index <= times.index_of[count]:
+                    least_single_ns = least_ns
             by_count.append(least_ns)
-        times.note = offsets = Offsets(scale_ns, list(durations_ns), by_count)
+            of_singles.append(least_single_ns)
+        times.note = offsets = Offsets(scale_ns, list(durations_ns), by_count, of_singles)
         return offsets

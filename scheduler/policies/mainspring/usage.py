@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Iterator
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.policies.mainspring.constants import (
@@ -50,15 +52,17 @@ class Popularity:
         whole = POPULARITY_DECAY_NS * (1.0 - math.exp(-seen_ns / POPULARITY_DECAY_NS))
         return within_ns / whole * math.exp((self._epoch_ns - self._last_ns) / POPULARITY_DECAY_NS)
 
-    def victims(self, worker: Worker) -> list[Placement]:
-        """Return what may be evicted, in order: nothing with work in flight, models with waiting requests
+    def victims(self, worker: Worker) -> Iterator[Placement]:
+        """Yield what may be evicted, in order: nothing with work in flight, models with waiting requests
         last.
 
         Before that those with the fewest requests go first; a model that another worker holds too counts
         half.
         """
-        free = [placement for placement in worker.lru.values() if not placement.infers]
-        return sorted(free, key=_order)
+        free = [(*_order(placement), placement) for placement in worker.lru.values() if not placement.infers]
+        heapq.heapify(free)
+        while free:
+            yield heapq.heappop(free)[3]
 
     def unpopular(self, placement: Placement) -> list[Placement]:
         """Return what may be evicted for a model that no request needs at once: those with fewer requests."""

@@ -130,7 +130,7 @@ def test_the_heap_is_bounded_however_often_keys_fall() -> None:
     for fallen in range(1000):
         policy.true_key = dict.fromkeys(policy.true_key, -fallen)
         policy.offer_everything()
-        assert len(worker_note(policy.worker).ready) <= 2 * MODELS + SWEPT_FROM + 1
+        assert len(worker_note(policy.worker).ready.entries) <= 2 * MODELS + SWEPT_FROM + 1
     model: Model = policy.placement(1).model
     model.queue.clear()
     assert policy.choose() == 2, "nothing waits for the first model any more"
