@@ -24,7 +24,7 @@ import msgspec
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import TRITON, GatewayConfig
-from mainspring.gateway.memory import LEAST_SHARED_BYTES, Memory
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.errors import BAD_REQUEST, EXISTS, NOT_FOUND, OVERLOADED
@@ -32,6 +32,7 @@ from mainspring.gateway.oip.spans import RegionError, SharedInput, Span, no_room
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.peer_users import PeerUsers
 from mainspring.messages.codes import Reason
+from mainspring.transport.slab import LEAST_SHARED_BYTES
 from mainspring.transport.tokens import Credential, Gate
 
 FOLDER: Final = Path("/dev/shm")

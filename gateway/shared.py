@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -21,7 +21,6 @@ from mainspring.gateway.memory import Memory
 from mainspring.messages.codec import FROM_WORKER, BadMessage, encode
 from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.link import Link
 from mainspring.transport.shared_memory import Unusable, map_to_read
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Found, Reader
 
@@ -32,10 +31,34 @@ Sent = tuple[msgspec.Struct, Sequence[Any], list[Any]]
 """A message, its frames, and what of the slab it names."""
 
 
+class Port(Protocol):
+    """The end of the connection that is the gateway's: a `Link`."""
+
+    opened: int
+    ended: int
+
+    @property
+    def connected(self) -> bool:
+        """Say whether there is a connection."""
+
+    @property
+    def local(self) -> bool:
+        """Say whether it is to a process of this host."""
+
+    def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
+        """As `Link.send`."""
+
+    def send_descriptor(self, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """As `Link.send_descriptor`."""
+
+    def descriptor(self) -> int | None:
+        """As `Link.descriptor`."""
+
+
 class Shared:
     """See the module's docstring; of one link, over all of its connections."""
 
-    def __init__(self, link: Link, memory: Memory) -> None:
+    def __init__(self, link: Port, memory: Memory) -> None:
         self._link = link
         self._memory = memory
         self._opened = 0

@@ -13,15 +13,14 @@ it keeps its mapping, and nobody writes there again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from mainspring.messages.codec import BadMessage, encode
 from mainspring.messages.peers import Input, Place, Read, Segment, Taken
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.listener import Listener
 from mainspring.transport.shared_memory import OwnMemory, Unusable, map_to_read
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Reader, Slab
 
@@ -29,6 +28,21 @@ LOG = logging.getLogger(__name__)
 
 Frames = Sequence[Any]
 """Each bytes, or an array or memoryview of them."""
+
+
+class Port(Protocol):
+    """Where gateways connect: a `Listener`."""
+
+    on_end: Callable[[bytes], object]
+
+    def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
+        """As `Listener.send`."""
+
+    def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """As `Listener.send_descriptor`."""
+
+    def descriptor(self, peer: bytes) -> int | None:
+        """As `Listener.descriptor`."""
 
 
 class _Peer:
@@ -49,7 +63,7 @@ class _Peer:
 class Segments:
     """See the module's docstring; the network thread calls it."""
 
-    def __init__(self, data: Listener, slab_bytes: int) -> None:
+    def __init__(self, data: Port, slab_bytes: int) -> None:
         """``data`` is where gateways connect; ``slab_bytes`` is for the outputs to each: 0 for none."""
         self._data = data
         self._slab_bytes = slab_bytes

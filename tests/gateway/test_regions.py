@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.memory import LEAST_SHARED_BYTES, Memory
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.spans import RegionError, SharedInput, Span
 from mainspring.gateway.oip.steps import whole
 from mainspring.gateway.regions import Owner, Regions
 from mainspring.messages.model import TensorSpec
+from mainspring.transport.slab import LEAST_SHARED_BYTES
 from mainspring.transport.tokens import Gate, Token
 
 ME = Owner(os.getuid(), b"")

@@ -10,7 +10,7 @@ import os
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +20,6 @@ from mainspring.gateway.shared import Shared
 from mainspring.messages.codec import FROM_GATEWAY, BadMessage, encode
 from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.link import Link
-from mainspring.transport.listener import Listener
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Slab
 from mainspring.worker.segments import Segments
 
@@ -88,7 +86,7 @@ class WorkerEnd:
         self.on_end: Any = None
         self._descriptor: int | None = None
 
-    def descriptor(self, _: bytes) -> int | None:
+    def descriptor(self, peer: bytes) -> int | None:
         found, self._descriptor = self._descriptor, None
         return found
 
@@ -121,9 +119,9 @@ class World:
         self.slab = self.memory._slab = Slab(self.memory._own.bytes[: 8 * 4096 + ROOM])
         self.memory._most = ROOM
         self.links = [GatewayEnd(), GatewayEnd()]
-        self.shared = [Shared(cast(Link, link), self.memory) for link in self.links]
+        self.shared = [Shared(link, self.memory) for link in self.links]
         self.ends = [WorkerEnd(), WorkerEnd()]
-        self.segments = [Segments(cast(Listener, end), ROOM) for end in self.ends]
+        self.segments = [Segments(end, ROOM) for end in self.ends]
         self.requests: dict[int, list[Any]] = {}
         self.contents: dict[int, list[bytes]] = {}
         self.answers: list[tuple[list[Any], list[bytes]]] = []
@@ -432,10 +430,10 @@ def test_a_segment_that_was_not_asked_for_is_unusable() -> None:
 
 def test_a_worker_takes_one_segment_with_a_descriptor() -> None:
     end = WorkerEnd()
-    segments = Segments(cast(Listener, end), ROOM)
+    segments = Segments(end, ROOM)
     with pytest.raises(BadMessage, match="without its descriptor"):
         segments.said(b"g", Segment(100))
-    end.descriptor = lambda _: os.open("/dev/null", os.O_RDONLY)  # type: ignore[method-assign]
+    end._descriptor = os.open("/dev/null", os.O_RDONLY)
     with pytest.raises(BadMessage, match="not a file in memory"):
         segments.said(b"g", Segment(100))
     segments.said(b"g", Read((1, 2)))
@@ -446,7 +444,7 @@ def test_a_worker_takes_one_segment_with_a_descriptor() -> None:
 
 def test_a_gateway_without_a_slab_offers_none() -> None:
     link = GatewayEnd()
-    shared = Shared(cast(Link, link), Memory(0))
+    shared = Shared(link, Memory(0))
     link.wire, link.opened = Wire(b"g"), 1
     shared.send(Input(1, 1), [bytes(LARGE)])
     assert len(link.wire.to_worker) == 1
