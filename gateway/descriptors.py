@@ -12,6 +12,10 @@ from typing import Final
 from mainspring.gateway.config import GatewayConfig
 
 METRICS_CONNECTIONS: Final = 32
+_LOCAL_CONNECTIONS: Final = 256
+"""Clients of the gateway's own host and user, which are few; others of them use ZeroMQ."""
+_LOCAL_FRACTION: Final = 16
+"""At most one part in this many, where there are few descriptors."""
 FEW_CONNECTIONS: Final = 1_000
 """Clients of one listener; a limit that leaves fewer is worth a warning."""
 FILES_REMEDY: Final = (
@@ -34,15 +38,20 @@ _LEAST_CONNECTIONS: Final = 32
 
 def share(config: GatewayConfig, configured: int) -> int:
     """Return how many of its configured clients a listener may have."""
-    served = config.local_clients, bool(config.http_address), bool(config.grpc_address)
-    listeners = 1 + sum(served)
+    listeners = 1 + bool(config.http_address) + bool(config.grpc_address)
     return min(configured, share_of(file_limit(), listeners))
 
 
 def share_of(files: int, listeners: int) -> int:
-    """Return the share of one listener, of those beside metrics. Pure."""
+    """Return the share of one listener, of those beside metrics and this host's own clients. Pure."""
     spare = min(_SPARE_FILES, files // _SPARE_FRACTION)
-    return max((files - spare - METRICS_CONNECTIONS) // listeners, _LEAST_CONNECTIONS)
+    kept = spare + METRICS_CONNECTIONS + local_share(files)
+    return max((files - kept) // listeners, _LEAST_CONNECTIONS)
+
+
+def local_share(files: int) -> int:
+    """Return how many clients of its own host and user a gateway may have. Pure."""
+    return max(1, min(_LOCAL_CONNECTIONS, files // _LOCAL_FRACTION))
 
 
 def shortage(config: GatewayConfig) -> str | None:
@@ -58,7 +67,7 @@ def shortage(config: GatewayConfig) -> str | None:
             asked = f"; [gateway] {name} is {configured:,}" if wanted == configured else ""
             return (
                 f"a process may open {file_limit():,} files, which leaves {clients:,} clients for each of "
-                f"ZeroMQ, this host's own clients, HTTP and gRPC{asked}; {FILES_REMEDY}"
+                f"ZeroMQ, HTTP and gRPC{asked}; {FILES_REMEDY}"
             )
     return None
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.descriptors import share
+from mainspring.gateway.descriptors import file_limit, local_share
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Uploads
@@ -79,7 +79,7 @@ class LocalClients:
             room=Budget(config.max_in_flight_bytes),
             memory=memory,
         )
-        most = share(config, config.max_connections)
+        most = min(config.max_connections, local_share(file_limit()))
         self._listener = Listener(hub, address, {Role.CLIENT: limits}, Pass(Role.GATEWAY), most=most)
         self._listener.on_end = self._ended
         self._listener.on_violation = owner.violated

@@ -24,6 +24,8 @@ from mainspring.transport.local import Local
 PREFIX = "tcp://"
 NAME_PREFIX = "name://"
 BACKLOG = 1024
+_SEND_BYTES = 2 << 20
+"""What a client's kernel may hold of what it has sent to a gateway, where the host allows as much."""
 _ALONE = "-clients"
 """Distinguishes the names that stand alone: those of gateways, for their clients."""
 _CREDENTIALS = struct.Struct("3i")
@@ -145,6 +147,9 @@ def _connect_by_name(address: Address, kind: str = "") -> socket.socket | None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             sock.connect(_name(host, address.port, kind))
+            if kind:
+                # A large message leaves at once, and not by as many turns as it has buffers full.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
             if user_of(sock) in {os.geteuid(), 0}:
                 return sock
         except OSError:

@@ -1,7 +1,8 @@
 """What a request costs each process around EXEC: processor time, wake-ups and system calls, by thread.
 
-One request at a time over ZeroMQ and over HTTP, in turns; the emulated device sleeps while it executes and
-nothing spins before an instant, so all processor time is the path's. `bench.path` prints it.
+One request at a time over ZeroMQ, past it as clients of the gateway's host do, and over HTTP, in turns. The
+emulated device sleeps while it executes and nothing spins before an instant, so all processor time is the
+path's. `bench.path` prints it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WARM_UP = 40
 PAUSE_S = 0.002
 """Between an answer and the next request: the path is measured at low load."""
 REST_S = 1.0
-ZEROMQ, HTTP = "ZeroMQ", "HTTP"
+ZEROMQ, LOCAL, HTTP = "ZeroMQ", "local", "HTTP"
 TARGET_MS = 1.0
 """Of all processes together for a request of an image over HTTP."""
 TARGET_KB = 600.0
@@ -61,12 +62,15 @@ class Around(msgspec.Struct):
     """From one request to the next, over all blocks."""
 
 
-class ZeroMqCaller:
+class ConnectionCaller:
     """Sends requests over a `Connection`, as the replayer does."""
 
-    def __init__(self, address: str, tensor: npt.NDArray[np.float32]) -> None:
-        self._connection = Connection(address)
+    def __init__(self, address: str, tensor: npt.NDArray[np.float32], *, local: bool) -> None:
+        """``local``: past ZeroMQ."""
+        self._connection = Connection(address, local=local)
         self._connection.open(10)
+        if self._connection.is_local is not local:
+            raise RuntimeError(f"the gateway at {address} lets nobody go past ZeroMQ")
         self._tensor = tensor
         self._key = 0
 
@@ -159,10 +163,15 @@ def measure(input_kb: float, requests: int, run_dir: Path, *, console: bool = Fa
             tables["console"] = {"address": f"http://127.0.0.1:{console_port}"}
         cluster = stack.enter_context(cluster_of(run_dir, profile, tables))
         tensor = np.zeros((1, round(input_kb * 1000) // 4), np.float32)
-        zeromq, http = ZeroMqCaller(cluster.address, tensor), HttpCaller(port, tensor)
-        stack.callback(zeromq.close)
-        stack.callback(http.close)
-        kinds: dict[str, Callable[[], object]] = {ZEROMQ: zeromq.request, HTTP: http.request}
+        zeromq, local = (ConnectionCaller(cluster.address, tensor, local=each) for each in (False, True))
+        http = HttpCaller(port, tensor)
+        for each in (zeromq, local, http):
+            stack.callback(each.close)
+        kinds: dict[str, Callable[[], object]] = {
+            ZEROMQ: zeromq.request,
+            LOCAL: local.request,
+            HTTP: http.request,
+        }
         for request in kinds.values():
             block_of(request, WARM_UP)
         _blocks(around, cluster, kinds, requests)

@@ -42,7 +42,7 @@ class Client:
     """Keeps `IN_FLIGHT` requests going over one connection."""
 
     def __init__(self, address: str, tensor: npt.NDArray[np.float32]) -> None:
-        self._connection = Connection(address)
+        self._connection = Connection(address, local=False)
         self._connection.open(10)
         self._tensor = tensor
         self._key = 0

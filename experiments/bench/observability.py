@@ -78,7 +78,7 @@ class Contender:
         self.setting = setting
         self._cluster = cluster
         self._metrics = metrics
-        self._connection = Connection(cluster.address)
+        self._connection = Connection(cluster.address, local=False)
         self._connection.open(10)
         self._tensor = np.zeros((1, round(SIZE_KB * 250)), np.float32)
         self._key = 0

@@ -1,9 +1,10 @@
 """What the serving path adds to a model's own execution time, one request at a time.
 
-Client, gateway, controller and worker are real processes over real sockets; the device is emulated, so the
-execution time is known and the rest is the path's. In turns with it run bare relays of the same six hops
+The path is that of a client on the gateway's host; what it takes over ZeroMQ stands beside it. Client,
+gateway, controller and worker are real processes over real sockets; the device is emulated, so the execution
+time is known and the rest is the path's. In turns with it run bare relays of the same six hops
 (`bench.relay`), so that the ratio of the two holds whatever else the machine does. Then follows what each
-process pays for a request, over ZeroMQ and over HTTP (`bench.around`).
+process pays for a request, by each way (`bench.around`).
 ``python -m mainspring.experiments.bench.path``, which ``make bench-path`` runs.
 """
 
@@ -27,7 +28,7 @@ from mainspring.experiments.bench.around import (
     OUTPUT_KB,
     SLO_NS,
     WARM_UP,
-    ZeroMqCaller,
+    ConnectionCaller,
     block_of,
 )
 from mainspring.experiments.bench.hops import STAGES, split
@@ -50,13 +51,22 @@ class Samples(msgspec.Struct):
     relay: list[float] = []
     framed: list[float] = []
     connection: list[float] = []
+    """As clients of the gateway's host connect, past ZeroMQ."""
+    zeromq: list[float] = []
     client: list[float] = []
     gateway: list[float] = []
     sent_ns: list[int] = []
     received_ns: list[int] = []
 
 
-def _path(caller: ZeroMqCaller, samples: Samples) -> None:
+def _zeromq(caller: ConnectionCaller, samples: Samples) -> None:
+    """Send one request over ZeroMQ."""
+    sent_ns = time.monotonic_ns()
+    timing = caller.request().timing
+    samples.zeromq.append((time.monotonic_ns() - sent_ns - timing.execute_ns) / 1e6)
+
+
+def _path(caller: ConnectionCaller, samples: Samples) -> None:
     """Send one request through the whole path, and note when it was sent and answered."""
     sent_ns = time.monotonic_ns()
     timing = caller.request().timing
@@ -79,13 +89,15 @@ def measure(input_kb: float, requests: int, run_dir: Path) -> Samples:
         cluster = stack.enter_context(cluster_of(run_dir, profile))
         client = stack.enter_context(Client(cluster.address))
         tensor = np.zeros((1, *client.models()[0].inputs[0].shape), np.float32)
-        caller = ZeroMqCaller(cluster.address, tensor)
-        stack.callback(caller.close)
+        caller, zeromq = (ConnectionCaller(cluster.address, tensor, local=each) for each in (True, False))
+        for each in (caller, zeromq):
+            stack.callback(each.close)
         encoded = tensor.tobytes()
         kinds = (
             lambda: _relay(bare, encoded, samples.relay),
             lambda: _relay(framed, encoded, samples.framed),
             lambda: _client(client, tensor, samples),
+            lambda: _zeromq(zeromq, samples),
             lambda: _path(caller, samples),
         )
         for kind in kinds:
@@ -119,12 +131,15 @@ def figures_of(input_kb: float, samples: Samples, stages: Floats) -> list[Figure
     median, p99 = np.percentile(samples.connection, [50, 99])
     relay_median, relay_p99 = np.percentile(samples.relay, [50, 99])
     framed_median, framed_p99 = np.percentile(samples.framed, [50, 99])
+    zeromq_median, zeromq_p99 = np.percentile(samples.zeromq, [50, 99])
     client_median, client_p99 = np.percentile(samples.client, [50, 99])
     gateway_median, gateway_p99 = np.percentile(samples.gateway, [50, 99])
     note = "client, gateway, controller, worker and back, less EXEC"
     rows = [
         Figure(f"{size}: path, median", median, "ms", median_target, note=note),
         Figure(f"{size}: path, p99", p99, "ms", p99_target),
+        Figure(f"{size}: path over ZeroMQ, median", zeromq_median, "ms"),
+        Figure(f"{size}: path over ZeroMQ, p99", zeromq_p99, "ms"),
         Figure(f"{size}: bare relay, median", relay_median, "ms", note="six hops, ZeroMQ, TCP, same run"),
         Figure(f"{size}: bare relay, p99", relay_p99, "ms"),
         Figure(f"{size}: framed relay, median", framed_median, "ms", note="six hops, our own connections"),

@@ -6,13 +6,13 @@ import pytest
 
 from mainspring.gateway import descriptors
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.descriptors import METRICS_CONNECTIONS, share_of, shortage
+from mainspring.gateway.descriptors import METRICS_CONNECTIONS, local_share, share_of, shortage
 
 
 @pytest.mark.parametrize("files", [256, 1_024, 20_000, 1 << 20])
 @pytest.mark.parametrize("listeners", [1, 2, 3])
 def test_no_listener_can_take_anothers_descriptors(files: int, listeners: int) -> None:
-    taken = share_of(files, listeners) * listeners + METRICS_CONNECTIONS
+    taken = share_of(files, listeners) * listeners + METRICS_CONNECTIONS + local_share(files)
     assert taken <= files * 3 // 4 or taken <= files - 512
     assert share_of(files, listeners) > files // listeners // 2
 

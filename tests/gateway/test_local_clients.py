@@ -20,6 +20,7 @@ import mainspring
 from mainspring import Client
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.client.connection import Connection
+from mainspring.gateway import local_clients
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.codec import TO_CLIENT, encode
 from mainspring.messages.codes import Reason
@@ -311,6 +312,16 @@ def test_nothing_is_said_to_another_user_s_process(cluster: FakeCluster) -> None
         other.send_signal(signal.SIGKILL)
         heard, _ = other.communicate()
     assert set(heard.split()) <= {"b''"}, "the client has closed it without a word"
+
+
+def test_who_finds_it_full_uses_zeromq(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_clients, "local_share", lambda _: 1)
+    with gateway(cluster.address, local_clients=True) as address, Connection(address) as first:
+        first.open(PATIENCE_S)
+        assert first.is_local
+        with Connection(address) as second:
+            second.open(PATIENCE_S)
+            assert not second.is_local
 
 
 def test_a_caller_may_wait_for_its_descriptors(cluster: FakeCluster) -> None:
