@@ -3,8 +3,9 @@
 `python -m mainspring.experiments.bench_scheduler` (or `make bench-scheduler`) plays the request mix of
 Clockwork's section 6.5 (61 varieties in 66 copies, 12 devices, deadline 100 ms) and then lets the numbers of
 models, devices and queued requests grow; ``wide`` has every model on every device that has room for it, and
-``fleet`` is 64,000 models on 256 devices, with the memory that they take. The mix is played by the policy
-``clockwork`` and by the one of ``--policy``, compiled if it is, and as Python beside that for comparison.
+``fleet``, which takes minutes and is played only if ``--only`` says so, is 64,000 models on 256 devices, with
+the memory that they take. The mix is played by the policy ``clockwork`` and by the one of ``--policy``,
+compiled if it is, and as Python beside that for comparison.
 Writes ``out/bench/scheduler.json`` and ``scheduler.png``; with ``--only`` what else the file has is kept.
 """
 
@@ -114,7 +115,7 @@ def main(
             growth = growth_of(name, [measure(setting, max(2, plays // 2)) for setting in settings])
             report = msgspec.structs.replace(report, growth={**report.growth, name: growth})
             console.print(_costs(growth.text(), {str(growth.xs[i]): c for i, c in enumerate(growth.costs)}))
-    if only == FLEET_PART or not (only or quick):
+    if only == FLEET_PART:
         report = _measure_fleet(console, report)
     output.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
