@@ -12,9 +12,7 @@ import select
 import time
 from typing import Protocol
 
-READY_AT_ONCE = 256
-SELECTABLE = 1024
-"""``select`` takes only descriptors below this; a hub with a higher one wakes up to 1 ms later."""
+from mainspring.transport.precise import PreciseWait
 
 
 class Port(Protocol):
@@ -38,6 +36,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.epoll = select.epoll()
+        self._precise = PreciseWait(self.epoll)
         self._ports: dict[int, Port] = {}
         """The owner of each descriptor."""
         self._timed: list[Port] = []
@@ -47,9 +46,12 @@ class Hub:
         """The instant of the next `wait`, for a caller that waits for ``epoll`` in its own loop."""
 
     def watch(self, fd: int, token: object) -> None:
-        """Have `wait` return ``token`` while this descriptor is readable."""
+        """Have `wait` return ``token`` once each time that something is written to this descriptor.
+
+        Nobody has to read it, which would be a system call more.
+        """
         self._watched[fd] = token
-        self.epoll.register(fd, select.EPOLLIN)
+        self.epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def add(self, port: Port) -> None:
         """Call this port's `tick` from now on."""
@@ -89,7 +91,7 @@ class Hub:
         found: list[object] = [*self._found]
         if found:
             timeout_ns = 0
-        for fd, mask in self._poll(min(timeout_ns, self.due_ns - now_ns)):
+        for fd, mask in self._precise.wait(min(timeout_ns, self.due_ns - now_ns)):
             owner = self._ports.get(fd)
             if owner is None:
                 if fd in self._watched:
@@ -98,22 +100,6 @@ class Hub:
                 found.append(owner)
                 self._found.append(owner)
         return found
-
-    def _poll(self, timeout_ns: int) -> list[tuple[int, int]]:
-        """Wait precisely: ``epoll`` counts in milliseconds, ``select`` on its descriptor in microseconds."""
-        if timeout_ns <= 0:
-            return self.epoll.poll(0, READY_AT_ONCE)
-        whole_ms, rest_ns = divmod(timeout_ns, 1_000_000)
-        if whole_ms:
-            # ``epoll`` rounds up to whole milliseconds, so wait for half of one less.
-            if ready := self.epoll.poll((whole_ms - 0.5) / 1e3, READY_AT_ONCE):
-                return ready
-            rest_ns = min(rest_ns, 999_999)
-        if rest_ns and self.epoll.fileno() < SELECTABLE:
-            select.select((self.epoll,), (), (), rest_ns / 1e9)
-        elif rest_ns:
-            return self.epoll.poll(1e-3, READY_AT_ONCE)
-        return self.epoll.poll(0, READY_AT_ONCE)
 
     def close(self, linger_ns: int = 0) -> None:
         """Close all ports; what waits to be sent has ``linger_ns`` to leave."""

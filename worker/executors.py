@@ -6,7 +6,6 @@ are exact: asleep until shortly before the instant, then spinning, and woken ear
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -75,11 +74,6 @@ class Outbox:
     def pop(self) -> tuple[Result | None, Reservation | None] | None:
         """Remove and return the oldest end, or None."""
         return self._ends.popleft() if self._ends else None
-
-    def silence(self) -> None:
-        """Stop ringing."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.bell)
 
     def close(self) -> None:
         """Close the bell."""

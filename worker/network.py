@@ -119,9 +119,6 @@ class Network:
         """Wait for something to do, at most this long, and do it."""
         found = self._sockets.hub.wait(timeout_ns)
         self.flush()
-        if self._outbox in found:
-            # The bell rang for what has just been sent; the flush below sends anything later.
-            self._outbox.silence()
         if self._sockets.controller in found:
             self._take_from_controller()
         if self._sockets.data in found:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from time import monotonic_ns
-
-import pytest
 
 from mainspring.transport.hub import Hub
 from mainspring.transport.loop import ready
@@ -45,12 +44,31 @@ def test_it_returns_when_a_port_is_due_and_gives_the_descriptor_back() -> None:
     asyncio.run(steps())
 
 
-def test_a_message_that_has_been_read_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+class Holding:
+    """A port that has read a message."""
+
+    def pending(self) -> bool:
+        return True
+
+    def event(self, fd: int, mask: int) -> bool:
+        return True
+
+    def tick(self, now_ns: int) -> int:
+        return now_ns + 1_000_000_000
+
+    def close(self, until_ns: int) -> None:
+        pass
+
+
+def test_a_message_that_has_been_read_is_not_waited_for() -> None:
     async def steps() -> None:
-        hub = Hub()
-        hub.wait(0)
-        monkeypatch.setattr(hub, "pending", lambda: True)
+        hub, port, bell = Hub(), Holding(), os.eventfd(1)
+        hub.own(bell, port)
+        hub.epoll.register(bell, select.EPOLLIN)
+        assert hub.wait(0) == [port]
+        hub.epoll.unregister(bell)
         await asyncio.wait_for(ready(hub), PATIENCE_S)
         hub.close()
+        os.close(bell)
 
     asyncio.run(steps())
