@@ -40,6 +40,18 @@ class Uploads:
         self._waiting.append(upload)
         self._schedule()
 
+    def claim(self, upload: Upload) -> bool:
+        """Give this one a turn at once, in the middle of the loop's, if nobody has one or waits for one."""
+        if not self.free_for(upload):
+            return False
+        self._reading = upload
+        self._schedule()
+        return True
+
+    def free_for(self, upload: Upload) -> bool:
+        """Return whether nobody waits for a turn, and nobody else has one."""
+        return not self._waiting and (self._reading is None or self._reading is upload)
+
     def forget(self, upload: Upload) -> None:
         """It is closed, or has all that it waited for."""
         if upload is self._reading:

@@ -37,7 +37,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         limits = host.limits
         self._receiver = Receiver(
-            self, host.budget, limits.header_bytes, limits.body_bytes, host.shared, host.memory
+            self,
+            host.budget,
+            limits.header_bytes,
+            limits.body_bytes,
+            host.shared,
+            host.memory,
+            host.heads,
         )
         self._queue: deque[Exchange] = deque()
         """Requests without a reply on the wire, in their order."""
@@ -113,7 +119,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         try:
             self._receiver.feed(nbytes, self._host.read_at_ns())
-            self._reading.took(self._receiver.missing)
+            self._reading.took(nbytes, self._receiver.missing)
         except Fault as fault:
             self._break(fault)
 

@@ -8,6 +8,7 @@ from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.heads import Heads
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Uploads
 
@@ -46,8 +47,10 @@ class Host(Protocol):
     uploads: Uploads
     """Where large bodies wait for their turns to be read."""
     answers: Budget
-    shared: memoryview
+    shared: bytearray
     """Where all connections read to."""
+    heads: Heads
+    """Those that its connections have had."""
 
     def read_at_ns(self) -> int:
         """When what is being read now was there to be read."""

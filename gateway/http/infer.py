@@ -18,6 +18,7 @@ from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.delays import HTTP
 from mainspring.gateway.http import wire
+from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import (
     GENERATE,
@@ -63,12 +64,15 @@ _SENT_ENCODINGS = (b"gzip", b"deflate")
 class Inference:
     """Handles the routes of inference."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig, shared: SharedMemory) -> None:
+    def __init__(
+        self, calls: Calls, config: GatewayConfig, shared: SharedMemory, clock: TurnClock | None = None
+    ) -> None:
+        """``clock``: as `Inlet` takes it."""
         self._calls = calls
         self._config = config
         self._shared = shared
         self._loop = asyncio.get_running_loop()
-        self._inlet = Inlet(self._handle, milliseconds(config.http_shed_wait_ms), self._shed)
+        self._inlet = Inlet(self._handle, milliseconds(config.http_shed_wait_ms), self._shed, clock)
         self._slices = TimeSlices()
         self._threads = ThreadPoolExecutor(_THREADS, "http-compression")
         self._in_threads = 0

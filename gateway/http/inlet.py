@@ -35,12 +35,17 @@ OnShed = Callable[[Exchange, Reason], None]
 class Inlet:
     """See the module's docstring; used in the loop's thread only."""
 
-    def __init__(self, work: Handler, longest_wait_ns: int, on_shed: OnShed) -> None:
-        """``work`` works a request off; ``on_shed`` is called for each that is refused instead."""
+    def __init__(
+        self, work: Handler, longest_wait_ns: int, on_shed: OnShed, clock: TurnClock | None = None
+    ) -> None:
+        """``work`` works a request off; ``on_shed`` is called for each that is refused instead.
+
+        ``clock`` is the loop's, if somebody else asks it already; a second one costs a system call a turn.
+        """
         self._work = work
         self._longest_wait_ns = longest_wait_ns
         self._on_shed = on_shed
-        self._clock = TurnClock()
+        self._clock = clock or TurnClock()
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Exchange] = deque()
         self._long_since_ns = 0

@@ -1,6 +1,7 @@
 """Bytes of one connection to its requests: httptools' parser, and bodies beside it.
 
-Small requests come whole in one read, and their body is cut out of it. What does not is read by the kernel
+Small requests come whole in one read, and their body is cut out of it; if the head is one that was parsed
+before (`heads`), so is the head. What does not is read by the kernel
 straight into memory of the body's announced size: nothing of it is copied but what came along with the head.
 That memory is taken page by page as bytes come, so a client that announces much and sends little has little.
 Reads go into one buffer that all connections of a loop share: each is worked off before the next begins.
@@ -14,6 +15,7 @@ import httptools
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.http.exchange import Exchange, Fault, Sender
+from mainspring.gateway.http.heads import Head, Heads, head_of
 from mainspring.gateway.memory import Memory
 
 READ_BYTES = 1 << 16
@@ -59,15 +61,21 @@ class Receiver:
         budget: Budget,
         max_header_bytes: int,
         max_body_bytes: int,
-        shared: memoryview | None = None,
+        shared: bytearray | None = None,
         memory: Memory | None = None,
+        heads: Heads | None = None,
     ) -> None:
         """``budget``: what unfinished bodies may hold, of all connections; ``memory``: where they come from.
 
         ``shared`` is `READ_BYTES` that all receivers of one loop may read to; else it has its own.
+        ``heads`` are those that all receivers with these bounds know.
         """
         self._memory = Memory(0) if memory is None else memory
-        self._shared = memoryview(bytearray(READ_BYTES)) if shared is None else shared
+        self._read = bytearray(READ_BYTES) if shared is None else shared
+        self._shared = memoryview(self._read)
+        self._heads = Heads() if heads is None else heads
+        self._head = b""
+        """A head that what was read begins with, while it is parsed."""
         self._sink: Sink = sink
         self._budget = budget
         self._max_header_bytes = max_header_bytes
@@ -116,7 +124,9 @@ class Receiver:
         """Work off what was read to `buffer`; raise `Fault`, after which nothing more may be fed."""
         self.last_ns = self._now_ns = now_ns
         if self._direct is None:
-            self._parse(self._shared[:count])
+            if self.began_ns or self._ended or self._fault is not None or not self._repeats(count):
+                self._parse(self._shared[:count])
+                self._head = b""
         else:
             self._filled += count
             self._hold(count)
@@ -175,6 +185,11 @@ class Receiver:
         self._length = 0 if length is None else int(length)
         self._exchange = exchange
         self._fed_bytes = 0
+        if self._head:
+            head, self._head = self._head, b""
+            if exchange.keeps_alive and exchange.method != b"CONNECT":
+                found = Head(exchange.method, self._target, self._headers, exchange.version, self._length)
+                self._heads.keep(head, found)
         try:
             if parser.should_upgrade() and (length is not None or exchange.method == b"CONNECT"):
                 # The parser takes no body for such a request's own.
@@ -202,6 +217,29 @@ class Receiver:
             self._finish(memoryview(self._pieces or self._piece))
 
     # --- inside ---
+
+    def _repeats(self, count: int) -> bool:
+        """Take a request that is there whole and whose head is known; return whether there was one."""
+        self._head = head_of(self._read, count)
+        known = self._heads.find(self._head) if self._head else None
+        begin = len(self._head)
+        if known is None or begin + known.length > count or self._parser is None:
+            return False
+        self._head = b""
+        self.began_ns, self._length = self._now_ns, known.length
+        exchange = Exchange(self._sink, known.method, known.target, known.headers, self._now_ns)
+        exchange.version = known.version
+        self._exchange = exchange
+        try:
+            self._wanted = self._sink.begun(exchange, known.length)
+        except Fault as fault:
+            self._fault = fault
+            raise
+        end = begin + known.length
+        self._finish(memoryview(bytes(self._shared[begin:end]) if self._wanted else b""))
+        if end < count:
+            self._parse(self._shared[end:count])
+        return True
 
     def _count(self, size: int) -> None:
         self._header_bytes += size

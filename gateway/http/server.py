@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic_ns
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from mainspring.gateway.bounds import Budget
@@ -20,6 +20,7 @@ from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.heads import Heads
 from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES
@@ -95,13 +96,23 @@ class HttpServer:
     """What `serve_http` returns; its connections' host."""
 
     def __init__(
-        self, calls: Calls, config: GatewayConfig, table: Routes, end: Callable[[], None], most: int = 0
+        self,
+        calls: Calls,
+        config: GatewayConfig,
+        table: Routes,
+        end: Callable[[], None],
+        most: int = 0,
+        clock: TurnClock | None = None,
     ) -> None:
-        """``end`` is called once nobody can ask for anything more; 0: as ``most`` the share of HTTP."""
+        """``end`` is called once nobody can ask for anything more; 0: as ``most`` the share of HTTP.
+
+        ``clock`` is the loop's, if somebody else asks it already.
+        """
         self._calls = calls
         self._gate = calls.driver.gate
         self.limits = Limits(config)
-        self.shared = memoryview(bytearray(READ_BYTES))
+        self.shared = bytearray(READ_BYTES)
+        self.heads = Heads()
         self.budget = Budget(config.max_in_flight_bytes)
         self.memory = calls.driver.memory
         self.uploads = calls.uploads
@@ -117,18 +128,20 @@ class HttpServer:
         self._routes = table
         self._end = end
         self._server: asyncio.Server | None = None
-        self._clock = TurnClock()
+        self._clock = clock or TurnClock()
         self.address = ""
         """With the real port."""
 
     async def listen(self, address: Address) -> None:
         """Serve from now on; raise OSError if the address can't be had."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
+        # Of any type: uvloop's server has a list of sockets where asyncio's has a tuple.
+        server: Any = await loop.create_server(
             lambda: HttpConnection(self), address.host, address.port, backlog=_BACKLOG
         )
+        self._server = server
         host = f"[{address.host}]" if ":" in address.host else address.host
-        self.address = f"{SCHEME}://{host}:{self._server.sockets[0].getsockname()[1]}"
+        self.address = f"{SCHEME}://{host}:{server.sockets[0].getsockname()[1]}"
 
     async def close(self, grace_s: float) -> None:
         """Take nothing new, let what is in flight be answered within ``grace_s``, then close all."""
@@ -230,10 +243,11 @@ class HttpServer:
 
 async def serve_http(calls: Calls, config: GatewayConfig) -> HttpServer:
     """Serve HTTP at the configuration's ``http_address``; raise OSError if that can't be had."""
+    clock = TurnClock()
     shared = SharedMemory(calls, PageGuard(config.http_hosts).problem)
-    inference = Inference(calls, config, shared)
+    inference = Inference(calls, config, shared, clock)
     table = routes(Control(calls, shared), inference, shared)
-    server = HttpServer(calls, config, table, inference.close)
+    server = HttpServer(calls, config, table, inference.close, clock=clock)
     return await listening(server, "HTTP", config.http_address)
 
 

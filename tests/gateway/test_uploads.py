@@ -35,13 +35,13 @@ class FakeTransport:
         assert self.paused
         self.paused = False
 
-    def look(self) -> None:
+    def look(self, there: int = BODY_BYTES) -> None:
         if self.paused or not self.missing:
             return
-        count = len(self.reading.limited(self._memory[: self.missing], self.missing))
+        count = min(there, len(self.reading.limited(self._memory[: self.missing], self.missing)))
         self.missing -= count
         self._log.append((self._number, count))
-        self.reading.took(self.missing)
+        self.reading.took(count, self.missing)
 
 
 async def _play() -> list[list[tuple[int, int]]]:
@@ -61,10 +61,45 @@ async def _play() -> list[list[tuple[int, int]]]:
 def test_no_turn_of_the_loop_reads_more_than_a_slice_of_all_uploads() -> None:
     first, *others = asyncio.run(_play())
     assert len(first) == UPLOADS
-    assert max(count for _, count in first) < LARGE_BYTES, "the first look at each"
+    assert first[0] == (0, SLICE_BYTES), "nobody else had come"
+    assert max(count for _, count in first[1:]) < LARGE_BYTES, "the first look at each"
     # The last part of a body is not large any more, and is read as soon as it is there.
     assert max(sum(count for _, count in turn) for turn in others) <= SLICE_BYTES + LARGE_BYTES
     assert sum(count for turn in (first, *others) for _, count in turn) == UPLOADS * BODY_BYTES
+
+
+def test_an_upload_alone_pauses_only_behind_a_whole_slice() -> None:
+    async def play() -> None:
+        alone = FakeTransport([], 0, Uploads())
+        for there in (1_000, SLICE_BYTES - 1, 200_000):
+            alone.look(there)
+            assert not alone.paused, "it reads on as more comes"
+            await asyncio.sleep(0)
+        alone.look()
+        assert alone.paused
+        await asyncio.sleep(0)
+        assert not alone.paused, "it has the next turn"
+        alone.missing = LARGE_BYTES + 1
+        alone.look(1)
+        assert alone.missing == LARGE_BYTES
+        assert not alone.paused, "the rest is not large"
+
+    asyncio.run(play())
+
+
+def test_an_upload_that_is_not_alone_waits_for_its_turn_however_little_came() -> None:
+    async def play() -> None:
+        uploads = Uploads()
+        first, second = (FakeTransport([], number, uploads) for number in range(2))
+        first.look(1_000)
+        second.look(1_000)
+        assert second.paused, "the first has this turn"
+        assert not first.paused
+        await asyncio.sleep(0)
+        first.look(1_000)
+        assert first.paused, "the second has this one"
+
+    asyncio.run(play())
 
 
 def test_uploads_get_their_turns_one_after_another() -> None:
