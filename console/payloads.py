@@ -350,6 +350,9 @@ class ModelPage(msgspec.Struct, frozen=True):
     smallest first, and batch size."""
     spread: Spread | None = None
     """None before enough durations are known."""
+    states: list[str] | None = None
+    """What a sequence carries from each of its requests to the next, as ``output to input``; None of a model
+    whose requests don't come in sequences."""
 
 
 class Norm(msgspec.Struct, frozen=True):

@@ -48,6 +48,9 @@ def model(view: View, name: str) -> ModelPage:
             for ceilings, bucket in known.buckets.items()
         },
         spread=_spread(known, kind),
+        states=None
+        if spec.sequencing is None
+        else [f"{each.output} to {each.input}" for each in spec.sequencing.states],
         load_now_ms=known.load_times[kind].ns / 1e6 if kind in known.load_times else None,
     )
 

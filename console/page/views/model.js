@@ -155,7 +155,7 @@ export function model(root, name) {
   const operate = actions(name);
   const room = roomPanel();
   const numbers = figures(["Requests/s", "In time", "Late", "Rejected", "Cold starts", "Queue", "Latency p50", "Latency p99"]);
-  const what = facts(["Clients call it", "Weights", "Extents", "Inputs", "Outputs", "Last load", "Default SLO"]);
+  const what = facts(["Clients call it", "Weights", "Extents", "Inputs", "Outputs", "Sequences", "Last load", "Default SLO"]);
   const places = placementsPanel();
   const durations = durationsPanel();
   const recent = requestTable(`Newest requests for ${name}`, "No request came for it in the last minutes.", false);
@@ -182,6 +182,7 @@ export function model(root, name) {
         Extents: data.extents.length ? `${data.extents.slice(0, 24).join(" + ")}${data.extents.length > 24 ? " …" : ""} pages` : "–",
         Inputs: data.inputs.join(", ") || "–",
         Outputs: data.outputs.join(", ") || "–",
+        Sequences: data.states ? data.states.map((state) => `${state} of the next request`).join(", ") || "without a state" : "–",
         "Last load": line.last_load_ns === null ? UNSEEN : ago(line.last_load_ns, head.now_ns),
         "Default SLO": line.slo_ms === null ? "as configured" : ms(line.slo_ms),
       };

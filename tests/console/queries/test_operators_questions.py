@@ -20,6 +20,7 @@ from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelRemoved
 from mainspring.messages.metrics import READINGS, DeviceHealth, Reading
+from mainspring.messages.model import Sequencing, State
 from mainspring.telemetry.log import Entry
 from tests.console.view.streams import EVERYTHING, Watched, feed
 
@@ -75,6 +76,17 @@ def test_a_models_page_says_how_its_durations_spread_and_that_it_is_erratic() ->
     assert spread.p99_ms == pytest.approx(40, rel=0.07)
     assert spread.mean_ms == pytest.approx(7.6, rel=0.07)
     assert spread.estimate_ms == times.ns[0] / 1e6
+
+
+def test_a_models_page_says_what_its_sequences_carry() -> None:
+    view, _ = at(0, 20)
+    known = next(iter(view.cluster.models.values()))
+    assert model(view, known.name).states is None
+    sequencing = Sequencing((State("h", "next_h"), State("c", "next_c")))
+    known.spec = msgspec.structs.replace(known.spec, sequencing=sequencing)
+    assert model(view, known.name).states == ["next_h to h", "next_c to c"]
+    known.spec = msgspec.structs.replace(known.spec, sequencing=Sequencing())
+    assert model(view, known.name).states == []
 
 
 def test_nothing_is_said_of_few_durations() -> None:
