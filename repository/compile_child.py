@@ -150,13 +150,20 @@ def _is_still(folder: Path, digest: str) -> bool:
         return False
 
 
+def bound_memory(size: int) -> None:
+    """Have this process take no more data than so many bytes, or than it may already."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bound = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+
+
 def main(store: str, memory_bytes: str) -> None:
     """Do jobs until the input ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    resource.setrlimit(resource.RLIMIT_DATA, (int(memory_bytes), int(memory_bytes)))
+    bound_memory(int(memory_bytes))
     # What libraries print must not stand among the outcomes.
     outcomes = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -171,3 +173,15 @@ def test_plans_for_a_gpu_of_an_old_format_are_made_again_for_the_same_gpu(
     assert store.executable_info(made).device == CUDA
     monkeypatch.setattr(build, "Model", None)
     assert run(store, task).spec == outcome.spec, "it is compiled once"
+
+
+def test_the_compilers_process_may_have_a_lower_bound_of_memory_than_configured() -> None:
+    """One of an operator's shell, or of a container."""
+    code = (
+        "import resource; from mainspring.repository.compile_child import bound_memory\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30)); bound_memory(1 << 40)\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)\n"
+        "bound_memory(1 << 29); print(resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["1024", "512"]
