@@ -37,6 +37,7 @@ class Request:
         "due_ns",
         "event",
         "failures",
+        "fatal",
         "id",
         "model",
         "place",
@@ -62,11 +63,13 @@ class Request:
         self.place = _UNDECIDED
         self.failures = 0
         """The scheduler's note: how many actions failed on it."""
+        self.fatal = 0
+        """The scheduler's note: how many workers were lost while they ran it."""
         self.spoilt = 0
         """The scheduler's note: batches with others that failed for what one of their requests may have
         caused."""
         self.suspect = False
-        """The scheduler's note: whether it may be the one that caused it; a suspect runs alone."""
+        """The scheduler's note: whether it may have caused that, or a worker's loss; then it runs alone."""
 
     def __repr__(self) -> str:
         due = "best effort" if self.due_ns is None else f"due {self.due_ns}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainspring.cluster.execution import learn_from_unanswered, orphans
 from mainspring.cluster.membership import (
     OVERDUE,
@@ -16,6 +18,7 @@ from mainspring.cluster.membership import (
     was_overdue,
 )
 from mainspring.cluster.placements import Model, Worker
+from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import DropWorker, Unanswered
 from mainspring.messages.events import WorkerJoined
@@ -26,6 +29,9 @@ from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.state import SchedulerState
+
+MOST_FATAL: Final = 2
+"""Workers that may be lost while they run one request; then it is given up, lest it end them all."""
 
 
 class Membership:
@@ -136,8 +142,15 @@ class Membership:
             state.idle_loads.pop(load.action_id, None)
         state.loads_dirty = True
         detail = f"{name} was lost ({reason})"
+        running = _running(now_ns, worker)
         for request in orphans(state.cluster, worker):
             request.failures += 1
+            if request.id in running:
+                # Its values may be what the worker died of; those beside it are not to go with the next one.
+                request.suspect = state.suspects = True
+                request.fatal += 1
+                if request.fatal == MOST_FATAL:
+                    request.failures = state.config.max_attempts
             self._lifecycle.retry(now_ns, request, Reason.WORKER_FAILED, detail)
         for placement in worker.placements.values():
             self._lifecycle.reconsider(now_ns, placement.model)
@@ -153,3 +166,11 @@ class Membership:
         # What it changes is entered step by step: other parts react to each step.
         self._state.commands.append(DropWorker(name, reason, unanswered))
         self.leave(now_ns, name, reason)
+
+
+def _running(now_ns: int, worker: Worker) -> tuple[int, ...]:
+    """Return the requests of the INFER that a worker was at, as far as predictions tell."""
+    slot = worker.exec.first()
+    if slot is None or not isinstance(slot.action, Infer) or slot.begin_ns > now_ns:
+        return ()
+    return slot.action.request_ids

@@ -5,7 +5,7 @@ import pytest
 
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, DropWorker
+from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import (
     ModelAdded,
     ModelRemoved,
@@ -25,6 +25,36 @@ def test_a_lost_workers_requests_go_elsewhere_or_are_rejected() -> None:
     commands = hand.feed(60, WorkerLeft("w0", "silent"))
     assert reasons(commands) == [Reason.WORKER_FAILED]
     assert [c.worker for c in commands if isinstance(c, Load)] == ["w1"]
+
+
+def test_a_request_that_workers_die_of_ends_two_of_them_and_no_other_request() -> None:
+    """Its values make the engine's code crash, say."""
+    hand, artifact = Hand(spec("m"), workers=0), spec("m").artifact
+    for index in range(6):
+        held = (Resident("m", artifact, (0,)),)
+        hand.feed(0, WorkerJoined(f"w{index}", "gpu", 8, {"m": artifact}, held))
+    victim, ids = 7, range(1, 13)
+    sent = [command for each in ids for command in hand.request(50, each, "m", 5_000)]
+    lost: list[str] = []
+    served: set[int] = set()
+    rejected: list[Reject] = []
+    now_ms = 50.0
+    while sent:
+        now_ms += 5
+        infer = sent.pop(0)
+        if isinstance(infer, Reject):
+            rejected.append(infer)
+        if not isinstance(infer, Infer) or infer.worker in lost:
+            continue
+        if victim in infer.request_ids:
+            lost.append(infer.worker)
+            sent += hand.feed(now_ms, WorkerLeft(infer.worker, "crashed"))
+        else:
+            served.update(infer.request_ids)
+            sent += hand.ok(now_ms, infer)
+    assert [(each.request_id, each.reason) for each in rejected] == [(victim, Reason.WORKER_FAILED)]
+    assert len(lost) == 2
+    assert served == {*ids} - {victim}
 
 
 def test_a_worker_that_never_answers_is_dropped() -> None:
