@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper, shape_inference
 from mainspring.compiler.artifact.errors import AS_IT_IS, NoRows
 from mainspring.compiler.artifact.manifest import BATCH
 from mainspring.compiler.merged import Chain
+from mainspring.compiler.normalise import AXES_ARE_INPUTS, MAIN_DOMAINS, opset_of
 from mainspring.compiler.rows import RowRepair
 
 _SMALL = 1024
@@ -50,6 +51,34 @@ def open_batch(model: onnx.ModelProto) -> None:
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     del model.graph.value_info[:]
+
+
+def name_squeezed(model: onnx.ModelProto) -> None:
+    """Give each Squeeze without axes those that have one element, of which the batch is none.
+
+    Else it would take the batch away, too, where that has but one row. ``model`` has an open batch; a node
+    before which dimensions are not known by number or name stays unchanged.
+    """
+    bare = [node for node in model.graph.node if _squeezes_all(node)]
+    known = _inferred(model, {}) if bare else {}
+    for node in bare:
+        shape = known.get(node.input[0])
+        if not shape or shape[0] != BATCH or "?" in shape:
+            continue
+        axes = [axis for axis, dim in enumerate(shape) if dim == 1]
+        if not axes:
+            node.op_type = "Identity"
+        elif opset_of(model) < AXES_ARE_INPUTS:
+            node.attribute.append(helper.make_attribute("axes", axes))
+        else:
+            name = f"{node.output[0]}:axes"
+            model.graph.initializer.append(numpy_helper.from_array(np.array(axes, np.int64), name))
+            node.input.append(name)
+
+
+def _squeezes_all(node: onnx.NodeProto) -> bool:
+    bare = len([*filter(None, node.input)]) == 1 and not node.attribute
+    return node.op_type == "Squeeze" and node.domain in MAIN_DOMAINS and bare
 
 
 def repair_reshapes(model: onnx.ModelProto, rows: int) -> tuple[list[str], list[str]]:

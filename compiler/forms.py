@@ -29,6 +29,8 @@ _MOST_OVER = 4096
 """Largest divisor of a term: the product of the strides on a way through the model."""
 _MOST_TIMES = 16
 """Largest factor beside a divisor, and largest divisor beside a factor: scaling by 3/2 and the like."""
+_PARTS = 6
+"""Of the sizes below others, so many at which a form is tried."""
 _FURTHER = 3
 """Further sizes at which a form has to hold."""
 
@@ -49,7 +51,10 @@ class Range(NamedTuple):
         return self.base + min(max(index, fewest), most) * self.step
 
     def from_share(self, share: float) -> Range:
-        """Return the range without the sizes below this part of the base."""
+        """Return the range without the sizes below this part of the base, which is a new one above 1."""
+        if share > 1:
+            base = self.base + math.floor(self.base * (share - 1)) // self.step * self.step
+            return self._replace(least=base, base=base)
         least = self.base - math.floor(self.base * (1 - share)) // self.step * self.step
         return self._replace(least=max(self.least, least))
 
@@ -80,6 +85,43 @@ def fit(tried: Tried, ranges: Sequence[Range]) -> list[tuple[OpenDim, ...] | int
         else:
             found.append(tuple(dims))
     return found
+
+
+def at_smaller(
+    forms: Sequence[tuple[OpenDim, ...]], tried: Tried, ranges: Sequence[Range], smaller: Sequence[Range]
+) -> list[tuple[OpenDim, ...]] | None:
+    """Return forms of ``ranges`` that hold in ``smaller`` ranges, too, where each dimension is no less than
+    at their least sizes; None if they don't."""
+    shapes = [(sizes, shape) for sizes in _below(ranges, smaller) if (shape := tried(sizes)) is not None]
+    base = tried(tuple(each.base for each in ranges))
+    assert base is not None, "the base was tried before"
+    found: list[tuple[OpenDim, ...]] = []
+    for output, form in enumerate(forms):
+        if any(len(shape[output]) != len(base[output]) for _, shape in shapes):
+            return None
+        known = {dim.axis: dim for dim in form}
+        kept: list[OpenDim] = []
+        for axis, at_base in enumerate(base[output]):
+            values = [(sizes, shape[output][axis]) for sizes, shape in shapes]
+            dim = known.get(axis) or OpenDim(axis, (), at_base)
+            if any(dim.of(sizes) != value for sizes, value in values):
+                dim = msgspec.structs.replace(dim, least=values[0][1])
+            if any(dim.of(sizes) != value for sizes, value in values):
+                return None
+            kept += [dim] if dim.terms else []
+        found.append(tuple(kept))
+    return found
+
+
+def _below(ranges: Sequence[Range], smaller: Sequence[Range]) -> Iterator[Sizes]:
+    """Yield the least of the ``smaller`` ranges, and sizes on the way to the others' least."""
+    yield tuple(each.least for each in smaller)
+    for index, (range_, whole) in enumerate(zip(ranges, smaller, strict=True)):
+        steps = (range_.least - whole.least) // whole.step
+        for share in range(_PARTS + 1):
+            size = whole.least + max(0, steps - 1) * share // _PARTS * whole.step
+            for others in (ranges, smaller):
+                yield tuple(size if at == index else each.least for at, each in enumerate(others))
 
 
 class _Axis:

@@ -35,7 +35,7 @@ _CONSTANT_VALUES = {
     "value_floats": np.float32,
 }
 _AXES = "the leading axis"
-_AXES_ARE_INPUTS = 13
+AXES_ARE_INPUTS = 13
 """From this opset on Squeeze and Unsqueeze have their axes as an input."""
 
 
@@ -258,7 +258,7 @@ def give_leading_axes(model: onnx.ModelProto) -> None:
     nodes = [*taken, *graph.node, *given]
     del graph.node[:]
     graph.node.extend(nodes)
-    if opset >= _AXES_ARE_INPUTS:
+    if opset >= AXES_ARE_INPUTS:
         graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), _AXES))
     for value in graph.input:
         dims = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -271,6 +271,6 @@ def give_leading_axes(model: onnx.ModelProto) -> None:
 
 
 def _moved(operator: str, name: str, into: str, opset: int) -> onnx.NodeProto:
-    if opset >= _AXES_ARE_INPUTS:
+    if opset >= AXES_ARE_INPUTS:
         return helper.make_node(operator, [name, _AXES], [into], name=f"{operator} of {name}")
     return helper.make_node(operator, [name], [into], name=f"{operator} of {name}", axes=[0])

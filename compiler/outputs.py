@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import onnx
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.forms import Range, fit
+from mainspring.compiler.forms import Range, at_smaller, fit
 from mainspring.compiler.normalise import numpy_dtype
 from mainspring.compiler.size_trials import Trials
 from mainspring.compiler.symbols import Found, Sizes
 from mainspring.compiler.varying import Varying, capped, room
 from mainspring.messages.model import MOST_VARYING, OpenDim, TensorSpec, item_bytes
 
-_SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
-"""Parts of the base below which a symbol's sizes are left out, tried one after the other."""
+_SHARES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Parts and multiples of the base below which a symbol's sizes are left out, tried one after the other."""
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -75,8 +75,9 @@ class OutputShapes:
     def opened(self, specs: Sequence[TensorSpec]) -> tuple[tuple[TensorSpec, ...], list[Range]]:
         """Return the outputs with the dimensions that follow from the symbols, shapes at their limits.
 
-        Very small sizes may follow another form, for padding is more than the rest: the ranges of sizes that
-        are returned leave these out. Raises `CompileError` for a dimension of no known form.
+        Very small sizes may follow another form, for padding is more than the rest: unless dimensions are the
+        same at all of these, the ranges of sizes that are returned leave them out. Raises `CompileError` for
+        a dimension of no known form.
         """
         plain: set[tuple[int, int]] = set()
         while True:
@@ -123,10 +124,20 @@ class OutputShapes:
             return [tuple(shape) for shape in shapes]
 
         for share in _SHARES:
-            ranges = [each.from_share(share) for each in self._found.ranges]
+            smaller = [each.from_share(share) for each in self._found.ranges]
+            if any(each.base > each.limit for each in smaller):
+                break
+            if tried(tuple(each.base for each in smaller)) is None:
+                continue
+            ranges = smaller
             forms = fit(tried, ranges)
             if not any(isinstance(form, int) for form in forms):
                 break
+        fitted = [form for form in forms if not isinstance(form, int)]
+        if len(fitted) == len(forms) and not any(spec.varies for spec in specs):
+            everywhere = at_smaller(fitted, tried, ranges, self._found.ranges)
+            if everywhere is not None:
+                return list(everywhere), list(self._found.ranges)
         return forms, ranges
 
 

@@ -12,8 +12,8 @@ and ``split`` do for ``onnxruntime``. A model that can't be served, or whose out
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -73,6 +73,8 @@ class Compiled(msgspec.Struct, frozen=True):
     """Why the model is served whole, if that was not asked for."""
     engines: dict[str, str] = {}
     """If the faster engine was requested: a description of each engine's performance."""
+    smaller: bool = False
+    """Whether batch sizes were left out that would need too much memory for activations."""
 
 
 def parse_batch_sizes(text: str) -> tuple[int, ...]:
@@ -123,7 +125,7 @@ def compile_file(
     check_target_names(target, judge)
     if not 1 <= text_bytes <= MOST_TEXT_BYTES:
         raise CompileError(f"texts can't have {text_bytes:,} bytes each: give 1 to {MOST_TEXT_BYTES:,}")
-    task = functools.partial(
+    task = partial(
         _compile_file,
         *(path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most, origin, pad),
         *(described, text_bytes),
@@ -180,7 +182,7 @@ def _compile_file(
         text_bytes=text_bytes,
         sequences=described.options,
     )
-    task = functools.partial(compile_model, model, name, store, sizes, source, target=target, judge=judge)
+    task = partial(compile_model, model, name, store, sizes, source, target=target, judge=judge)
     try:
         return task(or_whole=or_whole, sequencing=described.sequencing)
     except CompileError as error:
@@ -207,20 +209,21 @@ def compile_model(
     the same executable was compared, only the smallest two are: enough to see that the weights are in place.
     If the rows are not proven to be independent, the model is compiled for batches of one row, and its
     manifest names the node that is the reason. If ``source.whole``, its shapes have no axis for rows.
+    Of the default ``batch_sizes`` those are left out whose activations need more than 2 GiB.
     Dimensions besides the batch may be open, up to the limits in ``source.most`` or up to found ones. For the
     engine ``auto``, ``judge`` measures artifacts for other devices than this CPU. Raises
     `CompileError` for a model that can't be served, `StoreError` if it can't be stored; if ``or_whole``,
-    `NoRows` for one that fixes a batch above 1 and can't be served by rows as it can whole.
+    `NoRows` for one that fixes a batch and can't be served by rows as it can whole.
     """
     check_target_names(target, judge)
     if target.device == CUDA and target.tuner is None:
         # What was measured for the store before is used without a GPU too.
         target = msgspec.structs.replace(target, tuner=Tuner(store))
-    prepared = Prepared(
-        model, batch_sizes[-1], whole=source.whole, most=source.most, text_bytes=source.text_bytes
-    )
+    of_source = partial(Prepared, whole=source.whole, most=source.most, text_bytes=source.text_bytes)
+    prepared = of_source(model, batch_sizes[-1], or_fewer=batch_sizes == BATCH_SIZES)
     independence = prepared.independence
-    sizes = (1,) if source.whole or independence.mixes else batch_sizes
+    fitting = tuple(size for size in batch_sizes if size <= prepared.most_rows)
+    sizes = (1,) if source.whole or independence.mixes else fitting
     task = Task(name, store, sizes, source, quick, target, independence, sequencing)
     fixes = or_whole and prepared.fixed_rows > 1
     if fixes and independence.mixes:
@@ -228,7 +231,7 @@ def compile_model(
     try:
         return _compiled(prepared, task, judge)
     except CompileError as error:
-        if fixes:
+        if or_whole and prepared.fixed_rows:
             raise NoRows(_why_whole(prepared, str(error))) from error
         if not isinstance(error, RowsMix):
             raise
@@ -248,8 +251,14 @@ def _compiled(prepared: Prepared, task: Task, judge: Judge | None) -> Compiled:
         chosen, descriptions = candidate_for(prepared, task, task.target.engine), {}
         profiles = seed_profiles(chosen, task.batch_sizes)
     manifest = put(chosen, prepared, task, profiles, task.store, task.name)
-    repaired, located = tuple(prepared.repaired), tuple(prepared.located)
-    return Compiled(manifest, chosen.shared, repaired=repaired, located=located, engines=descriptions)
+    return Compiled(
+        manifest,
+        chosen.shared,
+        repaired=tuple(prepared.repaired),
+        located=tuple(prepared.located),
+        engines=descriptions,
+        smaller=prepared.reduced and len(task.batch_sizes) > 1,
+    )
 
 
 def check_target_names(target: Target, judge: Judge | None = None) -> None:

@@ -13,7 +13,7 @@ import onnx
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
-from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
+from mainspring.compiler.batch import baked_batch, name_squeezed, open_batch, repair_reshapes
 from mainspring.compiler.choices import Choices, compared_numbers
 from mainspring.compiler.contents import serialise
 from mainspring.compiler.forms import Range
@@ -94,14 +94,22 @@ class Prepared:
         whole: bool = False,
         most: Mapping[str, int] | None = None,
         text_bytes: int = TEXT_BYTES,
+        or_fewer: bool = False,
     ) -> None:
         """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
+
+        If ``or_fewer``, the largest batch may have less, as many as `MOST_WORKSPACE_BYTES` are enough for.
 
         If ``whole``, its shapes stay unchanged, behind a leading axis of 1. Unless ``most`` is None, other
         dimensions may be open, up to the limits in it, by name, or up to limits that are found.
         Texts have at most ``text_bytes``.
         """
         self.whole = whole
+        self.most_rows = rows
+        """Rows of the largest batch."""
+        self.reduced = False
+        """Whether they are fewer than were asked for."""
+        self._or_fewer = or_fewer
         self._text_bytes = text_bytes
         with _malformed():
             original, self.located = with_locales(without_sequences(without_maps(original)))
@@ -127,8 +135,14 @@ class Prepared:
             with _malformed():
                 self._open(model)
         self.content = serialise(model)
-        outputs = model.graph.output
-        self._shapes_out = OutputShapes(self._trials, self._found, model, whole=whole, text_bytes=text_bytes)
+        self._describe(model, session)
+
+    def _describe(self, model: onnx.ModelProto, session: StockSession) -> None:
+        """Find the outputs' shapes, and whether rows are independent; ``session`` has the original."""
+        outputs, whole = model.graph.output, self.whole
+        self._shapes_out = OutputShapes(
+            self._trials, self._found, model, whole=whole, text_bytes=self._text_bytes
+        )
         row_specs = self._whole_outputs(outputs) if whole else self._find_outputs(session, outputs)
         self.outputs = self._opened(row_specs) if self.symbols else row_specs
         fixed_at = [self._found.fixed_at(sizes) for sizes in self.shapes] if self.symbols else []
@@ -150,7 +164,11 @@ class Prepared:
         if axes or most:
             self._found = find_symbols(self._trials, axes, most)
         self.symbols, self.inputs = self._found.symbols, self._found.inputs
-        self._trials.check_room(self._found.fixed_at(tuple(symbol.limit for symbol in self.symbols)))
+        at_limits = self._found.fixed_at(tuple(symbol.limit for symbol in self.symbols))
+        if self._or_fewer:
+            self.most_rows = self._trials.reduce_rows(at_limits)
+            self.reduced, rows = self.most_rows < rows, self.most_rows
+        self._trials.check_room(at_limits)
         self.ranges = self._found.ranges
         self.shapes = _shapes_to_try(self._found.ranges)
         if single := {name: -size for name, size in self._found.dims.items() if size < 0}:
@@ -163,9 +181,25 @@ class Prepared:
         return model
 
     def rows_at(self, sizes: Sizes, rows: int) -> Arrays:
-        """Return sampled rows for one size of each symbol."""
-        drawn = draw(self._inputs_at(sizes), self._values, rows, self._texts)
+        """Return sampled rows for one size of each symbol.
+
+        Integers that are too large there, such as the length of what is before padding, are drawn smaller.
+        """
+        inputs = self._inputs_at(sizes)
+        drawn = draw(inputs, self._values, rows, self._texts)
+        if sizes != self.shapes[0] and self._values != smallest_limits(inputs) and not self._takes(drawn):
+            run = functools.partial(self.choices.first, self.reference.run)
+            own = value_limits(inputs, rows, run, whole=self.whole, texts=self._texts)
+            drawn = draw(inputs, [*map(min, own, self._values)], rows, self._texts)
         return self.choices.spread(self.reference.run, drawn)
+
+    def _takes(self, drawn: Arrays) -> bool:
+        """Whether the model runs with the first of these rows, which has the largest integers."""
+        try:
+            self.choices.first(self.reference.run, [array[:1] for array in drawn])
+        except CompileError:
+            return False
+        return True
 
     def _inputs_at(self, sizes: Sizes) -> tuple[TensorSpec, ...]:
         return tuple(spec.at(sizes) for spec in self.inputs)
@@ -187,7 +221,9 @@ class Prepared:
             )
             for symbol, each in zip(self.symbols, ranges, strict=True)
         )
-        self.shapes = _shapes_to_try(ranges)
+        first, self.shapes = self.shapes[0], _shapes_to_try(ranges)
+        if self.shapes[0] != first:
+            self.rows = self.rows_at(self.shapes[0], self._most_rows)
         return found
 
     def refusal(self, reason: str) -> CompileError:
@@ -209,6 +245,7 @@ class Prepared:
 
     def _open(self, model: onnx.ModelProto) -> None:
         open_batch(model)
+        name_squeezed(model)
         if self.reference.fixed is not None:
             self.repaired, self._suspects = repair_reshapes(model, self.reference.fixed)
 

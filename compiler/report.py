@@ -12,6 +12,7 @@ from mainspring.compiler.artifact.errors import AS_IT_IS
 from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, Manifest
 from mainspring.compiler.locales import LOCALE
 from mainspring.compiler.pipeline import Compiled
+from mainspring.compiler.size_trials import MOST_WORKSPACE_BYTES
 from mainspring.messages.model import Profile, Sequencing, slot_bytes
 
 _NS_PER_MS = 1e6
@@ -102,6 +103,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "pad": manifest.pad,
         "sequencing": msgspec.to_builtins(manifest.sequencing),
         "whole_because": compiled.whole_because,
+        "smaller": compiled.smaller,
     }
 
 
@@ -137,6 +139,14 @@ def describe_sharing(compiled: Compiled) -> str:
         f"served one row at a time, for requests that shared a run could change each other: {why}"
         if why
         else ""
+    )
+
+
+def describe_smaller(compiled: Compiled) -> str:
+    """Say in one line that larger batches were left out."""
+    return (
+        f"batches of at most {compiled.manifest.batch_sizes[-1]} rows: larger ones need more than "
+        f"{MOST_WORKSPACE_BYTES >> 30} GiB for activations; `--batch-sizes` asks for them"
     )
 
 

@@ -166,7 +166,10 @@ def _largest(accepts: Callable[[int], bool], most: int) -> int:
 def draw(
     inputs: Sequence[TensorSpec], limits: Sequence[int], rows: int, texts: Sequence[bytes] = WORDS
 ) -> Arrays:
-    """Return ``rows`` random rows; the first row of integers has the largest one below its limit."""
+    """Return ``rows`` random rows; the first of integers begins and ends with the largest below its limit.
+
+    A model may look up what stands in the last place of a sequence alone.
+    """
     random = np.random.default_rng(_SEED)
     scales = np.resize(np.array(_SCALES, np.float32), rows)
     arrays: Arrays = []
@@ -181,6 +184,6 @@ def draw(
             continue
         integers = random.integers(0, _SMALL if dtype.kind == "b" else limit, shape)
         if integers.size and limit > _SMALL:
-            integers.reshape(-1)[0] = limit - 1
+            integers[:1].reshape(-1)[[0, -1]] = limit - 1
         arrays.append(integers.astype(dtype))
     return arrays

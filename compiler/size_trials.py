@@ -102,6 +102,13 @@ class Trials:
             and workspace * self._rows * times <= MOST_WORKSPACE_BYTES
         )
 
+    def reduce_rows(self, sizes: Mapping[str, int]) -> int:
+        """Have the largest batch be one whose activations need `MOST_WORKSPACE_BYTES`; return its rows."""
+        counted = self._counter.at(sizes)
+        if counted is not None and counted.live_bytes:
+            self._rows = max(1, min(self._rows, int(MOST_WORKSPACE_BYTES // counted.live_bytes)))
+        return self._rows
+
     def check_room(self, sizes: Mapping[str, int]) -> None:
         """Raise `CompileError` if the largest batch's activations don't fit into memory at these sizes."""
         counted, there = self._counter.at(sizes), _available_bytes()

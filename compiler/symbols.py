@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError, NoRows
 from mainspring.compiler.forms import Range, fit
 from mainspring.compiler.ladder import ladder
 from mainspring.compiler.open_dims import OpenAxis
@@ -128,7 +128,7 @@ class _Search:
         self._settle(names, [])
         base = next(filter(self._runs, self._firsts()), None)
         if base is None:
-            raise CompileError(
+            raise NoRows(
                 f"the model runs at none of the sizes that were tried for {', '.join(names)}: "
                 f"{self._trials.error}; give its dimensions with `--shape`"
             )

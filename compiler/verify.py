@@ -185,6 +185,9 @@ def compare(
     found: Array, expected: Array, spec: TensorSpec, where: str, prepared: Prepared, allowed: Tolerance
 ) -> float:
     """Return the largest difference; raise `CompileError` if any is beyond what is ``allowed``."""
+    if expected.shape == found.shape[1:] and len(found) == 1:
+        # A Squeeze without axes takes the batch away where it has but one row (`batch.name_squeezed`).
+        expected = expected[None]
     if found.shape != expected.shape:
         raise prepared.refusal(f"output {spec.name!r} {where} is {found.shape}, not {expected.shape}")
     difference, tolerance = _differences(found, expected, allowed)

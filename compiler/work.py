@@ -107,7 +107,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     skeleton = onnx.ModelProto(ir_version=model.ir_version)
     skeleton.opset_import.extend(model.opset_import)
     graph = skeleton.graph
-    graph.name = model.graph.name or "graph"
+    graph.name = "graph"
     graph.node.extend(model.graph.node)
     graph.input.extend(model.graph.input)
     for value in model.graph.output:

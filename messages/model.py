@@ -120,16 +120,20 @@ class OpenDim(msgspec.Struct, frozen=True):
     scale: int = 1
     others: tuple[Product, ...] = ()
     """What is added: ``past + seq``, ``height * width + 1``."""
+    least: int = 0
+    """What it is where that is more: one window, where a sequence is shorter than that."""
 
     def of(self, sizes: tuple[int, ...]) -> int:
         """Return the dimension, for one size of each symbol."""
         size = self.scale * math.prod(term.of(sizes) for term in self.terms)
-        return size + sum([each.of(sizes) for each in self.others]) if self.others else size
+        if self.others:
+            size += sum([each.of(sizes) for each in self.others])
+        return size if size > self.least else self.least
 
     @property
     def symbol(self) -> int | None:
         """The symbol whose size it is; None if it follows from the sizes in another way."""
-        plain = self.terms[:1] == self.terms and self.scale == 1 and not self.others
+        plain = self.terms[:1] == self.terms and self.scale == 1 and not self.others and not self.least
         term = self.terms[0]
         return term.symbol if plain and (term.times, term.plus, term.over) == (1, 0, 1) else None
 
@@ -147,7 +151,7 @@ class OpenDim(msgspec.Struct, frozen=True):
                 factors.insert(0, str(abs(each.scale)))
             sign = "-" if each.scale < 0 else "+" if text else ""
             text += f"{' ' if text else ''}{sign}{' ' if text else ''}{' * '.join(factors)}"
-        return text
+        return f"max({self.least}, {text})" if self.least else text
 
 
 def shape_at(shape: tuple[int, ...], opened: tuple[OpenDim, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:

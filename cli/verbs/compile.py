@@ -271,6 +271,8 @@ def _print(console: Console, compiled: Compiled, notes: Sequence[str]) -> None:
     console.print(f"  {report.describe_verification(compiled)}")
     if compiled.manifest.unshared or compiled.whole_because:
         console.print(f"  {report.describe_sharing(compiled)}")
+    if compiled.smaller:
+        console.print(f"  {report.describe_smaller(compiled)}")
     if compiled.manifest.sequencing is not None:
         console.print(f"  {report.describe_sequencing(compiled.manifest.sequencing)}")
     if compiled.engines:

@@ -54,6 +54,37 @@ def with_class_token() -> onnx.ModelProto:
     return _model(nodes, [("x", FLOAT, ["n", "seq", 8])], first=np.array([0]))
 
 
+def windows() -> onnx.ModelProto:
+    """Means of windows of 256 samples; what has fewer is padded to one window."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["samples"], start=1),
+        helper.make_node("Sub", ["window", "samples"], ["lacks"]),
+        helper.make_node("Max", ["lacks", "zero"], ["more"]),
+        helper.make_node("Concat", ["zero", "zero", "zero", "more"], ["pads"], axis=0),
+        helper.make_node("Pad", ["x", "pads"], ["padded"]),
+        helper.make_node("Unsqueeze", ["padded", "channel"], ["one"]),
+        helper.make_node("AveragePool", ["one"], ["means"], kernel_shape=[256], strides=[256]),
+        helper.make_node("Squeeze", ["means", "channel"], ["y"]),
+    ]
+    window, zero, channel = (np.array([number]) for number in (256, 0, 1))
+    return _model(nodes, [("x", FLOAT, ["n", "samples"])], window=window, zero=zero, channel=channel)
+
+
+def last_id() -> onnx.ModelProto:
+    """The embedding of the last of some ids, in a table of 40."""
+    nodes = [
+        helper.make_node("Gather", ["ids", "last"], ["id"], axis=1),
+        helper.make_node("Gather", ["table", "id"], ["y"]),
+    ]
+    return _model(nodes, [("ids", INT64, ["n", "seq"])], last=np.array(-1), table=_weights(40, 8))
+
+
+def picked() -> onnx.ModelProto:
+    """One place of a sequence, by its index."""
+    nodes = [helper.make_node("GatherElements", ["x", "place"], ["y"], axis=1)]
+    return _model(nodes, [("x", FLOAT, ["n", "seq"]), ("place", INT64, ["n", 1])])
+
+
 def positions() -> onnx.ModelProto:
     """Embeddings of ids and of 40 positions."""
     nodes = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from onnx import helper
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.pipeline import Compiled, compile_model
+from mainspring.compiler.pipeline import Compiled, compile_file, compile_model
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]
@@ -107,3 +108,51 @@ def test_inputs_of_different_fixed_batches_are_refused(store: Store, make_model:
     model = make_model(nodes, {"a": [1, 3], "b": [4, 3]}, {"y": [4, 3]})
     with pytest.raises(CompileError, match=r"first axes are \{'a': 1, 'b': 4\}"):
         compile_here(model, store)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize(
+    ("operators", "shape", "left"),
+    [
+        (("Relu", "Squeeze"), ("N", 1, 5), (5,)),
+        (("Squeeze", "Relu"), ("N", 1, 5), (5,)),
+        (("Relu", "Squeeze"), ("N", 1), ()),
+        (("Squeeze", "Relu"), ("N", 3, 5), (3, 5)),
+    ],
+)
+def test_a_squeeze_of_all_axes_of_one_leaves_the_batch(
+    store: Store,
+    make_model: MakeModel,
+    run_stored: Run,
+    opset: int,
+    operators: tuple[str, str],
+    shape: tuple[str, *tuple[int, ...]],
+    left: tuple[int, ...],
+) -> None:
+    """As its author means it; for one row ONNX Runtime would take the batch away, too."""
+    nodes = [
+        helper.make_node(operators[0], ["x"], ["h"]),
+        helper.make_node(operators[1], ["h"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": shape}, {"y": ["N", *map(str, left)]}, opset=opset)
+    manifest = compile_here(model, store).manifest
+    assert (manifest.batch_sizes, manifest.outputs[0].shape) == ((1, 3), left)
+    for rows in (1, 2, 3):
+        x = np.random.default_rng(rows).standard_normal((rows, *shape[1:])).astype(np.float32)
+        (found,) = run_stored(store, manifest, [x])
+        np.testing.assert_array_equal(found, np.maximum(x, 0).reshape(rows, *left))
+
+
+def test_a_fixed_batch_of_one_that_is_squeezed_away_is_served_as_it_is(
+    store: Store, make_model: MakeModel, tmp_path: Path, run_stored: Run
+) -> None:
+    nodes = [helper.make_node("Squeeze", ["x"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    path = tmp_path / "m.onnx"
+    onnx.save(make_model(nodes, {"x": [1, 1, 5]}, {"y": [5]}), path)
+    compiled = compile_file(path, "m", store)
+    assert compiled.whole_because.startswith("the file fixes a batch of 1, which can't be opened: ")
+    assert [each.shape for each in compiled.manifest.outputs] == [(5,)]
+    x = np.arange(-2, 3, dtype=np.float32).reshape(1, 1, 5)
+    np.testing.assert_array_equal(
+        run_stored(store, compiled.manifest, [x[None]])[0][0], np.maximum(x[0, 0], 0)
+    )

@@ -121,6 +121,14 @@ def test_what_is_not_onnx_is_refused(tmp_path: Path, content: bytes) -> None:
         read_model(path)
 
 
+def test_a_graph_whose_name_is_no_text_compiles(tmp_path: Path, make_mlp: MakeModel) -> None:
+    content = make_mlp(1).SerializeToString()
+    assert content.count(b"graph") == 1
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content.replace(b"graph", b"\x80raph"))
+    compile_file(path, "m", Store(tmp_path / "store"), (1,))
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_truncated_and_altered_files_compile_or_are_refused(

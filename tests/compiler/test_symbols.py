@@ -172,6 +172,40 @@ def test_the_command_line_takes_limits(tmp_path: Path) -> None:
         assert said in " ".join((refused.output + str(refused.exception)).split())
 
 
+def test_an_output_that_is_no_shorter_than_a_window_has_that_least(
+    compiled: Make, store: Store, run_stored: RunStored
+) -> None:
+    """The first size that is tried is shorter than a window."""
+    model = open_models.windows()
+    manifest = compiled(model, {"samples": 4096})
+    (symbol,) = manifest.symbols
+    assert (symbol.least, symbol.limit) == (1, 4096)
+    assert manifest.outputs[0].open == (OpenDim(0, (Term(0, over=256),), least=1),)
+    assert manifest.outputs[0].open[0].written(["samples"]) == "max(1, (samples // 256))"
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for samples in (1, 100, 256, 511, 512, 4096):
+        x = np.random.default_rng(samples).standard_normal((3, samples), np.float32)
+        (found,) = run_stored(store, manifest, [x], (samples,))
+        np.testing.assert_allclose(found, session.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
+
+
+def test_ids_that_are_looked_up_in_the_last_place_alone_are_drawn_from_the_table(compiled: Make) -> None:
+    manifest = compiled(open_models.last_id())
+    assert (manifest.batch_sizes, [each.name for each in manifest.symbols]) == ((1, 2, 4), ["seq"])
+    assert manifest.verification.rows > 0
+
+
+def test_integers_that_are_bounded_by_a_size_are_drawn_below_it(
+    compiled: Make, store: Store, run_stored: RunStored
+) -> None:
+    manifest = compiled(open_models.picked(), {"seq": 64})
+    (symbol,) = manifest.symbols
+    assert (symbol.least, symbol.limit) == (2, 64), "any model is tried with the values 0 and 1"
+    x, place = np.arange(2 * 7, dtype=np.float32).reshape(2, 7), np.array([[6], [0]])
+    (found,) = run_stored(store, manifest, [x, place], (7,))
+    np.testing.assert_array_equal(found, [[6], [7]])
+
+
 def test_models_of_other_limits_share_no_executable(compiled: Make) -> None:
     assert (
         compiled(open_models.lengths(), {"seq": 40}).executable

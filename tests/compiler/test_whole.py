@@ -251,6 +251,25 @@ def test_a_fixed_batch_that_can_not_be_opened_is_served_as_it_is(
     np.testing.assert_allclose(run_stored(store, manifest, [x[None]])[0][0], expected, rtol=1e-6)
 
 
+def test_an_open_batch_beside_a_state_of_one_row_is_served_as_it_is(
+    store: Store, make_model: MakeModel, tmp_path: Path
+) -> None:
+    """The file says that it takes batches, and runs at none but 1."""
+    nodes = [
+        helper.make_node("Squeeze", ["x", "axes"], ["s"]),
+        helper.make_node("ReduceMax", ["h"], ["m"], axes=[0, 1], keepdims=0),
+        helper.make_node("Add", ["s", "m"], ["y"]),
+    ]
+    shapes: dict[str, list[int | str]] = {"x": ["batch", "frames", 4], "h": [2, 1, 4]}
+    path = tmp_path / "m.onnx"
+    onnx.save(make_model(nodes, shapes, {"y": ["frames", 4]}, {"axes": np.array([0], np.int64)}), path)
+    compiled = compile_file(path, "m", store)
+    spec = compiled.manifest.spec()
+    assert (spec.whole, spec.max_rows, [each.name for each in spec.symbols]) == (True, 1, ["frames"])
+    assert [each.shape[0] for each in spec.inputs] == [1, 2]
+    assert compiled.whole_because.startswith("the model runs at none of the sizes that were tried for frames")
+
+
 def test_an_open_batch_whose_rows_mix_is_served_by_single_rows(
     store: Store, make_model: MakeModel, tmp_path: Path
 ) -> None:

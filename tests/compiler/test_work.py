@@ -12,8 +12,12 @@ from onnx import TensorProto, helper
 
 from mainspring.compiler import size_trials
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import Source
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.normalise import normalise
+from mainspring.compiler.pipeline import BATCH_SIZES, compile_model
 from mainspring.compiler.reference import Prepared
+from mainspring.compiler.report import describe_smaller
 from mainspring.compiler.work import Counter
 from tests.compiler import open_models
 from tests.compiler.conftest import MakeModel
@@ -106,3 +110,17 @@ def test_what_needs_more_memory_than_there_is_is_refused_with_the_number(
     with pytest.raises(CompileError, match=r"4 rows needs 160\.0 GB .*give smaller `--batch-sizes`$"):
         Prepared(fixed, 4, most={})
     assert Prepared(wide(make_model), 4, most={"seq": 100}).symbols[0].limit == 100
+
+
+def test_default_batches_that_need_too_much_memory_are_left_out(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    fixed = wide(make_model)
+    for value in fixed.graph.input:
+        value.type.tensor_type.shape.dim[1].dim_value = 500
+    monkeypatch.setattr(size_trials, "MOST_WORKSPACE_BYTES", 5_500_000)
+    compiled = compile_model(fixed, "m", store, BATCH_SIZES, Source("onnx", "m.onnx"))
+    assert (compiled.manifest.batch_sizes, compiled.smaller) == ((1, 2, 4), True), "a row needs 1 MB"
+    assert describe_smaller(compiled).startswith("batches of at most 4 rows: ")
+    asked = compile_model(fixed, "m", store, (1, 8), Source("onnx", "m.onnx"))
+    assert (asked.manifest.batch_sizes, asked.smaller) == ((1, 8), False)
