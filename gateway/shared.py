@@ -27,7 +27,7 @@ from mainspring.transport.slab import LEAST_SHARED_BYTES, Found, Reader
 _LARGEST_PART: Final = 8
 """As soon as this part of the worker's memory may be written again, the worker is told."""
 
-Sent = tuple[msgspec.Struct, Sequence[Any], list[Any]]
+Sent = tuple[Input, Sequence[Any], list[Any]]
 """A message, its frames, and what of the slab it names."""
 
 
@@ -86,9 +86,8 @@ class Shared:
         if self._ready() and isinstance(message, Input):
             placed, left, named = self._placed(message, frames)
             delivery = self._link.send((encode(placed), *left), keeps=not named)
-            if delivery is Delivery.SENT and named:
-                self._sent += 1
-                self._leases.append((self._sent, named))
+            if delivery is Delivery.SENT:
+                self._note_sent(placed, named)
             if delivery is not Delivery.GONE:
                 return delivery
         # Without a connection they are kept for the next one, where places of this one mean nothing.
@@ -131,9 +130,17 @@ class Shared:
         self._collect()
         if not named and not self._unsaid:
             return message, frames, named
-        said, self._unsaid, self._unsaid_bytes = tuple(self._unsaid), [], 0
+        said = tuple(self._unsaid)
         more = msgspec.structs.replace(message, places=tuple(places) if named else (), read=said)
         return more, left, named
+
+    def _note_sent(self, message: Input, named: list[Any]) -> None:
+        """Keep what a message that was sent names; the worker is told what it says."""
+        if named:
+            self._sent += 1
+            self._leases.append((self._sent, named))
+        if message.read:
+            self._unsaid, self._unsaid_bytes = [], 0
 
     def _in_slab(self, frame: Any) -> tuple[memoryview, Found] | None:
         """Return a tensor's bytes in the slab, where they are copied if they are not; None: no room."""

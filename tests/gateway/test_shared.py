@@ -442,6 +442,23 @@ def test_a_worker_takes_one_segment_with_a_descriptor() -> None:
     assert segments.lend(b"g", [bytes(LARGE)]) == ((), [bytes(LARGE)])
 
 
+def test_what_a_message_that_could_not_be_sent_would_have_said_the_next_one_says() -> None:
+    shared, link, _ = pair()
+    assert link.wire is not None
+    received = shared.receive([encode(Output(1, 1, 1, None, (Place(8 * 4096, 64, 0, 7),)))])
+    assert received is not None
+    del received
+    link.wire.to_worker.clear()
+    send, link.send = link.send, lambda parts, keeps=True: Delivery.FULL  # type: ignore[method-assign]
+    assert shared.send(Input(2, 1), [bytes(LARGE)]) is Delivery.FULL
+    link.send = send  # type: ignore[method-assign]
+    for wanted in ((7,), ()):
+        assert shared.send(Input(3, 1), [b"small"]) is Delivery.SENT
+        message = FROM_GATEWAY.decode(link.wire.to_worker.popleft()[0][0])
+        assert isinstance(message, Input)
+        assert message.read == wanted
+
+
 def test_a_gateway_without_a_slab_offers_none() -> None:
     link = GatewayEnd()
     shared = Shared(link, Memory(0))
