@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -47,6 +47,7 @@ def decide_otherwise(
     log: Path,
     policy: str | None,
     option_texts: Sequence[str],
+    refuse: Literal["early", "last"] | None,
     seed: int,
     output: Path,
     *,
@@ -60,7 +61,7 @@ def decide_otherwise(
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.verbs.compare import publish_comparison, show
     from mainspring.simulator.recorded import read_recording
-    from mainspring.simulator.whatif import other_policy, what_happened, what_if
+    from mainspring.simulator.whatif import hastiness, other_policy, what_happened, what_if
     from mainspring.telemetry.comparison import run_of
     from mainspring.telemetry.publish import publish
     from mainspring.traces.display import ProgressLine
@@ -69,7 +70,7 @@ def decide_otherwise(
     if policy is not None:
         check_policy(policy, options)
     recording = read_recording(log)
-    config = other_policy(recording, policy, options)
+    config = other_policy(recording, policy, options, refuse)
     check_policy(config.policy, config.policy_options)
     with claimed(output, "another simulation", OUTPUT_REMEDY):
         happened = what_happened(recording)
@@ -87,6 +88,8 @@ def decide_otherwise(
         publish_comparison(runs, output)
     if not as_json:
         show(runs)
+        if happened.early:
+            typer.echo(hastiness(happened, instead).told())
 
 
 def _bounded(

@@ -11,6 +11,7 @@ from typing import Final
 from mainspring.cluster.placements import Model, Placement, State
 from mainspring.cluster.state import Cluster
 from mainspring.messages.evidence import (
+    Ahead,
     Candidate,
     Evidence,
     PlanEvidence,
@@ -140,8 +141,11 @@ def earliest_finish_ns(found: list[Plan]) -> int | None:
     return None if best is None else best.finish_ns
 
 
-def reject_evidence(model: Model, found: list[Plan], waiting: int) -> RejectEvidence:
-    """Return what `plans` found of a model, and how many others wait for it, as a rejection's evidence."""
+def reject_evidence(
+    model: Model, found: list[Plan], waiting: int, ahead: Ahead | None = None
+) -> RejectEvidence:
+    """Return what `plans` found of a model, and how many others wait for it, as a rejection's evidence;
+    ``ahead`` is what stood before a request that is refused early."""
     best = soonest(found)
     others: list[Plan] = []
     for plan in found:
@@ -164,7 +168,7 @@ def reject_evidence(model: Model, found: list[Plan], waiting: int) -> RejectEvid
                     break
     more = len(model.placements) - len(named) - (best is not None)
     evidence = None if best is None else best.whole_evidence()
-    return RejectEvidence(evidence, tuple(named), more, waiting)
+    return RejectEvidence(evidence, tuple(named), more, waiting, ahead)
 
 
 def readiness(placement: Placement) -> Readiness:

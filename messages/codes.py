@@ -52,7 +52,7 @@ class Reason(StrEnum):
     WORKER_FAILED = "worker_failed"
     """The action failed on the worker and the deadline allows no other."""
     OVERLOADED = "overloaded"
-    """A bounded queue is full."""
+    """A bounded queue is full; or so much stands before the request that it would hardly be in time."""
     CONTROLLER_UNREACHABLE = "controller_unreachable"
     SHUTTING_DOWN = "shutting_down"
 

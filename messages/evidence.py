@@ -110,6 +110,25 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the worker said when it failed."""
 
 
+class Ahead(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What stood before a request that was refused early, since it would have been late behind it."""
+
+    rows: int
+    """Rows of its model that were due before it."""
+    work_ns: int
+    """How long EXEC takes for what ranks before it, on all workers together."""
+    workers: int
+    """How many share that work."""
+    margin: float
+    """By how much it counted, as was learnt from earlier refusals of the model."""
+    begin_ns: int
+    """When its batch could begin, by that."""
+    duration_ns: int
+    """How long its batch takes."""
+    fewer_rows: int
+    """With so many rows it would have been in time; 0 if with no fewer."""
+
+
 class RejectEvidence(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why a request was turned away: by when each worker could have run it."""
 
@@ -121,6 +140,8 @@ class RejectEvidence(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How many workers beyond those are left out."""
     waiting: int
     """How many other requests waited for the model."""
+    ahead: Ahead | None = None
+    """Why it was refused early; None if it was not."""
 
 
 class LoadEvidence(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +21,7 @@ MAY_BE_ZERO = (
     "idle_load_protect_ms",
     "open_patience_ms",
     "open_within_ms",
+    "refuse_wrongly",
 )
 """Numbers that may be 0; the others must be greater."""
 
@@ -62,6 +64,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     equal_slack_ms: float = 1.0
     """Deadlines within the same slice of this length count as equal: there, priority decides. A request with
     a priority is due earlier for it by up to this."""
+    refuse: Literal["early", "last"] = "early"
+    """When a request that waits is refused: ``early``, once it is improbable that it is served in time, or
+    ``last``, once no device could serve it in time any more."""
+    refuse_wrongly: float = 0.02
+    """About this share of the requests that are refused early would have been in time in their model's next
+    batch. More of them: earlier refusals, and fewer answers."""
     max_queued_requests: int = 100_000
     """Bound on queued requests in all; beyond it requests are rejected as overloaded."""
     max_queued_requests_per_model: int = 10_000
@@ -92,6 +100,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             if value < 0 or (value == 0 and field not in MAY_BE_ZERO):
                 least = "at least 0" if field in MAY_BE_ZERO else "greater than 0"
                 raise ValueError(f"{field} is {value}; it must be {least}")
+        if self.refuse_wrongly >= 1:
+            raise ValueError(f"refuse_wrongly is {self.refuse_wrongly}; it must be less than 1")
         if self.estimate_rank > HIGHEST_RANK:
             raise ValueError(f"estimate_rank is {self.estimate_rank}; it must be 1 to {HIGHEST_RANK}")
 

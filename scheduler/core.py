@@ -40,6 +40,7 @@ from mainspring.scheduler.load_queue import Copies, MissedModels, Pins
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.openings import Openings
 from mainspring.scheduler.operating import Operating
+from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
@@ -75,13 +76,27 @@ class Scheduler:
         self._pins = Pins(state)
         self._copies = Copies(state, self._policy)
         openings = Openings(state, self._backlog, self._copies)
+        self._overload = Overload(state, self._policy)
         self._residency = Residency(state, self._policy, self._missed, self._pins, openings)
         self._lifecycle = RequestLifecycle(
-            state, self._policy, self._residency, self._backlog, self._missed, openings.promises
+            state,
+            self._policy,
+            self._residency,
+            self._backlog,
+            self._missed,
+            openings.promises,
+            self._overload,
         )
         self._stalls = Stalls(state, self._policy, self._missed)
         self._dispatcher = Dispatcher(
-            state, self._policy, self._residency, self._backlog, self._lifecycle, self._stalls, openings
+            state,
+            self._policy,
+            self._residency,
+            self._backlog,
+            self._lifecycle,
+            self._stalls,
+            openings,
+            self._overload,
         )
         parts = state, self._policy, self._residency, self._backlog, self._lifecycle, self._pins
         self._operating = Operating(*parts)
@@ -146,6 +161,7 @@ class Scheduler:
         """Check every invariant of the state; raise AssertionError with the story of what is wrong."""
         validate(self._state)
         self._policy.validate()
+        self._overload.validate()
 
     def refusal(self, command: OperatorCommand) -> str | None:
         """Return why an operator's command can't be carried out now, and what would be right, or None."""

@@ -15,6 +15,7 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Unanswered
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.openings import Openings
+from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
@@ -39,6 +40,7 @@ class Dispatcher:
         lifecycle: RequestLifecycle,
         stalls: Stalls,
         openings: Openings,
+        overload: Overload,
     ) -> None:
         self._state = state
         self._policy = policy
@@ -47,6 +49,7 @@ class Dispatcher:
         self._lifecycle = lifecycle
         self._stalls = stalls
         self._openings = openings
+        self._overload = overload
 
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead, or longer where inputs
@@ -198,6 +201,7 @@ class Dispatcher:
             self._policy.dispatched(now_ns, batch)
             if state.waking.idle and placement.model.queue.dues and is_wide(state.cluster, placement.model):
                 state.waking.want(placement.model)
+            self._overload.sent(now_ns, batch, action)
         else:
             self._backlog.offer(placement)
 

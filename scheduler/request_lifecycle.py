@@ -12,9 +12,10 @@ from mainspring.cluster.status import impossible
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Doubted, Ranked, Reject
 from mainspring.messages.events import RequestArrived
-from mainspring.messages.evidence import RejectEvidence
+from mainspring.messages.evidence import Ahead, RejectEvidence
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import MissedModels
+from mainspring.scheduler.overload import Overload, sentence
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
 from mainspring.scheduler.promises import Promises
@@ -37,6 +38,7 @@ class RequestLifecycle:
         backlog: BestEffort,
         missed: MissedModels,
         promises: Promises,
+        overload: Overload,
     ) -> None:
         self._state = state
         self._policy = policy
@@ -44,6 +46,7 @@ class RequestLifecycle:
         self._backlog = backlog
         self._missed = missed
         self._promises = promises
+        self._overload = overload
         config = state.config
         self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
@@ -121,22 +124,33 @@ class RequestLifecycle:
         else:
             last_start_ns = due_ns - model.fastest_ns(request.rows) - state.ns.dispatch_delay
             give_up_ns = self._policy.give_up_ns(request, last_start_ns)
-            if give_up_ns is not None:
-                state.alarms.set_expiry(give_up_ns + 1, request, state.cluster.queued)
+            look_ns = self._overload.first_look_ns(now_ns, request)
+            self._look_again(request, give_up_ns, look_ns)
             self._policy.queued(now_ns, request)
+            if look_ns is not None:
+                self._overload.changed(now_ns, model)
+
+    def _look_again(self, request: Request, give_up_ns: int | None, look_ns: int | None) -> None:
+        """Have `expire` called once a request is to be given up, or looked at before that."""
+        state = self._state
+        if give_up_ns is not None and (look_ns is None or give_up_ns < look_ns):
+            look_ns = give_up_ns + 1
+        if look_ns is not None:
+            state.alarms.set_expiry(look_ns, request, state.cluster.queued)
 
     def expire(self, now_ns: int, request: Request) -> None:
-        """Reject a queued request whose deadline no dispatch can meet, or that the policy keeps no longer."""
+        """Reject a queued request whose deadline no dispatch can meet, or that the policy keeps no longer, or
+        that so much stands before that it is improbable to be served."""
         if request.place is not _QUEUED or request.due_ns is None:
             return
         give_up_ns = self._policy.give_up_ns(request, self._state.last_start_ns(request))
-        if give_up_ns is None:
-            return
-        if now_ns <= give_up_ns:
-            self._state.alarms.set_expiry(give_up_ns + 1, request, self._state.cluster.queued)
+        if give_up_ns is None or now_ns <= give_up_ns:
+            if not self._refused_early(now_ns, request):
+                self._look_again(request, give_up_ns, self._overload.next_look_ns(now_ns, request))
             return
         self._unqueue(now_ns, request)
         self._policy.gave_up(now_ns, request)
+        self._overload.missed(now_ns, request)
         waited_ms = (now_ns - request.arrived_ns) / 1e6
         why, earliest_ns = self._policy.gives_up_because, None
         if now_ns > self._state.last_start_ns(request):
@@ -148,6 +162,22 @@ class RequestLifecycle:
         self._state.reject(now_ns, request, Reason.DEADLINE_PASSED, detail, earliest_ns, evidence)
         if request.cold:
             self._missed.want(request.model)
+
+    def _refused_early(self, now_ns: int, request: Request) -> bool:
+        """Refuse a queued request if so much stands before it that it would be late; return whether."""
+        ahead = self._overload.ahead(now_ns, request)
+        if ahead is None or request.due_ns is None:
+            return False
+        self._unqueue(now_ns, request)
+        self._policy.gave_up(now_ns, request)
+        self._overload.refused(now_ns, request)
+        finish_ns = ahead.begin_ns + ahead.duration_ns + self._state.ns.response_margin
+        detail = sentence(ahead, request.due_ns, finish_ns - request.arrived_ns, request.rows)
+        evidence = self._evidence(now_ns, request, ahead)
+        self._state.reject(now_ns, request, Reason.OVERLOADED, detail, finish_ns, evidence)
+        if request.cold:
+            self._missed.want(request.model)
+        return True
 
     def cancel(self, now_ns: int, request_id: int) -> None:
         """Forget a request; if it is dispatched already, its outputs are discarded by the gateway."""
@@ -203,20 +233,23 @@ class RequestLifecycle:
         with_deadline, best_effort = self._state.cluster.clear_queue(model)
         for request in with_deadline:
             self._policy.unqueued(now_ns, request)
+        for each in model.by_bucket:
+            self._overload.forget(each)
         for request in [*with_deadline, *best_effort]:
             self._state.reject(now_ns, request, reason, detail, None, evidence)
 
-    def _evidence(self, now_ns: int, request: Request) -> RejectEvidence:
+    def _evidence(self, now_ns: int, request: Request, ahead: Ahead | None = None) -> RejectEvidence:
         """Return by when each worker could run a request that is no longer queued."""
         model = request.model
         found = plans(self._state.cluster, now_ns, model, request.rows, 0)
-        return reject_evidence(model, found, model.waiting)
+        return reject_evidence(model, found, model.waiting, ahead)
 
     def _unqueue(self, now_ns: int, request: Request) -> None:
         """Take a request out of its queue."""
         self._state.cluster.dequeue(request)
         if request.due_ns is not None:
             self._policy.unqueued(now_ns, request)
+            self._overload.changed(now_ns, request.model)
 
     def _waits(self, now_ns: int, event: RequestArrived, model: Model, found: list[Plan]) -> bool:
         """Return whether a request that no plan serves in time may wait all the same; reject it if not."""

@@ -35,7 +35,16 @@ BEST_EFFORT_NS: Final = milliseconds(_CONFIG.best_effort_timeout_ms)
 class Flight:
     """A request between its arrival at the gateway and its reply."""
 
-    __slots__ = ("action_id", "arrived_ns", "client", "dispatched_ns", "expires_ns", "key", "request")
+    __slots__ = (
+        "action_id",
+        "arrived_ns",
+        "client",
+        "dispatched_ns",
+        "expires_ns",
+        "key",
+        "request",
+        "retry_ns",
+    )
 
     def __init__(
         self, request: RequestArrived, arrived_ns: int, expires_ns: int, key: int, client: int
@@ -50,6 +59,8 @@ class Flight:
         """What its record is known by; -1 if none is kept."""
         self.client = client
         """The closed-loop client that waits for the reply; -1 if none does."""
+        self.retry_ns = 0
+        """As `Arrival.retry_ns`."""
 
 
 class Replies(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +61,8 @@ class Ledger:
         """Since ``start_ns``."""
         self.completed = False
         """Whether a closed-loop client had its answer since this was last set to False."""
+        self.comes_back: Callable[[int, Flight, Reason], bool] | None = None
+        """Takes a refusal whose client may ask again; returns whether it does."""
         self.latency = DurationHistogram()
         self.start_ns = start_ns
         self._records = records
@@ -99,8 +102,11 @@ class Ledger:
             self.completed = True
 
     def error(self, now_ns: int, flight: Flight, reason: Reason) -> None:
-        """As `gateway.Replies.error`."""
-        if flight.key >= 0 and self._records is not None:
+        """As `gateway.Replies.error`; the record of a request that comes back stays open."""
+        returns = False
+        if flight.retry_ns and self.comes_back is not None:
+            returns = self.comes_back(now_ns, flight, reason)
+        if flight.key >= 0 and self._records is not None and not returns:
             self._records.error(flight.key, now_ns - self.start_ns, reason)
             self.rejected += 1
         if self._keep:
@@ -108,6 +114,6 @@ class Ledger:
             outcome.answers += 1
             outcome.answered_ns = now_ns
             outcome.reason = reason
-        if flight.client >= 0 and self._source is not None:
+        if flight.client >= 0 and self._source is not None and not returns:
             self._source.completed(flight.client, now_ns)
             self.completed = True

@@ -101,7 +101,8 @@ class _Run:
 def configuration(header: SegmentHeader) -> SchedulerConfig:
     """Return the scheduler's configuration of a run; raise `LogError` if there is none that is known."""
     try:
-        return msgspec.convert(header.about["scheduler"], SchedulerConfig)
+        # Before there was a choice, all were refused at last.
+        return msgspec.convert({"refuse": "last", **header.about["scheduler"]}, SchedulerConfig)
     except KeyError:
         raise LogError(
             "the log does not say how a scheduler was configured: it is not a controller's"

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from mainspring.messages.actions import Infer
+from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, DropWorker, Note, Reject
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerLeft
 from mainspring.messages.model import ModelSpec
@@ -23,7 +24,7 @@ from mainspring.simulator.costs import CostSpec, ProcessCosts
 from mainspring.simulator.device import Preloaded, SimulatedWorker
 from mainspring.simulator.environment import NEVER_NS, Agenda, Draws, Link
 from mainspring.simulator.fleet import Fleet, Peer
-from mainspring.simulator.gateway import SimulatedGateway
+from mainspring.simulator.gateway import Flight, SimulatedGateway
 from mainspring.simulator.gateway_core import CoreGateway
 from mainspring.simulator.outcomes import Ledger, Outcome
 from mainspring.simulator.spec import Faults
@@ -32,6 +33,9 @@ from mainspring.traces.records import Records
 from mainspring.traces.source import Source
 
 __all__ = ["Outcome", "Simulation"]
+
+RETRIED = frozenset({Reason.OVERLOADED, Reason.DEADLINE_PASSED, Reason.DEADLINE_UNREACHABLE})
+"""What clients ask again after, if they do: at another moment, there may be time for it."""
 
 
 class Simulation:
@@ -77,6 +81,9 @@ class Simulation:
         self._draws = draws = Draws(np.random.default_rng(seeds))
         self._to_gateway = Link(self.faults, draws)
         self.ledger = Ledger(records, records_from_ns, keep, source)
+        self.ledger.comes_back = self._comes_back
+        self._returning = 0
+        """Clients that wait before they ask again."""
         to_controller = Link(self.faults, draws)
         self.gateway = self._make_gateway(gateway_core, processes, to_controller)
         checks = self.validate if validate_every else None
@@ -187,7 +194,7 @@ class Simulation:
         """Return whether the source is done and every request has its answer."""
         source = self._source
         done = source is None or (self._source_due_ns == NEVER_NS and source.done(self._agenda.now_ns))
-        return done and not self.gateway.flights
+        return done and not self.gateway.flights and not self._returning
 
     def validate(self) -> None:
         """Check every invariant of the scheduler and of the cores of gateway and workers."""
@@ -213,7 +220,24 @@ class Simulation:
         key = ledger.key(arrival.time_ns, arrival.model, arrival.rows, arrival.slo_ns)
         self._next_id += 1
         flight = self.gateway.submit(self._agenda.now_ns, self._next_id, arrival, key)
+        flight.retry_ns = arrival.retry_ns
         ledger.submitted(flight)
+
+    def _comes_back(self, now_ns: int, flight: Flight, reason: Reason) -> bool:
+        """Have a refused client ask once more, if its deadline allows; return whether it does."""
+        request, at_ns = flight.request, now_ns + flight.retry_ns
+        if reason not in RETRIED or request.deadline_ns is None or request.deadline_ns <= at_ns:
+            return False
+        left_ns = request.deadline_ns - at_ns
+        arrival = Arrival(at_ns, request.model, request.rows, left_ns, flight.client, request.sizes)
+        self._returning += 1
+        self._agenda.at(at_ns, self._ask_again, arrival, flight.key)
+        return True
+
+    def _ask_again(self, arrival: Arrival, key: int) -> None:
+        self._returning -= 1
+        self._next_id += 1
+        self.ledger.submitted(self.gateway.submit(self._agenda.now_ns, self._next_id, arrival, key))
 
     def _submit(
         self, request_id: int, model: str, rows: int, slo_ns: int | None, sizes: tuple[int, ...]

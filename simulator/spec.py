@@ -180,6 +180,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """closed: requests that each model's client keeps in flight."""
     think_ms: float = 0.0
     """closed: pause between an answer and the next request."""
+    retry_ms: float = 0.0
+    """How long a client waits after a refusal for want of time before it asks once more, with what is left
+    until its deadline; 0: it does not."""
     seed: int | None = None
     """None for one that follows from the spec's."""
 
@@ -208,7 +211,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.rate is not None:
             check_range("rate", self.rate, above=0)
         self._check_load()
-        for name in ("start_s", "zipf_exponent", "think_ms"):
+        for name in ("start_s", "zipf_exponent", "think_ms", "retry_ms"):
             check_range(name, getattr(self, name), least=0)
         for name in ("rows", "concurrency"):
             check_range(name, getattr(self, name), least=1)

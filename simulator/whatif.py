@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.clients import Timing
@@ -25,7 +28,7 @@ from mainspring.simulator.spec import Faults
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.report import Possible, Summary
 from mainspring.telemetry.summary import Analyser, Analysis
-from mainspring.traces.records import Records
+from mainspring.traces.records import FIRST_REASON, NO_DEADLINE, OUTPUTS, Columns, Records
 from mainspring.traces.report import Progress, summarise
 from mainspring.traces.source import OpenSource
 
@@ -37,6 +40,50 @@ class Happened:
     summary: Summary
     analysis: Analysis
     records: Records
+    early: tuple[int, ...] = ()
+    """Keys of the requests that were refused early (`messages.evidence.Ahead`)."""
+
+
+@dataclass(frozen=True)
+class Hastiness:
+    """What was refused early in one run, and what became of the same requests in another."""
+
+    refused: int
+    """Requests with a deadline that were not answered in the first run."""
+    early: int
+    """Those of them that were refused early."""
+    answered: int
+    """Those of these that the other run answered in time."""
+    gained: int
+    """How many more requests the other run answered in time in all; each of the others' places was taken."""
+
+    def told(self) -> str:
+        """Return it in a sentence."""
+        share = f" ({self.answered / self.early:.1%})" if self.early else ""
+        return (
+            f"{self.early:,} of {self.refused:,} requests without an answer were refused early; "
+            f"{self.answered:,} of them{share} are answered in time instead, and {self.gained:+,} in all"
+        )
+
+
+def hastiness(happened: Happened, instead: Happened) -> Hastiness:
+    """Compare what was refused early in one run with another run of the same requests."""
+    sent, replied = happened.records.columns()
+    other_sent, other_replied = instead.records.columns()
+    if len(sent) != len(other_sent):
+        raise ValueError(f"{len(sent)} and {len(other_sent)} requests are not the same")
+    first, second = _in_time(sent, replied), _in_time(other_sent, other_replied)
+    early = list(happened.early)
+    refused = (sent["slo_ns"] != NO_DEADLINE) & (replied["outcome"] >= FIRST_REASON)
+    return Hastiness(
+        int(refused.sum()), len(early), int(second[early].sum()), int(second.sum()) - int(first.sum())
+    )
+
+
+def _in_time(sent: Columns, replied: Columns) -> npt.NDArray[np.bool_]:
+    took_ns = replied["replied_ns"] - sent["intended_ns"]
+    answered: npt.NDArray[np.bool_] = (replied["outcome"] == OUTPUTS) & (took_ns <= sent["slo_ns"])
+    return answered
 
 
 def what_happened(recording: Recording) -> Happened:
@@ -49,7 +96,7 @@ def what_happened(recording: Recording) -> Happened:
         analyser.take(now_ns, entry)
     notes = {"recorded": str(recording.log), "policy": recording.scheduler.policy}
     summary = summarise(stream.records, start_ns=stream.start_ns, notes=dict(notes))
-    return Happened(summary, analyser.finish(), stream.records)
+    return Happened(summary, analyser.finish(), stream.records, tuple(stream.early))
 
 
 def what_if(
@@ -101,7 +148,7 @@ def what_if(
         "wall_s": round(time.perf_counter() - began_s, 3),
     }
     summary = summarise(stream.records, start_ns=stream.start_ns, notes=notes)
-    return Happened(summary, analyser.finish(), stream.records)
+    return Happened(summary, analyser.finish(), stream.records, tuple(stream.early))
 
 
 def bounded(
@@ -133,16 +180,21 @@ def other_policy(
     recording: Recording,
     policy: str | None = None,
     options: Mapping[str, bool | int | float | str] | None = None,
+    refuse: Literal["early", "last"] | None = None,
 ) -> SchedulerConfig:
     """Return the recorded configuration with another policy, or the same, and options of it.
 
-    What is not among ``options`` is as recorded if the policy is the same, and its default otherwise.
+    ``refuse`` is as recorded if it is not given (`SchedulerConfig.refuse`). What is not among ``options`` is
+    as recorded if the policy is the same, and its default otherwise.
     """
     recorded = recording.scheduler
     same = policy is None or policy == recorded.policy
     kept = recorded.policy_options if same else {}
     return msgspec.structs.replace(
-        recorded, policy=policy or recorded.policy, policy_options={**kept, **(options or {})}
+        recorded,
+        policy=policy or recorded.policy,
+        policy_options={**kept, **(options or {})},
+        refuse=refuse or recorded.refuse,
     )
 
 
@@ -157,6 +209,8 @@ class StreamRecords:
         self.records = Records()
         self.start_ns = NEVER_NS
         """The first request's arrival, from which records count."""
+        self.early: list[int] = []
+        """Keys of the requests that were refused early."""
         self._open: dict[int, tuple[int, int, int | None]] = {}
         """Unanswered requests: (record's key, arrival, deadline)."""
         self._infers: dict[int, tuple[int, Infer]] = {}
@@ -171,6 +225,8 @@ class StreamRecords:
         elif isinstance(entry, Result):
             self._result(now_ns, entry)
         elif isinstance(entry, Reject):
+            if entry.request_id in self._open and entry.evidence is not None and entry.evidence.ahead:
+                self.early.append(self._open[entry.request_id][0])
             self._error(now_ns, entry.request_id, entry.reason)
         elif isinstance(entry, RequestCancelled):
             self._error(now_ns, entry.request_id, Reason.CANCELLED)

@@ -51,12 +51,40 @@ class SideBySide:
         return all(source.done(now_ns) for source in self._sources)
 
 
+class Returning:
+    """A source whose clients ask once more after a refusal."""
+
+    def __init__(self, source: Source, retry_ns: int) -> None:
+        self._source = source
+        self._retry_ns = retry_ns
+
+    def next_ns(self) -> int | None:
+        """As `Source.next_ns`."""
+        return self._source.next_ns()
+
+    def take(self) -> Arrival:
+        """As `Source.take`."""
+        return msgspec.structs.replace(self._source.take(), retry_ns=self._retry_ns)
+
+    def completed(self, client: int, now_ns: int) -> None:
+        """As `Source.completed`."""
+        self._source.completed(client, now_ns)
+
+    def done(self, now_ns: int, /) -> bool:
+        """As `Source.done`."""
+        return self._source.done(now_ns)
+
+
 def build_source(spec: SimulationSpec, models: Sequence[ModelSpec]) -> Source:
     """Return all workloads of a spec, for these models.
 
     Raises `SpecError`, `traces.arrival.WorkloadError` or OSError for what can't be read or be.
     """
-    sources = [_source(spec, workload, place, models) for place, workload in enumerate(spec.workload)]
+    sources: list[Source] = []
+    for place, workload in enumerate(spec.workload):
+        source = _source(spec, workload, place, models)
+        retry_ns = round(workload.retry_ms * 1e6)
+        sources.append(Returning(source, retry_ns) if retry_ns else source)
     return sources[0] if len(sources) == 1 else SideBySide(sources)
 
 

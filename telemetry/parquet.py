@@ -49,6 +49,10 @@ REQUESTS = {
     "best_begin_ns": "int64",
     "best_duration_ns": "int64",
     "waiting": "int32",
+    "ahead_work_ns": "int64",
+    "ahead_rows": "int32",
+    "ahead_margin": "float64",
+    "ahead_begin_ns": "int64",
 }
 """Columns of ``requests.parquet`` and what they hold; what is not known is null.
 
@@ -215,6 +219,7 @@ def _of_rejection(life: RequestLife) -> dict[str, Any]:
     """Return the columns of a rejection's evidence."""
     evidence = life.evidence if isinstance(life.evidence, RejectEvidence) else None
     best = evidence and evidence.best
+    ahead = evidence and evidence.ahead
     return {
         "best_worker": best and best.worker,
         "best_exec_free_ns": best and best.exec_free_ns,
@@ -223,6 +228,10 @@ def _of_rejection(life: RequestLife) -> dict[str, Any]:
         "best_begin_ns": best and best.begin_ns,
         "best_duration_ns": best and best.duration_ns,
         "waiting": evidence and evidence.waiting,
+        "ahead_work_ns": ahead and ahead.work_ns,
+        "ahead_rows": ahead and ahead.rows,
+        "ahead_margin": ahead and ahead.margin,
+        "ahead_begin_ns": ahead and ahead.begin_ns,
     }
 
 

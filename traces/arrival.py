@@ -29,6 +29,9 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     """Which closed-loop client waits for the answer; -1 in an open loop."""
     sizes: tuple[int, ...] = ()
     """Of each of the model's symbols, if it has any."""
+    retry_ns: int = 0
+    """After a refusal, how long its client waits before it asks once more, with what is left of the time to
+    the deadline; 0 if it does not. Only heeded in simulations."""
 
 
 class Kind(StrEnum):

@@ -20,6 +20,7 @@ from mainspring.console.view.view import View
 from mainspring.console.view.workers import History
 from mainspring.messages.codes import Reason
 from mainspring.messages.evidence import (
+    Ahead,
     Candidate,
     Evidence,
     PlanEvidence,
@@ -177,7 +178,26 @@ def _rejection(view: View, found: Request) -> str:
         why = found.detail.partition("; ")[2] if found.detail.startswith("waited ") else found.detail
         told = (unfinished(view, found), _last_chance(view, found), f" {_meanwhile(view, found)}")
         return f"Rejected after {waited}{given}: {why}.{''.join(told)}"
+    evidence = found.evidence
+    if isinstance(evidence, RejectEvidence) and evidence.ahead is not None:
+        return _refused_early(view, found, evidence.ahead)
     return f"Rejected after {waited} ({found.reason}): {found.detail}."
+
+
+def _refused_early(view: View, found: Request, ahead: Ahead) -> str:
+    """Say what stood before a request that was refused since it would hardly have been in time."""
+    rows = f"{ahead.rows} row{'s' * (ahead.rows != 1)} of its model were due before it"
+    share = f" of {ahead.workers} workers" if ahead.workers > 1 else ""
+    instead = f" With {ahead.fewer_rows} of its {found.rows} rows it would be." if ahead.fewer_rows else ""
+    waited, work = ms(found.ended_ns - found.arrived_ns), ms(ahead.work_ns)
+    finish_ns = found.earliest_finish_ns or ahead.begin_ns + ahead.duration_ns
+    return (
+        f"Refused early, after {waited} of the {_given(found)} it was given: {work} of EXEC{share} ranked "
+        f"before it, which counts {ahead.margin:.2f} times by what earlier refusals of its model taught, and "
+        f"{rows}. So its batch of {ms(ahead.duration_ns)} could begin at {at(ahead.begin_ns, found)}. A "
+        f"deadline of {ms(finish_ns - found.arrived_ns)} would be accepted.{instead}"
+        f"{_last_chance(view, found)}"
+    )
 
 
 def _last_chance(view: View, found: Request) -> str:

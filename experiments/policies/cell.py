@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.cluster.rolling import RANK
 from mainspring.experiments.policies.bounds import bound_of
 from mainspring.experiments.policies.played import (
     Instants,
@@ -28,10 +27,14 @@ from mainspring.simulator.cluster import preload
 from mainspring.simulator.run import play
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
-from mainspring.traces.arrival import SECOND_NS
-from mainspring.traces.records import FIRST_REASON, NO_DEADLINE, OUTPUTS, REASONS, Records
+from mainspring.traces.arrival import SECOND_NS, Arrival
+from mainspring.traces.records import FIRST_REASON, NO_DEADLINE, OUTPUTS, REASONS, Columns, Records
 from mainspring.traces.source import OpenSource
 
+ACCEPTED_FIRST = [
+    FIRST_REASON + REASONS.index(reason) for reason in (Reason.DEADLINE_PASSED, Reason.OVERLOADED)
+]
+"""Outcomes of requests that waited before they were refused; no queue has a bound here."""
 DELAY_NS = 100_000
 """Each way between any two processes; inputs come by way of the gateway."""
 FAULTS = Faults(
@@ -43,6 +46,8 @@ FAULTS = Faults(
 )
 GUARD_MS = 0.02
 """What predictions may be wrong by."""
+SCHEDULERS = ("estimate_rank", "refuse", "refuse_wrongly")
+"""Options of the scheduler that may stand among a policy's."""
 WARMED_UP = 2.0
 """The warm-up takes at most so many times as many requests as what is measured."""
 WORST = 0.1
@@ -70,6 +75,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ample: bool = False
     """Whether each device has memory for all models, and holds them from the start. The bound stays that of
     the scenario: what is gained so is about the most that other LOADs could bring."""
+    retry_ms: float = 0.0
+    """As `WorkloadSpec.retry_ms`."""
     constants: dict[str, float] = {}
     """Other values of the default policy's constants; of one at most where neighbours are compared."""
 
@@ -111,9 +118,7 @@ def play_cell(job: Job) -> Cell:
     scenario = SCENARIOS[job.scenario]
     models = models_of(scenario, _table(job.table))
     fluid = fluid_rate(models)
-    most_seconds = job.most_requests / (fluid * job.load)
-    seconds = min(job.seconds, most_seconds)
-    warm_up = min(job.warm_up, WARMED_UP * most_seconds)
+    warm_up, seconds = lengths(job, fluid)
     since_ns = round(warm_up * SECOND_NS)
     drawn = instants(models, job.load, warm_up + seconds, job.seed + scenario.seed - 1)
     played = _with_memory_for_all(scenario, models) if job.ample else scenario
@@ -138,6 +143,12 @@ def play_cell(job: Job) -> Cell:
     )
 
 
+def lengths(job: Job, fluid: float) -> tuple[float, float]:
+    """Return how long the warm-up and what is measured take, in seconds; ``fluid`` is the capacity."""
+    most_seconds = job.most_requests / (fluid * job.load)
+    return min(job.warm_up, WARMED_UP * most_seconds), min(job.seconds, most_seconds)
+
+
 def _with_memory_for_all(scenario: Scenario, models: Sequence[Served]) -> Scenario:
     pages = sum(model.spec.pages for model in models)
     return msgspec.structs.replace(scenario, pages=max(scenario.pages, pages))
@@ -149,8 +160,8 @@ def worst_share(shares: npt.NDArray[np.float64]) -> float:
 
 
 def configuration(policy: str) -> SchedulerConfig:
-    """Return a scheduler's configuration for a policy with options; `estimate_rank` is the
-    scheduler's own; raise ValueError if it is not one."""
+    """Return a scheduler's configuration for a policy with options; those of `SCHEDULERS` are the scheduler's
+    own; raise ValueError if it is not one."""
     name, _, text = policy.partition("@")
     options: dict[str, bool | int | float | str] = {}
     for pair in filter(None, text.split(",")):
@@ -158,13 +169,15 @@ def configuration(policy: str) -> SchedulerConfig:
         if not equals:
             raise ValueError(f"{pair!r} in {policy!r} is not an option: give it as key=value")
         options[key] = msgspec.json.decode(value) if _is_json(value) else value
-    rank = options.pop("estimate_rank", RANK)
-    if not isinstance(rank, int):
-        raise ValueError(f"estimate_rank is {rank!r} in {policy!r}; it must be a whole number")
-    return SchedulerConfig(
+    own = {key: options.pop(key) for key in SCHEDULERS if key in options}
+    try:
+        config = msgspec.convert(own, SchedulerConfig)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{policy!r}: {error}") from None
+    return msgspec.structs.replace(
+        config,
         policy=name,
         policy_options=options,
-        estimate_rank=rank,
         dispatch_delay_ms=2 * DELAY_NS / 1e6,
         response_margin_ms=DELAY_NS / 1e6 + GUARD_MS,
         max_queued_requests=10**9,
@@ -183,16 +196,15 @@ def _table(path: str) -> Table:
     return read_table(Path(path))
 
 
-def _play(
-    job: Job, scenario: Scenario, models: Sequence[Served], drawn: Sequence[Instants], since_ns: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return for each measured request its model's index, whether it was answered in time, answered late, or
-    accepted and not answered."""
+def play_requests(
+    job: Job, scenario: Scenario, models: Sequence[Served], drawn: Sequence[Instants]
+) -> tuple[list[Arrival], Columns, Columns]:
+    """Play a job's requests; return them, and their records as of `Records.columns`."""
     kinds = [kind for kind, count in scenario.devices.items() for _ in range(count)]
     workers = [(f"worker-{index}", kind, scenario.pages) for index, kind in enumerate(kinds)]
     wanted = sorted(range(len(models)), key=lambda index: (-models[index].rate, index))
     preloaded = preload([models[index].spec for index in wanted], workers, "fill")
-    requests = arrivals(models, drawn)
+    requests = arrivals(models, drawn, round(job.retry_ms * 1e6))
     records = Records()
     simulation = Simulation(
         configuration(job.policy),
@@ -205,7 +217,15 @@ def _play(
         records=records,
     )
     play(simulation, records, requests[-1].time_ns + 1, None)
-    sent, replied = records.columns()
+    return requests, *records.columns()
+
+
+def _play(
+    job: Job, scenario: Scenario, models: Sequence[Served], drawn: Sequence[Instants], since_ns: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return for each measured request its model's index, whether it was answered in time, answered late, or
+    accepted and not answered."""
+    requests, sent, replied = play_requests(job, scenario, models, drawn)
     index_of = {model.spec.name: index for index, model in enumerate(models)}
     served = np.array([index_of[each.model] for each in requests], np.int64)
     answered = replied["outcome"] == OUTPUTS
@@ -220,7 +240,7 @@ def _play(
     )
     in_time = answered & (~has_deadline | (replied["replied_ns"] - sent["intended_ns"] <= sent["slo_ns"]))
     late = answered & ~in_time
-    lost = replied["outcome"] == FIRST_REASON + REASONS.index(Reason.DEADLINE_PASSED)
+    lost = np.isin(replied["outcome"], ACCEPTED_FIRST)
     return served[measured], in_time[measured], late[measured], lost[measured]
 
 

@@ -88,15 +88,17 @@ def instants(models: Sequence[Served], load: float, seconds: float, seed: int) -
     return drawn
 
 
-def arrivals(models: Sequence[Served], drawn: Sequence[Instants]) -> list[Arrival]:
-    """Return all requests in the order of their arrival."""
+def arrivals(models: Sequence[Served], drawn: Sequence[Instants], retry_ns: int = 0) -> list[Arrival]:
+    """Return all requests in the order of their arrival; with ``retry_ns`` clients come back once."""
     when = np.concatenate(drawn)
     which = np.repeat(np.arange(len(drawn)), [len(times) for times in drawn])
     order = np.argsort(when, kind="stable")
     requests = [(model.spec.name, model.group.rows, model.slo_ns) for model in models]
     return [
-        Arrival(time_ns, *requests[index])
-        for time_ns, index in zip(when[order].tolist(), which[order].tolist(), strict=True)
+        Arrival(time_ns, model, rows, slo_ns, retry_ns=retry_ns)
+        for time_ns, (model, rows, slo_ns) in zip(
+            when[order].tolist(), [requests[index] for index in which[order].tolist()], strict=True
+        )
     ]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
+from typing import TypeVar
 
 from rich.table import Table
 
@@ -13,19 +14,26 @@ from mainspring.experiments.policies.cell import Cell, Job, play_cell
 from mainspring.experiments.policies.constants import changed
 from mainspring.experiments.policies.scenarios import SCENARIOS
 
+Of = TypeVar("Of")
+
 
 def play_all(jobs: Sequence[Job], processes: int) -> Iterator[Cell]:
     """Play jobs side by side and yield what came of each, in the order of the jobs.
 
     Raises what a job raises: ValueError for a policy that there is not.
     """
+    yield from on_all_cores(_play, jobs, processes)
+
+
+def on_all_cores(play: Callable[[Job], Of], jobs: Sequence[Job], processes: int) -> Iterator[Of]:
+    """Yield what a function makes of each job, in their order; it runs in as many processes side by side."""
     if processes == 1 or len(jobs) == 1:
-        yield from map(_play, jobs)
+        yield from map(play, jobs)
         return
     # Numpy's own threads would take the cores from one another.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with multiprocessing.get_context("spawn").Pool(min(processes, len(jobs))) as pool:
-        yield from pool.imap(_play, jobs)
+        yield from pool.imap(play, jobs)
 
 
 def _play(job: Job) -> Cell:

@@ -110,6 +110,11 @@ class Policy(ABC):
         ``duration_ns``: what comes next is planned behind it."""
         return duration_ns
 
+    def standing_ns(self, model: Model) -> int:
+        """Return by which instant a usable model that requests wait for is ordered: the lower, the sooner it
+        runs. It says how much work stands before the model's requests (`scheduler.overload`)."""
+        return model.queue.dues[0]
+
     def queued(self, now_ns: int, request: Request) -> None:
         """A request with a deadline was put into its model's queue."""
 
@@ -120,7 +125,8 @@ class Policy(ABC):
         """A request for the model was refused on arrival: no plan could serve it in time."""
 
     def gave_up(self, now_ns: int, request: Request) -> None:
-        """A request is rejected since `give_up_ns` has passed; `unqueued` was called before."""
+        """A request is rejected since `give_up_ns` has passed, or too much stands before it; `unqueued` was
+        called before."""
 
     def dispatched(self, now_ns: int, batch: Batch) -> None:
         """The batch's INFER was sent; its requests are out of the queue."""

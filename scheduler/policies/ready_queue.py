@@ -69,6 +69,12 @@ class ReadyQueuePolicy(Policy):
         time from ``inputs_ns`` on.
         """
 
+    def standing_ns(self, model: Model) -> int:
+        """Return the lower bound of the model's keys on the first worker that could run it."""
+        for placement in model.usable.values():
+            return self.key(placement)
+        return super().standing_ns(model)
+
     def batch(self, now_ns: int, placement: Placement, index: int, first: int) -> Batch | None:
         """Return the batch of the lowest key, or None to run none after all."""
         return Batch(placement, index, placement.model.queue.fill(first, placement.times.sizes[index]))

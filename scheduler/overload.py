@@ -1,0 +1,261 @@
+"""Requests are refused as soon as it is improbable that they are served: a refusal in time can be acted on.
+
+A request that waits would be refused anyway once no batch could serve it before its deadline. Under overload
+that is just before the deadline, and it was to be foreseen. So while requests are refused, each that waits is
+looked at when `LOOK_AT` shares of its time are left: its batch could begin once the work of models of higher
+rank (`Standing`), and of its own model's before it, is done. If it would be late then, it is refused.
+
+More will come that ranks higher, and some of what does will be refused itself or run in fewer batches. So the
+work counts times a margin, which each model learns from how often a guess was wrong: when the model's
+next batch begins, a request that was refused and would have been in time in it, with room for it, was refused
+wrongly, which lowers the margin; all others raise it, and so does each that was kept and refused at last.
+The share of wrong ones settles at `SchedulerConfig.refuse_wrongly`, also where arrivals are bursty: there the
+work before a request says less of what will be served, and the margin falls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+from mainspring.cluster.placements import Model, Placement
+from mainspring.cluster.requests import Request
+from mainspring.messages.actions import Infer
+from mainspring.messages.evidence import Ahead
+from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.standing import Standing
+from mainspring.scheduler.state import SchedulerState
+
+LOOK_AT: Final = (0.65, 0.58, 0.5, 0.42, 0.35, 0.28, 0.2)
+"""Shares of a request's time, from its arrival until it is due, that are left when it is looked at."""
+PRESSED_NS: Final = 2_000_000_000
+"""For how long after a refusal requests are looked at: without one, nothing is kept for it."""
+FIRST_MARGIN: Final = 0.5
+LEAST_MARGIN: Final = 0.02
+MOST_MARGIN: Final = 20.0
+STEP: Final = 0.02
+"""How much the logarithm of a margin moves, in all, for a guess that was wrong and as many that were right as
+belong to it."""
+LATE_STEP: Final = 0.1 * STEP
+"""Likewise for a request that was kept and refused at last."""
+SLACK_WEIGHT: Final = 1 / 64
+"""Of one request, in the mean time that requests are given."""
+FAR: Final = 4.0
+"""A request that is given more than so many times the mean counts as if it were given that."""
+FEW_HOLDERS: Final = 4
+"""A model on more workers than this finds one free at any time."""
+
+
+class Refused:
+    """What is learnt of a model's refusals."""
+
+    __slots__ = ("dues", "margin")
+
+    def __init__(self) -> None:
+        self.margin = FIRST_MARGIN
+        self.dues: deque[int] = deque()
+        """When those were due that were refused early since the model's last batch."""
+
+
+class Overload:
+    """Looks at what waits while requests are refused."""
+
+    def __init__(self, state: SchedulerState, policy: Policy) -> None:
+        self._state = state
+        self._policy = policy
+        self.early = state.config.refuse == "early"
+        """Whether any request is refused early."""
+        wrongly = state.config.refuse_wrongly
+        self._if_wrong = math.exp(-STEP * (1.0 - wrongly))
+        self._if_right = math.exp(STEP * wrongly)
+        self._if_late = math.exp(LATE_STEP)
+        self._until_ns = 0
+        self._slack_ns = 0.0
+        self._standing = Standing()
+        self._models: dict[int, Refused] = {}
+        """By number, of models that a request was refused of."""
+
+    def pressed(self, now_ns: int) -> bool:
+        """Return whether requests have been refused lately, so that those that wait are looked at."""
+        return now_ns < self._until_ns
+
+    def first_look_ns(self, now_ns: int, request: Request) -> int | None:
+        """Return when a request that is queued now is to be looked at first; None for not at all."""
+        if now_ns >= self._until_ns or request.due_ns is None:
+            return None
+        slack_ns = request.due_ns - request.arrived_ns
+        mean_ns = self._slack_ns or float(slack_ns)
+        self._slack_ns = mean_ns + SLACK_WEIGHT * (min(float(slack_ns), FAR * mean_ns) - mean_ns)
+        return self.next_look_ns(now_ns, request)
+
+    def next_look_ns(self, now_ns: int, request: Request) -> int | None:
+        """Return when a request that waits is to be looked at next; None for not at all."""
+        due_ns = request.due_ns
+        if due_ns is None or now_ns >= self._until_ns:
+            return None
+        slack_ns = due_ns - request.arrived_ns
+        for share in LOOK_AT:
+            look_ns = due_ns - int(share * slack_ns)
+            if look_ns > now_ns:
+                return look_ns
+        return None
+
+    def ahead(self, now_ns: int, request: Request) -> Ahead | None:
+        """Return what stands before a queued request if that makes it improbable that it is served."""
+        state, model, due_ns = self._state, request.model, request.due_ns
+        placement = _first(model)
+        if due_ns is None or placement is None or now_ns >= self._until_ns:
+            return None
+        rows = model.queue.rows_before(request)
+        work_ns = self._standing.before(now_ns, model.number)
+        sizes, durations_ns = placement.times.sizes, placement.times.ns
+        top = len(sizes) - 1
+        work_ns += rows // sizes[top] * durations_ns[top]
+        refused = self._models.get(model.number)
+        margin = FIRST_MARGIN if refused is None else refused.margin
+        workers = max(1, state.cluster.open_workers)
+        begin_ns = self._free_ns(now_ns, model) + int(margin * work_ns / workers)
+        index = model.index_of[request.rows]
+        duration_ns = self._duration_ns(placement, request, index)
+        if begin_ns + duration_ns <= due_ns:
+            return None
+        fewer = 0
+        while index and not fewer:
+            index -= 1
+            if begin_ns + self._duration_ns(placement, request, index) <= due_ns:
+                fewer = sizes[index]
+        return Ahead(rows, work_ns, workers, margin, begin_ns, duration_ns, fewer)
+
+    def refused(self, now_ns: int, request: Request) -> None:
+        """Remember a request that was refused early, until it shows whether that was right."""
+        assert request.due_ns is not None
+        refused = self._of(request.model)
+        dues = refused.dues
+        while dues and dues[0] < now_ns:
+            dues.popleft()
+            refused.margin = min(MOST_MARGIN, refused.margin * self._if_right)
+        dues.append(request.due_ns)
+        self._until_ns = now_ns + PRESSED_NS
+
+    def missed(self, now_ns: int, request: Request) -> None:
+        """Learn from a request that was kept, and refused since no batch could serve it any more."""
+        if self.early:
+            self._until_ns = now_ns + PRESSED_NS
+            refused = self._of(request.model)
+            refused.margin = min(MOST_MARGIN, refused.margin * self._if_late)
+
+    def changed(self, now_ns: int, model: Model) -> None:
+        """Enter what waits for a model by its rank; its queue has changed, and the policy knows."""
+        standing = self._standing
+        if now_ns >= self._until_ns:
+            if len(standing):
+                standing.clear()
+            return
+        standing.fit(now_ns, int(self._slack_ns))
+        placement = _first(model)
+        if placement is None or not model.queue.dues:
+            standing.enter(now_ns, model.number, 0, 0)
+        else:
+            rank_ns = self._policy.standing_ns(model)
+            standing.enter(now_ns, model.number, rank_ns, work_of(placement, model.queue.rows))
+
+    def sent(self, now_ns: int, batch: Batch, action: Infer) -> None:
+        """Learn from a batch which of its model's refusals were right; enter what still waits."""
+        if not self.early:
+            return
+        model = batch.placement.model
+        refused = self._models.get(model.number)
+        if refused is not None and refused.dues:
+            full = sum(action.rows) >= batch.placement.times.sizes[-1]
+            self._judge(refused, action.predicted_begin_ns + action.predicted_duration_ns, full)
+        self.changed(now_ns, model)
+
+    def forget(self, model: Model) -> None:
+        """Forget a model that was removed."""
+        self._standing.enter(0, model.number, 0, 0)
+        self._models.pop(model.number, None)
+
+    def validate(self) -> None:
+        """Check what stands; raise AssertionError if it is not what waits."""
+        self._standing.validate()
+        known = {
+            each.number: each for model in self._state.cluster.models.values() for each in model.by_bucket
+        }
+        for number in self._standing.numbers():
+            model = known.get(number)
+            assert model is not None, f"work of a model stands that is not there (number {number})"
+            assert model.queue.dues, f"work of {model.name} stands, and nothing waits for it"
+        for number, refused in self._models.items():
+            assert LEAST_MARGIN <= refused.margin <= MOST_MARGIN, f"model {number} has {refused.margin}"
+
+    def _of(self, model: Model) -> Refused:
+        refused = self._models.get(model.number)
+        if refused is None:
+            refused = self._models[model.number] = Refused()
+        return refused
+
+    def _judge(self, refused: Refused, end_ns: int, full: bool) -> None:
+        """Learn from a batch's end; with ``full`` it had no room for more, which later ones may have."""
+        margin = refused.margin
+        dues = refused.dues
+        for _ in range(len(dues)):
+            due_ns = dues.popleft()
+            if due_ns < end_ns:
+                margin *= self._if_right
+            elif full:
+                dues.append(due_ns)
+            else:
+                margin *= self._if_wrong
+        refused.margin = min(MOST_MARGIN, max(LEAST_MARGIN, margin))
+
+    def _free_ns(self, now_ns: int, model: Model) -> int:
+        """Return when a worker that holds a model can begin something new."""
+        soonest_ns = self._state.soonest_ns(now_ns)
+        if len(model.usable) > FEW_HOLDERS:
+            return soonest_ns
+        free_ns = -1
+        for placement in model.usable.values():
+            each_ns = placement.worker.exec.available_ns(now_ns, soonest_ns)
+            if free_ns < 0 or each_ns < free_ns:
+                free_ns = each_ns
+        return free_ns
+
+    def _duration_ns(self, placement: Placement, request: Request, index: int) -> int:
+        """Return the time that a request must have left for a batch of the size of an index."""
+        duration_ns = placement.times.ns[index]
+        if placement.of is not None:
+            duration_ns = placement.at_sizes_ns(
+                duration_ns, placement.times.sizes[index], request.event.sizes
+            )
+        return self._policy.least_ns(placement, index, duration_ns)
+
+
+def work_of(placement: Placement, rows: int) -> int:
+    """Return how long EXEC takes on a worker for rows of a model in the largest batches."""
+    times = placement.times
+    top = times.sizes[-1]
+    full = rows // top
+    rest = rows - full * top
+    work_ns = full * times.ns[-1]
+    return work_ns + times.ns[times.index_of[rest]] if rest else work_ns
+
+
+def sentence(ahead: Ahead, due_ns: int, longer_ns: int, rows: int) -> str:
+    """Say why a request is refused early, and what would be accepted instead.
+
+    ``longer_ns`` is the time from its arrival to the deadline that would be accepted.
+    """
+    late_ms = (ahead.begin_ns + ahead.duration_ns - due_ns) / 1e6
+    said = (
+        f"with {ahead.work_ns / 1e6:.1f} ms of work before it on {ahead.workers} "
+        f"worker{'s' * (ahead.workers != 1)} it would be {late_ms:.1f} ms late; "
+        f"a deadline of {longer_ns / 1e6:.0f} ms would be accepted"
+    )
+    return f"{said}, or {ahead.fewer_rows} of its {rows} rows" if ahead.fewer_rows else said
+
+
+def _first(model: Model) -> Placement | None:
+    for placement in model.usable.values():
+        return placement
+    return None
