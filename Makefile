@@ -24,7 +24,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: bench bench-path bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines bench-lengths bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
-.PHONY: policies experiments predictability gpu-check gpu-bundle request-path
+.PHONY: policies refusals experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -198,6 +198,9 @@ bench-http: $(STAMP) native ## Compare an identity model over HTTP with LitServe
 
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
+
+refusals: $(STAMP) native ## Say how early refusals come under each policy, and what that costs
+	$(BIN)/python -m mainspring.experiments.policies.refusals $(ARGS)
 
 experiments: $(STAMP) native ## Repeat the paper's figures in short form, in about ten minutes; ARGS="--live" or "--full"
 	$(BIN)/python -m mainspring.experiments.figures $(ARGS)

@@ -112,6 +112,8 @@ class Overload:
         sizes, durations_ns = placement.times.sizes, placement.times.ns
         top = len(sizes) - 1
         work_ns += rows // sizes[top] * durations_ns[top]
+        if not work_ns:
+            return None
         refused = self._models.get(model.number)
         margin = FIRST_MARGIN if refused is None else refused.margin
         workers = max(1, state.cluster.open_workers)

@@ -15,8 +15,8 @@ SLOTS: Final = 1 << BITS
 SLACKS: Final = 8
 """What the slots span, in slacks of the requests that wait; what ranks beyond counts as at the ends."""
 SPARE: Final = SLOTS // 8
-"""Slots at either end that nothing is entered in: they are for what is there for as long as a slack, while the
-ring moves on. Its requests have left by then, and with each it is entered again."""
+"""Slots at either end that nothing is entered in: the ring moves on by as many while a slack passes, within
+which a model is entered again, for its requests leave."""
 MIDDLE_WEIGHT: Final = 1 / 64
 """Of one rank, in where the middle is."""
 FINEST_NS: Final = 1 << 14

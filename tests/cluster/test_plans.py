@@ -85,7 +85,7 @@ class Checked:
         request = cluster.requests[reject.request_id]
         model, rows = request.model, request.rows
         found = plans(cluster, now_ns, model, rows, 0)
-        assert evidence == reject_evidence(model, found, evidence.waiting)
+        assert evidence == reject_evidence(model, found, evidence.waiting, evidence.ahead)
         if reject.reason is not Reason.NO_WORKER:
             assert evidence.waiting == waiting(cluster, request)
         if reject.reason is Reason.DEADLINE_UNREACHABLE:
