@@ -64,7 +64,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     equal_slack_ms: float = 1.0
     """Deadlines within the same slice of this length count as equal: there, priority decides. A request with
     a priority is due earlier for it by up to this."""
-    refuse: Literal["early", "last"] = "early"
+    refuse: Literal["early", "last"] = "last"
     """When a request that waits is refused: ``early``, once it is improbable that it is served in time, or
     ``last``, once no device could serve it in time any more."""
     refuse_wrongly: float = 0.02

@@ -53,16 +53,23 @@ class Ledger:
     """Takes the gateway's replies down; keeps an `Outcome` of each request only if it is to."""
 
     def __init__(
-        self, records: Records | None, start_ns: int, keep: bool, source: Completed | None = None
+        self,
+        records: Records | None,
+        start_ns: int,
+        keep: bool,
+        source: Completed | None = None,
+        comes_back: Callable[[int, Flight, Reason], bool] | None = None,
     ) -> None:
-        """Records count from ``start_ns``; what was sent earlier has none."""
+        """Records count from ``start_ns``; what was sent earlier has none.
+
+        ``comes_back`` takes a refusal whose client may ask again, and returns whether it does.
+        """
         self.outcomes: dict[int, Outcome] = {}
         self.goodput = self.late = self.rejected = 0
         """Since ``start_ns``."""
         self.completed = False
         """Whether a closed-loop client had its answer since this was last set to False."""
-        self.comes_back: Callable[[int, Flight, Reason], bool] | None = None
-        """Takes a refusal whose client may ask again; returns whether it does."""
+        self._comes_back = comes_back
         self.latency = DurationHistogram()
         self.start_ns = start_ns
         self._records = records
@@ -104,8 +111,8 @@ class Ledger:
     def error(self, now_ns: int, flight: Flight, reason: Reason) -> None:
         """As `gateway.Replies.error`; the record of a request that comes back stays open."""
         returns = False
-        if flight.retry_ns and self.comes_back is not None:
-            returns = self.comes_back(now_ns, flight, reason)
+        if flight.retry_ns and self._comes_back is not None:
+            returns = self._comes_back(now_ns, flight, reason)
         if flight.key >= 0 and self._records is not None and not returns:
             self._records.error(flight.key, now_ns - self.start_ns, reason)
             self.rejected += 1

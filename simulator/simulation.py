@@ -80,10 +80,8 @@ class Simulation:
         self._agenda = agenda = Agenda()
         self._draws = draws = Draws(np.random.default_rng(seeds))
         self._to_gateway = Link(self.faults, draws)
-        self.ledger = Ledger(records, records_from_ns, keep, source)
-        self.ledger.comes_back = self._comes_back
+        self.ledger = Ledger(records, records_from_ns, keep, source, self._comes_back)
         self._returning = 0
-        """Clients that wait before they ask again."""
         to_controller = Link(self.faults, draws)
         self.gateway = self._make_gateway(gateway_core, processes, to_controller)
         checks = self.validate if validate_every else None
@@ -224,7 +222,9 @@ class Simulation:
         ledger.submitted(flight)
 
     def _comes_back(self, now_ns: int, flight: Flight, reason: Reason) -> bool:
-        """Have a refused client ask once more, if its deadline allows; return whether it does."""
+        """Have a refused client ask once more, if its deadline allows; return whether it does.
+
+        `_returning` counts those that wait for that."""
         request, at_ns = flight.request, now_ns + flight.retry_ns
         if reason not in RETRIED or request.deadline_ns is None or request.deadline_ns <= at_ns:
             return False

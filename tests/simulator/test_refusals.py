@@ -12,13 +12,14 @@ from typer.testing import CliRunner
 from mainspring.cli.main import build_app
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Reject
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.recorded import read_recording
 from mainspring.simulator.redecide import configuration, redecide
 from mainspring.simulator.run import SimulatedRun, simulate
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
 from mainspring.simulator.whatif import hastiness, other_policy, what_happened, what_if
-from mainspring.telemetry.log import EventLogWriter, SegmentHeader
+from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_log
 from mainspring.traces.records import FIRST_REASON, REASONS
 
 DURATIONS_MS = {"1": 2.7, "2": 3.7, "4": 5.7, "8": 9.7, "16": 17.7}
@@ -60,9 +61,9 @@ def test_a_log_is_decided_again_and_by_the_other_rule(tmp_path: Path) -> None:
 
 
 def test_a_log_from_before_the_choice_is_decided_as_it_was() -> None:
-    scheduler = msgspec.to_builtins(SchedulerConfig())
+    scheduler = msgspec.to_builtins(SchedulerConfig(refuse="early"))
     header = SegmentHeader(4, 1, True, 1, {"scheduler": scheduler})
-    assert configuration(header).refuse == SchedulerConfig().refuse
+    assert configuration(header).refuse == "early"
     del scheduler["refuse"]
     assert configuration(header).refuse == "last"
 
@@ -74,7 +75,12 @@ def test_what_a_recorded_run_lost_by_early_refusals_is_told(tmp_path: Path) -> N
     result = CliRunner().invoke(build_app(), [str(each) for each in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "were refused early" in result.output
-    result = CliRunner().invoke(build_app(), ["explain", "last-rejected", "--log", str(log)])
+    early = [
+        each.request_id
+        for _, each in read_log(log)
+        if isinstance(each, Reject) and each.reason is Reason.OVERLOADED
+    ]
+    result = CliRunner().invoke(build_app(), ["explain", str(early[-1]), "--log", str(log)])
     assert result.exit_code == 0, result.output
     told = " ".join(result.output.split())
     assert "Refused early, after" in told
