@@ -68,10 +68,10 @@ lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allo
 	$(UV_COMPILE) --extra docs -c requirements/dev.lock -o requirements/docs.lock
 	$(UV_COMPILE) --extra nvrtc -c requirements/dev.lock -o requirements/nvrtc.lock
 
-native: $(SERVES) ## Compile the pure cores, unless that was done since their last change
+native: $(SERVES) ## Compile what computes much, unless that was done since its last change
 	@$(BIN)/python setup.py native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
 
-# The simulator, which it does not use, would take as long to compile again.
+# The simulator, which it does not use, and the path would take as long to compile again, each.
 demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report
 	@$(BIN)/python setup.py native core --quiet
 	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)

@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from time import monotonic_ns, time_ns
 
-import msgspec
-
 from mainspring.gateway.core.cache import ModelCounts
 from mainspring.gateway.core.effects import Dispatched
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import BadRequest, Resolve, Signature
 from mainspring.gateway.metrics.series import Series
+from mainspring.gateway.statistics_report import BatchStatistics, Count, InferenceStatistics, ModelStatistics
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
@@ -28,58 +27,6 @@ _SPARE_ACCOUNTS = 64
 """Accounts of models that are served no more, before they are looked for and closed."""
 _WORKERS = 4_096
 """Workers whose last action is remembered."""
-
-
-class Count(msgspec.Struct, frozen=True):
-    """How often something happened, and for how long in all."""
-
-    count: int
-    ns: int
-
-
-class InferenceStatistics(msgspec.Struct, frozen=True):
-    """What became of requests, and where the time of those that got outputs went."""
-
-    success: Count
-    fail: Count
-    queue: Count
-    """Waiting: for the controller's dispatch, and on the worker for EXEC."""
-    compute_input: Count
-    compute_infer: Count
-    compute_output: Count
-    cache_hit: Count
-    cache_miss: Count
-
-
-class BatchStatistics(msgspec.Struct, frozen=True):
-    """What ran at one batch size; durations are those of whole executions."""
-
-    batch_size: int
-    """The size that ran: requests' rows, padded up to a size that the model was compiled for."""
-    compute_input: Count
-    compute_infer: Count
-    compute_output: Count
-
-
-class ModelStatistics(msgspec.Struct, frozen=True):
-    """One version of a model since it was added to this gateway: fields as in Triton's JSON and protobuf."""
-
-    name: str
-    """What clients call it."""
-    version: str
-    last_inference: int
-    """Unix time of the last answer in milliseconds; 0 if there was none."""
-    inference_count: int
-    """Rows that were run, padding apart."""
-    execution_count: int
-    inference_stats: InferenceStatistics
-    batch_stats: tuple[BatchStatistics, ...]
-
-
-class StatisticsReport(msgspec.Struct, frozen=True):
-    """The statistics of several versions, as the protocol's JSON has them."""
-
-    model_stats: list[ModelStatistics]
 
 
 class _Batch:

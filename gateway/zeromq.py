@@ -30,7 +30,7 @@ from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.uploads import Uploads
-from mainspring.gateway.zmtp.connection import Limits
+from mainspring.gateway.zmtp.limits import Limits
 from mainspring.gateway.zmtp.listener import ZmtpListener
 from mainspring.gateway.zmtp.receiver import MOST_PARTS, Cut, Message
 from mainspring.messages import PROTOCOL_VERSION, clients
@@ -375,8 +375,8 @@ def _listener(
             backlog_bytes=config.max_answer_bytes,
             memory=memory,
         )
-    except ValueError as error:
-        raise OSError(f"the gateway can't listen at {config.address}: {error}") from None
+    except ValueError as wrong:
+        raise OSError(f"the gateway can't listen at {config.address}: {wrong}") from None
     except OSError as error:
         raise OSError(
             f"the gateway can't listen at {config.address}: {error.strerror}; "

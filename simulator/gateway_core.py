@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Frame, Push, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.gateway.core.validation import Accepted, Signature
+from mainspring.gateway.core.validation import Signature
 from mainspring.messages.actions import Infer
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled

@@ -120,8 +120,8 @@ HEART = (
 """What `make test` runs of the tier *cluster*: from request to reply by each way in, and a worker's death."""
 
 COMPILED = (
-    *("cluster", "console", "controller", "scheduler"),
-    *("simulator", "telemetry", "traces", "worker/core"),
+    *("cluster", "console", "controller", "gateway", "scheduler"),
+    *("simulator", "telemetry", "traces", "transport", "worker/core"),
 )
 """Where the code under test is compiled, or runs what is: its unit tests run in both forms."""
 

@@ -52,8 +52,8 @@ class Greeting:
             received, self._received = self._received, b""
             try:
                 self._send(handshake.take(received))
-            except Unproved as error:
-                self._send(error.reply)
+            except Unproved as failure:
+                self._send(failure.reply)
                 raise
         return True
 

@@ -157,18 +157,19 @@ class Link:
 
     def tick(self, now_ns: int) -> int:
         """Begin an attempt, or give one up, when that is due."""
-        if self.connected:
-            return IDLE_NS
-        if self._lookup is not None:
-            return IDLE_NS
-        if now_ns >= self._next_ns:
+        if now_ns >= self._next_ns and not self._settled:
             if self._attempt is not None or self._greeting is not None:
                 LOG.debug("no answer at %s", self.address)
                 self._drop_attempt()
                 self._again()
             else:
                 self._connect(now_ns)
-        return IDLE_NS if self.connected or self._lookup is not None else self._next_ns
+        return IDLE_NS if self._settled else self._next_ns
+
+    @property
+    def _settled(self) -> bool:
+        """Say whether nothing is to be done at any instant: it is connected, or its host is looked up."""
+        return self._channel is not None or self._lookup is not None
 
     def close(self, until_ns: int) -> None:
         """End the connection for good; what waits to be sent may leave until then."""

@@ -19,7 +19,7 @@ from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.uploads import Upload
-from mainspring.gateway.zmtp.connection import Limits
+from mainspring.gateway.zmtp.limits import Limits
 from mainspring.gateway.zmtp.listener import ZmtpListener
 from mainspring.gateway.zmtp.receiver import Message as ClientMessage
 from mainspring.messages.codec import encode

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.effects import Answer, Connection, Dispatched, Frame
-from mainspring.gateway.core.validation import Accepted
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, TensorSpec

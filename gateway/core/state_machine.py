@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.effects import (
     Arrive,
@@ -50,7 +51,7 @@ from mainspring.gateway.core.requests import (
 )
 from mainspring.gateway.core.sequences import Sequences
 from mainspring.gateway.core.sharing import Sharing
-from mainspring.gateway.core.validation import Accepted, Signature, is_outdated
+from mainspring.gateway.core.validation import Signature, is_outdated
 from mainspring.messages import ids
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason

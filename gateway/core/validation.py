@@ -12,7 +12,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
+from mainspring.gateway.core.accepted import Accepted, Turn
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
@@ -35,6 +37,7 @@ _NEIGHBOURS = 64
 thousands of names would take tens of milliseconds of every other client's time."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BadRequest(Exception):
     """A request that can't be served as it is: why, and what would be right."""
 
@@ -121,39 +124,6 @@ def _text_bytes(tensor: TensorSpec) -> int:
     slot = slot_bytes(tensor.dtype)
     longest = _LONGEST_NUMBER if slot is None else _LONGEST_CHARACTER * slot
     return math.prod(tensor.shape) * (longest + _AROUND)
-
-
-class Turn(msgspec.Struct, frozen=True):
-    """Where in which sequence of its model a request is."""
-
-    sequence: int | str
-    start: bool
-    end: bool
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    """A request that passed: what the request table needs to know of it."""
-
-    model: str
-    """By the scheduler's name, which for a repository's model stands for one version of it."""
-    rows: int
-    slo_ns: int | None
-    frame_order: tuple[int, ...]
-    """For each input of the model, which of the request's frames holds it."""
-    output_order: tuple[int, ...]
-    """Which of the model's outputs the client wants, in its order."""
-    signature: Signature
-    """Of the model when the request came; it may have been removed since."""
-    traceparent: str = ""
-    priority: int = 0
-    back_ns: int = 0
-    """What the answer takes from here to its caller, about."""
-    late_outputs: bool = True
-    """Whether the client has a use for outputs that come after the deadline."""
-    sizes: tuple[int, ...] = ()
-    """The size of each of the model's symbols in this request; empty if the model has none."""
-    turn: Turn | None = None
-    """Of a model with sequences. ``signature`` is what clients see of it until the request's turn."""
 
 
 def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool:

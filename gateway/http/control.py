@@ -23,7 +23,7 @@ from mainspring.gateway.oip.metadata import (
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.repository import ModelRepository
-from mainspring.gateway.statistics import StatisticsReport
+from mainspring.gateway.statistics_report import StatisticsReport
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.transport.tokens import from_header

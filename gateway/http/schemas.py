@@ -13,7 +13,7 @@ from mainspring.gateway.oip.metadata import Live, ModelMetadata, ModelReady, Rea
 from mainspring.gateway.oip.request import InferRequest
 from mainspring.gateway.oip.response import InferResponse
 from mainspring.gateway.regions import RegionStatus
-from mainspring.gateway.statistics import StatisticsReport
+from mainspring.gateway.statistics_report import StatisticsReport
 from mainspring.messages.repository import IndexEntry
 
 Json = dict[str, Any]

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any, Final
 
-import msgspec
-
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import LARGE_BYTES, SLICE_BYTES
 from mainspring.gateway.zmtp import wire
+from mainspring.gateway.zmtp.limits import Limits
 from mainspring.gateway.zmtp.receiver import Event, Receiver
 from mainspring.transport.bounds import Delivery, Ended
 from mainspring.transport.bounds import Limits as BacklogLimits
@@ -26,22 +25,6 @@ STRANGER_BACKLOG_BYTES: Final = 1 << 16
 _DISCARDED_BYTES: Final = 4 << 20
 """Read and thrown away behind a last word, so that a client that still sends gets to read it."""
 _LINGER_NS: Final = 2_000_000_000
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What one connection may cost."""
-
-    message_bytes: int
-    """Of a message that comes, all its frames."""
-    handshake_ns: int
-    message_idle_ns: int
-    """How long nothing may come of a message under way."""
-    message_ns: int
-    """How long a message may take to come."""
-    write_ns: int
-    """How long a peer may read nothing of what waits for it."""
-    backlog_bytes: int
-    backlog_messages: int
 
 
 class ZmtpConnection:

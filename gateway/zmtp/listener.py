@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Upload
-from mainspring.gateway.zmtp.connection import READ_BYTES, Limits, ZmtpConnection
+from mainspring.gateway.zmtp.connection import READ_BYTES, ZmtpConnection
+from mainspring.gateway.zmtp.limits import Limits
 from mainspring.gateway.zmtp.receiver import Message, Opened, Ping
 from mainspring.gateway.zmtp.wire import Violation
 from mainspring.transport import addresses
@@ -252,8 +253,8 @@ class ZmtpListener:
         except Violation as error:
             self._violated(connection, str(error))
             return None
-        except Ended as error:
-            self._end(connection, str(error))
+        except Ended as end:
+            self._end(connection, str(end))
             return None
         match event:
             case Message():

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Push, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.gateway.core.validation import Accepted, Signature
+from mainspring.gateway.core.validation import Signature
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import ModelCounts, PredictionCache
 from mainspring.gateway.core.effects import Arrive, Connection
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.gateway.core.validation import Accepted, BadRequest, Signature
+from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.metrics.series import Series
-from mainspring.gateway.statistics import Count, ModelStatistics, Statistics
+from mainspring.gateway.statistics import Statistics
+from mainspring.gateway.statistics_report import Count, ModelStatistics
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Output, OutputTimes, Rejected

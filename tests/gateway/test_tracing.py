@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.effects import Connection, Dispatched
 from mainspring.gateway.core.requests import Pending
-from mainspring.gateway.core.validation import Accepted, Signature
+from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.gateway.tracing import Parent, Trace, Tracing, parse_traceparent
 from mainspring.messages.clients import InferRequest

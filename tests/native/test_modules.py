@@ -9,14 +9,27 @@ from pathlib import Path
 import pytest
 
 import setup
-from mainspring.native import CORES, Core
+from mainspring.native import CORES, PATH, Core
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STAYS_PYTHON = (
-    *("mainspring/gateway/core/", "mainspring/gateway/restrictions.py", "mainspring/messages/"),
+    *("mainspring/gateway/restrictions.py", "mainspring/messages/"),
     *("mainspring/telemetry/series.py", "mainspring/traces/shapes.py", "mainspring/traces/source.py"),
 )
 """What compiled modules import and is not compiled, beside packages and modules that define Structs."""
+ABOUT_THE_PATH = (
+    *("mainspring/compiler/", "mainspring/extras.py", "mainspring/gateway/", "mainspring/telemetry/"),
+    *("mainspring/transport/", "mainspring/worker/"),
+)
+"""Where most is called at the start, for a new connection, or for requests of a seldom kind: of this, `PATH`
+names what is called for every request."""
+
+
+BASES = {
+    *("Enum", "StrEnum", "IntEnum", "Exception", "ValueError", "Generic", "NamedTuple", "Protocol"),
+    "TypedDict",
+}
+"""Base classes beside compiled ones."""
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +38,25 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_compiled_modules_import_is_compiled_too() -> None:
-    compiled = {path for core in CORES for path in setup.compiled_files(core)}
-    assert len(compiled) > 40
-    others = [
-        path
-        for path in setup.read_files(sorted(compiled))
-        if path not in compiled
-        and not path.endswith("__init__.py")
-        and not path.startswith(STAYS_PYTHON)
-        and not setup.STRUCT.search(Path(path).read_bytes())
-    ]
-    assert not others, "add them to MODULES of setup.py"
+    compiled = {core: setup.compiled_files(core) for core in CORES}
+    all_compiled = {path for paths in compiled.values() for path in paths}
+    assert len(all_compiled) > 40
+    for core, paths in compiled.items():
+        stays = (*STAYS_PYTHON, *(ABOUT_THE_PATH if core is PATH else ("mainspring/gateway/core/",)))
+        others = [
+            path
+            for path in setup.read_files(paths)
+            if path not in all_compiled
+            and not path.endswith("__init__.py")
+            and not path.startswith(stays)
+            and not setup.STRUCT.search(Path(path).read_bytes())
+        ]
+        assert not others, f"add them to MODULES of setup.py, {core.name}"
+
+
+def test_no_module_belongs_to_two_cores() -> None:
+    paths = [path for core in CORES for path in setup.compiled_files(core)]
+    assert len(paths) == len(set(paths))
 
 
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
@@ -53,6 +74,38 @@ def test_no_class_method_of_a_core_asks_super(core: Core) -> None:
                 calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
                 asks = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "super"]
                 assert not asks, f"{path}:{node.lineno}: {node.name} is a class method that asks super()"
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_no_function_of_a_core_catches_two_kinds_of_errors_under_one_name(core: Core) -> None:
+    """mypyc takes both for the first kind, and raises TypeError where the second is caught."""
+    for path in setup.compiled_files(core):
+        for function in ast.walk(ast.parse(Path(path).read_bytes())):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            caught: dict[str, str] = {}
+            for node in ast.walk(function):
+                if isinstance(node, ast.ExceptHandler) and node.name and node.type is not None:
+                    kind = ast.unparse(node.type)
+                    assert caught.setdefault(node.name, kind) == kind, (
+                        f"{path}:{node.lineno}: {node.name} is also a {caught[node.name]}"
+                    )
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_no_class_of_a_core_has_a_base_class_from_elsewhere(core: Core) -> None:
+    """An object of such a class crashed the process when it was freed."""
+    compiled = {path.removesuffix(".py").replace("/", ".") for path in setup.compiled_files(core)}
+    for path in setup.compiled_files(core):
+        tree = ast.parse(Path(path).read_bytes())
+        known = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} | BASES
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module in compiled:
+                known |= {alias.asname or alias.name for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+                assert bases <= known, f"{path}:{node.lineno}: {node.name} is a {bases - known}"
 
 
 def _is_class_method(node: ast.FunctionDef) -> bool:

@@ -8,9 +8,10 @@ import msgspec
 import numpy as np
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.accepted import Accepted, Turn
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.gateway.core.validation import Accepted, Signature, Turn, signature_of
+from mainspring.gateway.core.validation import Signature, signature_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import Control, ModelSpec, Sequencing, State, TensorSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Refuse, Withdraw
 from mainspring.gateway.core.sharing import MOST_RANKS
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.gateway.core.validation import Accepted, Signature
+from mainspring.gateway.core.validation import Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Output, Rejected
 from tests.gateway.fakes import make_spec

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from mainspring.gateway.bounds import answer_bytes
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.requests import wrong_outputs
-from mainspring.gateway.core.validation import Accepted, BadRequest, Signature, check_request, rows_of
+from mainspring.gateway.core.validation import BadRequest, Signature, check_request, rows_of
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.messages.clients import InferRequest

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.catalog import Catalog
-from mainspring.gateway.core.validation import Accepted, BadRequest, Signature, check_request, nearest
+from mainspring.gateway.core.validation import BadRequest, Signature, check_request, nearest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
