@@ -26,7 +26,7 @@ names what is called for every request."""
 
 
 BASES = {
-    *("Enum", "StrEnum", "IntEnum", "Exception", "ValueError", "Generic", "NamedTuple", "Protocol"),
+    *("Enum", "StrEnum", "IntEnum", "ABC", "Exception", "ValueError", "Generic", "NamedTuple", "Protocol"),
     "TypedDict",
 }
 """Base classes beside compiled ones."""
