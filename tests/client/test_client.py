@@ -292,3 +292,8 @@ def test_the_environment_says_which_gateway(address: str, monkeypatch: pytest.Mo
         assert client.models()["wide"].name == "wide"
         assert client.address == address
         assert repr(client) == f"Client({address!r}, connected)"
+
+
+def test_a_client_says_where_its_gateway_is_and_that_it_is_not_there() -> None:
+    with Client("tcp://127.0.0.1:1") as client:
+        assert repr(client) == "Client('tcp://127.0.0.1:1', not connected)"

@@ -82,11 +82,6 @@ def test_a_model_is_one_line() -> None:
     assert "data: float32[rows, 4]" in text
 
 
-def test_a_client_says_where_its_gateway_is_and_whether_it_is_there() -> None:
-    with mainspring.Client("tcp://127.0.0.1:1") as client:
-        assert repr(client) == "Client('tcp://127.0.0.1:1', not connected)"
-
-
 @pytest.mark.parametrize(("slo", "ns"), [("100ms", 100 * MS), ("0.5 s", 500 * MS), ("none", None)])
 def test_an_slo_as_people_write_it(slo: str, ns: int | None) -> None:
     assert slo_nanoseconds(None, slo) == ns
