@@ -64,7 +64,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "correct data_address or data_host there",
     ),
     "bad_messages_from_controller": ("messages from the controller that are none", VERSIONS),
-    "bad_messages_from_workers": ("messages from workers that are none", VERSIONS),
+    "bad_messages_from_workers": (
+        "messages from workers that are none, or that name outputs which are not there",
+        VERSIONS,
+    ),
     "bad_framing_from_controller": (
         "connections to the controller's address that spoke another framing",
         VERSIONS,
@@ -122,7 +125,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "inputs whose action ended, never came, or did not come in early_input_age_ms",
         "if it grows: " + SLOWER,
     ),
-    "gateway: unusable input": ("inputs of another size than the model's", VERSIONS),
+    "gateway: unusable input": (
+        "inputs of another size than the model's, or no longer in the gateway's memory where it says",
+        VERSIONS,
+    ),
     "outputs lost on the device": (
         "outputs that a GPU did not bring back to the host; their requests are tried again",
         "look at the worker's log and `mainspring doctor`",
