@@ -192,7 +192,7 @@ class RawCaller(Caller):
             return
         places = {header.name: index for index, header in enumerate(message.outputs)}
         header = message.outputs[places[case.target]]
-        data = np.frombuffer(frames[places[case.target]].bytes, np.float32)
+        data = np.frombuffer(frames[places[case.target]], np.float32)
         self.outcomes[case.outcome(data.reshape(header.shape))] += 1
 
 

@@ -199,7 +199,7 @@ class Offering:
         if asked.stream and asked.step:
             asked.stream.answered(asked.step, _arrays(reply, frames))
             return
-        raw = b"".join(frame.bytes for frame in frames)
+        raw = b"".join(bytes(frame) for frame in frames)
         known = self._right.setdefault((asked.subject, asked.question), set())
         if raw in known:
             return
@@ -216,5 +216,5 @@ class Offering:
 def _arrays(reply: InferReply, frames: list[zmq.Frame]) -> Arrays:
     found: dict[str, Any] = {}
     for header, frame in zip(reply.outputs, frames, strict=True):
-        found[header.name] = np.frombuffer(frame.bytes, array_dtype(header.dtype)).reshape(header.shape)
+        found[header.name] = np.frombuffer(frame, array_dtype(header.dtype)).reshape(header.shape)
     return found
