@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import zmq
 
 from mainspring.client.client import Client
 from mainspring.client.connection import Connection
@@ -177,7 +176,7 @@ class RawCaller(Caller):
         return True
 
     def _take(
-        self, received: tuple[ToClient, list[zmq.Frame]], out: dict[int, tuple[Case, float]], seen: set[int]
+        self, received: tuple[ToClient, list[memoryview]], out: dict[int, tuple[Case, float]], seen: set[int]
     ) -> None:
         message, frames = received
         if not isinstance(message, InferReply | ErrorReply):

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import zmq
 
 from mainspring.client.connection import Connection
 from mainspring.experiments.mixed.fleet import STREAM, Question, Subject
@@ -194,7 +193,7 @@ class Offering:
             self.returned_s[worker] = now_s
         self.served_by[worker] = now_s
 
-    def _check(self, asked: _Asked, reply: InferReply, frames: list[zmq.Frame]) -> None:
+    def _check(self, asked: _Asked, reply: InferReply, frames: list[memoryview]) -> None:
         """Compare an answer; a stream's is kept until the end, because it depends on those before."""
         if asked.stream and asked.step:
             asked.stream.answered(asked.step, _arrays(reply, frames))
@@ -213,7 +212,7 @@ class Offering:
             tally.problem = tally.problem or found.problem
 
 
-def _arrays(reply: InferReply, frames: list[zmq.Frame]) -> Arrays:
+def _arrays(reply: InferReply, frames: list[memoryview]) -> Arrays:
     found: dict[str, Any] = {}
     for header, frame in zip(reply.outputs, frames, strict=True):
         found[header.name] = np.frombuffer(frame, array_dtype(header.dtype)).reshape(header.shape)
