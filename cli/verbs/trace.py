@@ -59,8 +59,8 @@ def trace(
                 f"{', '.join(idle)} choose a part of a log: give --log DIR too, or --duration for how long "
                 "to watch a live cluster, of which the past can't be asked for"
             )
-        watched = find_for(address, token, controller, secret_file)
-        file = trace_live(watched, perfetto, duration_ns(duration, "--duration"))
+        length_ns = duration_ns(duration, "--duration")
+        file = trace_live(find_for(address, token, controller, secret_file), perfetto, length_ns)
     else:
         refuse_with_log(context, "address", "controller", "duration")
         file = trace_log(*chosen_run(log, run, from_, to, last), perfetto)
