@@ -9,16 +9,16 @@ import pytest
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
-from mainspring.messages.events import Event, RequestArrived, Wakeup
+from mainspring.messages.events import Event, RequestArrived
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.device import Preloaded
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import Arrival
 from mainspring.traces.source import OpenSource
 from tests.scheduler.hand import MS, spec
+from tests.simulator.played import decided_again
 
 Stream = list[tuple[int, Event | Command]]
 POLICIES = ("mainspring", "clockwork", "edf", "fifo")
@@ -123,16 +123,7 @@ def test_a_refusal_says_what_stands_before_it_and_what_would_be_accepted() -> No
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_events_bring_the_same_refusals(policy: str) -> None:
     simulation, stream = played(0, policy, "early")
-    scheduler = Scheduler(simulation.scheduler.config)
-    again: Stream = []
-    for now_ns, message in stream:
-        if isinstance(message, Event):
-            again.append((now_ns, message))
-            scheduler.handle(now_ns, message)
-            again.extend((now_ns, command) for command in scheduler.taken())
-            if isinstance(message, Wakeup):
-                again.extend((now_ns, command) for command in scheduler.schedule(now_ns))
-    assert again == stream
+    assert decided_again(simulation, stream) == stream
 
 
 def test_clients_that_come_back_once_have_one_answer_for_each_time_they_ask() -> None:
