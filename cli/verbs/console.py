@@ -8,12 +8,31 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.configuration.single import (
+    ConfigFile,
+    configured,
+    log_of,
+    replaced,
+    secret_of,
+    with_typed,
+)
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
 from mainspring.cli.options import Controller, SecretFile
 from mainspring.client.address import ADDRESS_VARIABLE
 
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        readable=False,
+        help="Tokens, as `mainspring token` writes them, with which operators may change what is served. "
+        "Without one, nothing can be changed.",
+    ),
+]
+
 
 def console(
+    context: typer.Context,
+    config: ConfigFile = None,
     address: Annotated[
         str, typer.Option(help="Where browsers connect; port 0 takes any.")
     ] = "http://127.0.0.1:8003",
@@ -25,14 +44,7 @@ def console(
             readable=False, help="Folder of an event log that is shown instead, with a time slider."
         ),
     ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False,
-            help="Tokens, as `mainspring token` writes them, with which operators may change what is served. "
-            "Without one, nothing can be changed.",
-        ),
-    ] = None,
+    token_file: TokenFile = None,
     host: Annotated[
         list[str] | None,
         typer.Option(help="Another name by which browsers may call it, beside localhost; again for more."),
@@ -43,21 +55,22 @@ def console(
     """Show a cluster's memory, schedule and requests in the browser until Ctrl-C or SIGTERM."""
     from mainspring.cli.controllers import find
     from mainspring.cli.places import CONTROLLER, gateway, place
-    from mainspring.console.config import ConsoleConfig
     from mainspring.console.server import run
 
+    whole = configured(config)
+    controller = controller or whole.controller.address or None
     if controller is None and log is None and os.environ.get(ADDRESS_VARIABLE, "").strip():
         controller = place(CONTROLLER, gateway(), None) or None
-    door = find(controller, secret_file)
-    try:
-        config = ConsoleConfig(
-            address=address,
-            controller_address=door.address,
-            secret_file=door.secret_file,
-            log_dir="" if log is None else str(log),
-            hosts=tuple(host or ()),
-            token_file="" if token_file is None else str(token_file),
-        )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    run(config, begin("console", log_level, log_format), ready)
+    door = find(controller, secret_of(whole, secret_file))
+    flags: dict[str, tuple[str, object]] = {
+        "address": ("address", address),
+        "host": ("hosts", tuple(host or ())),
+        "token_file": ("token_file", "" if token_file is None else str(token_file)),
+    }
+    own = replaced(
+        with_typed(context, whole.console, flags),
+        controller_address=door.address,
+        secret_file=door.secret_file,
+        log_dir="" if log is None else str(log),
+    )
+    run(own, begin("console", *log_of(context, whole, log_level, log_format)), ready)

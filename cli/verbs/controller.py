@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.cli.configuration.single import (
+    ConfigFile,
+    configured,
+    log_of,
+    replaced,
+    secret_of,
+    with_typed,
+)
 from mainspring.cli.launcher.foreground import (
     DEFAULT_DRAIN,
     DrainTimeout,
@@ -53,6 +61,8 @@ EventLog = Annotated[
 
 
 def controller(
+    context: typer.Context,
+    config: ConfigFile = None,
     address: Address = None,
     secret_file: SecretFile = None,
     store: StoreFolder = None,
@@ -73,30 +83,33 @@ def controller(
     from mainspring.cli.controllers import check_guarded, personal_address
     from mainspring.cli.launcher.models import ModelSource
     from mainspring.cli.launcher.run_dir import claimed
-    from mainspring.controller.config import ControllerConfig
-    from mainspring.scheduler.config import SchedulerConfig
 
     if store is not None and profiles is not None:
         raise typer.BadParameter("models come from --store or from --profiles, not from both")
-    given: dict[str, Any] = {} if policy is None else {"policy": policy}
-    scheduler = SchedulerConfig(**given, policy_options=parse_options(policy_option or []))
+    whole = configured(config)
+    options = ("policy_options", parse_options(policy_option or []))
+    scheduler = with_typed(context, whole.scheduler, {"policy": ("policy", policy), "policy_option": options})
     check_policy(scheduler.policy, scheduler.policy_options)
-    where = address or personal_address()
-    check_guarded(where, secret_file, "--address")
-    config = ControllerConfig(
+    secret = secret_of(whole, secret_file)
+    where = address or whole.controller.address or personal_address()
+    check_guarded(where, secret, "--address")
+    drain = ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6)
+    own = replaced(
+        with_typed(context, whole.controller, {"drain_timeout": drain}),
         address=where,
-        secret_file=_text(secret_file) or "",
+        secret_file=_text(secret) or "",
         event_log_dir=_text(event_log),
         state_file=_text(state_file),
-        drain_timeout_ms=duration_ns(drain_timeout, "--drain-timeout") / 1e6,
     )
     source = ModelSource(_text(store), _text(profiles), copies)
+    if store is None and profiles is None:
+        source = ModelSource(whole.cluster.store, whole.cluster.profiles, whole.cluster.copies)
     with contextlib.ExitStack() as stack:
         if event_log is not None:
             claim = claimed(event_log, "another controller", "choose another folder with --event-log")
             stack.enter_context(claim)
-        stop = begin("controller", log_level, log_format)
-        _serve(config, scheduler, source, stop)
+        stop = begin("controller", *log_of(context, whole, log_level, log_format))
+        _serve(own, scheduler, source, stop)
 
 
 def _serve(

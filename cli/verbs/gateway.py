@@ -6,6 +6,14 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.configuration.single import (
+    ConfigFile,
+    configured,
+    log_of,
+    replaced,
+    secret_of,
+    with_typed,
+)
 from mainspring.cli.launcher.foreground import (
     DEFAULT_DRAIN,
     DrainTimeout,
@@ -18,6 +26,8 @@ from mainspring.cli.options import DEFAULT_GATEWAY, Controller, SecretFile, dura
 
 
 def gateway(
+    context: typer.Context,
+    config: ConfigFile = None,
     address: Annotated[str, typer.Option(help="Where clients connect; port * takes any.")] = DEFAULT_GATEWAY,
     http: Annotated[
         str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
@@ -36,23 +46,20 @@ def gateway(
 ) -> None:
     """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.cli.controllers import find
-    from mainspring.gateway.config import GatewayConfig
     from mainspring.gateway.server import run
 
-    door = find(controller, secret_file)
-    try:
-        config = GatewayConfig(
-            address=address,
-            http_address=http,
-            grpc_address=grpc,
-            metrics_address=metrics,
-            controller_address=door.address,
-            secret_file=door.secret_file,
-            name=name,
-            grace_ms=duration_ns(grace, "--grace", least_ns=0) / 1e6,
-            drain_timeout_ms=duration_ns(drain_timeout, "--drain-timeout") / 1e6,
-        )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    stop = begin(name or "gateway", log_level, log_format)
-    run(config, stop, lambda addresses: ready(addresses.zeromq))
+    whole = configured(config)
+    door = find(controller or whole.controller.address, secret_of(whole, secret_file))
+    flags: dict[str, tuple[str, object]] = {
+        "address": ("address", address),
+        "http": ("http_address", http),
+        "grpc": ("grpc_address", grpc),
+        "metrics": ("metrics_address", metrics),
+        "name": ("name", name),
+        "grace": ("grace_ms", duration_ns(grace, "--grace", least_ns=0) / 1e6),
+        "drain_timeout": ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6),
+    }
+    own = with_typed(context, whole.gateway, flags)
+    own = replaced(own, controller_address=door.address, secret_file=door.secret_file)
+    stop = begin(own.name or "gateway", *log_of(context, whole, log_level, log_format))
+    run(own, stop, lambda addresses: ready(addresses.zeromq))

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.cli.configuration.single import (
+    ConfigFile,
+    configured,
+    log_of,
+    replaced,
+    secret_of,
+    with_typed,
+)
 from mainspring.cli.launcher.foreground import (
     DEFAULT_DRAIN,
     DrainTimeout,
@@ -16,7 +24,18 @@ from mainspring.cli.launcher.foreground import (
     begin,
     ready,
 )
-from mainspring.cli.options import DEFAULT_STORE, Controller, ModelStore, SecretFile, Threads, duration_ns
+from mainspring.cli.options import (
+    DEFAULT_STORE,
+    Controller,
+    ModelStore,
+    SecretFile,
+    Threads,
+    duration_ns,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from mainspring.cli.configuration.config import ClusterConfig
 
 DataAddress = Annotated[
     str,
@@ -28,7 +47,19 @@ DataAddress = Annotated[
 ]
 
 
+Pages = Annotated[
+    int | None,
+    typer.Option(min=1, help="Pages of weights memory, 16 MiB each; 64, or all of a GPU, by default."),
+]
+Realtime = Annotated[
+    bool, typer.Option(help="Pinned threads, real-time priority, locked memory, where permitted.")
+]
+ExecCore = Annotated[int | None, typer.Option(help="Core for EXEC alone; the last one by default.")]
+
+
 def worker(
+    context: typer.Context,
+    config: ConfigFile = None,
     name: Annotated[str, typer.Option(help="Unique in the cluster.")] = "worker-0",
     controller: Controller = None,
     secret_file: SecretFile = None,
@@ -37,46 +68,63 @@ def worker(
     engine: Annotated[str, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = "onnxruntime",
     device: Annotated[str, typer.Option(help="cpu, or cuda:N for a GPU.")] = "cpu",
     device_kind: Annotated[str, typer.Option(help="Which of a model's profiles is this device's.")] = "cpu",
-    pages: Annotated[
-        int | None,
-        typer.Option(min=1, help="Pages of weights memory, 16 MiB each; 64, or all of a GPU, by default."),
-    ] = None,
+    pages: Pages = None,
     threads: Threads = 1,
-    realtime: Annotated[
-        bool, typer.Option(help="Pinned threads, real-time priority, locked memory, where permitted.")
-    ] = True,
-    exec_core: Annotated[
-        int | None, typer.Option(help="Core for EXEC alone; the last one by default.")
-    ] = None,
+    realtime: Realtime = True,
+    exec_core: ExecCore = None,
     drain_timeout: DrainTimeout = DEFAULT_DRAIN,
     log_level: LogLevel = "WARNING",
     log_format: LogFormat = "text",
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.cli.controllers import check_guarded, find
-    from mainspring.worker.config import DEFAULT_PAGES, WorkerConfig
     from mainspring.worker.server import run
 
-    _check(engine, device, store, exec_core)
-    door = find(controller, secret_file)
-    check_guarded(data_address, door.secret_file, "--data-address")
-    config = WorkerConfig(
+    whole = configured(config)
+    engine, device, folder = _computes(context, whole.cluster, engine, device, store)
+    _check(engine, device, folder, exec_core)
+    door = find(controller or whole.controller.address, secret_of(whole, secret_file))
+    drain_ms = max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6))
+    flags: dict[str, tuple[str, object]] = {
+        "data_address": ("data_address", data_address),
+        "device_kind": ("device_kind", device_kind),
+        "pages": ("pages", pages),
+        "threads": ("threads", threads),
+        "realtime": ("realtime", realtime),
+        "drain_timeout": ("drain_timeout_ms", drain_ms),
+    }
+    table = whole.worker if device == "cpu" or _says(config, "pages") else replaced(whole.worker, pages=0)
+    own = replaced(
+        with_typed(context, table, flags),
         name=name,
         controller=door.address,
         secret_file=door.secret_file,
-        data_address=data_address,
-        store=str(store),
+        store=str(folder),
         engine=engine,
         device=device,
-        device_kind=device_kind,
-        pages=pages or (DEFAULT_PAGES if device == "cpu" else 0),
-        threads=threads,
-        realtime=realtime,
         exec_core=exec_core,
-        drain_timeout_ms=max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6)),
     )
-    stop = begin(name, log_level, log_format)
-    run(config, stop, ready)
+    check_guarded(own.data_address, door.secret_file, "--data-address")
+    run(own, begin(name, *log_of(context, whole, log_level, log_format)), ready)
+
+
+def _computes(
+    context: typer.Context, cluster: ClusterConfig, engine: str, device: str, store: Path
+) -> tuple[str, str, Path]:
+    """Return engine, device and store, as typed or else as configured; of several GPUs the first."""
+    configured_device = "cuda:0" if cluster.device == "cuda" else cluster.device
+    return (
+        engine if typed(context, "engine") else cluster.engine,
+        device if typed(context, "device") else configured_device,
+        Path(cluster.store) if cluster.store and not typed(context, "store") else store,
+    )
+
+
+def _says(config: Path | None, key: str) -> bool:
+    """Return whether a configuration has a key in its table of workers."""
+    from mainspring.cli.configuration.config import read_tables
+
+    return config is not None and key in read_tables(config).get("worker", {})
 
 
 def _check(engine: str, device: str, store: Path, exec_core: int | None) -> None:

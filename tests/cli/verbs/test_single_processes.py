@@ -76,6 +76,78 @@ def test_options_that_are_not_given_are_what_the_configuration_says(
     assert {key for key, value in found.items() if value != wanted[key]} == own
 
 
+CONFIG = """
+[cluster]
+secret_file = "secret"
+engine = "emulated"
+store = "models"
+log_format = "json"
+
+[controller]
+address = "tcp://10.0.0.1:7300"
+max_peers = 12
+
+[scheduler]
+policy = "edf"
+
+[gateway]
+http_address = "http://127.0.0.1:8100"
+max_in_flight = 9
+
+[worker]
+data_address = "tcp://10.0.0.2:7500"
+pages = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags", "wanted"),
+    [
+        ("gateway", [], {"max_in_flight": 9, "http_address": "http://127.0.0.1:8100"}),
+        ("gateway", ["--http", "http://127.0.0.1:8200"], {"http_address": "http://127.0.0.1:8200"}),
+        ("gateway", ["--controller", "tcp://c:1"], {"controller_address": "tcp://c:1", "max_in_flight": 9}),
+        ("gateway", [], {"controller_address": "tcp://10.0.0.1:7300"}),
+        ("worker", [], {"pages": 3, "engine": "emulated", "data_address": "tcp://10.0.0.2:7500"}),
+        ("worker", ["--pages", "5", "--name", "w"], {"pages": 5, "name": "w"}),
+        ("worker", ["--engine", "onnxruntime", "--store", "."], {"engine": "onnxruntime", "store": "."}),
+        ("controller", [], {"max_peers": 12, "address": "tcp://10.0.0.1:7300"}),
+        ("controller", ["--address", "tcp://0.0.0.0:7300"], {"address": "tcp://0.0.0.0:7300"}),
+        ("console", [], {"controller_address": "tcp://10.0.0.1:7300"}),
+    ],
+)
+def test_a_file_configures_a_process_and_flags_go_before_it(
+    verb: str, flags: list[str], wanted: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "deployed.toml").write_text(CONFIG, encoding="utf-8")
+    write_secret(tmp_path / "secret")
+    monkeypatch.chdir(tmp_path)
+    started: list[msgspec.Struct] = []
+    monkeypatch.setattr(f"mainspring.{verb}.server.run", lambda config, *_, **__: started.append(config))
+    logged: list[tuple[str, ...]] = []
+
+    def begin(*said: str) -> threading.Event:
+        logged.append(said)
+        return threading.Event()
+
+    monkeypatch.setattr(f"mainspring.cli.verbs.{verb}.begin", begin)
+    done = CliRunner().invoke(build_app(), [verb, "--config", "deployed.toml", *flags])
+    assert done.exit_code == 0, done.output
+    (config,) = started
+    found = msgspec.structs.asdict(config)
+    assert {key: found[key] for key in wanted} == wanted
+    assert found["secret_file"] == "secret"
+    assert logged[0][1:] == ("WARNING", "json")
+
+
+def test_a_file_that_no_process_could_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("[gateway]\nmax_inflight = 9\n", encoding="utf-8")
+    command = [*MAINSPRING, "gateway", "--config", str(tmp_path / "wrong.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    assert "did you mean 'max_in_flight'" in " ".join(done.stderr.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
