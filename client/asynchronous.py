@@ -11,10 +11,12 @@ from time import monotonic_ns
 from types import TracebackType
 from typing import Any, Self
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mainspring.client.catalog import Models
 from mainspring.client.client import Arguments, Client, delivered
+from mainspring.client.memory import MEMORY_BYTES
 from mainspring.client.outbox import MAX_UNREAD_BYTES
 from mainspring.client.requests import Call
 from mainspring.client.result import InferResult
@@ -46,6 +48,7 @@ class AsyncClient:
         best_effort_timeout_s: float = 75.0,
         max_in_flight: int | None = None,
         max_unread_bytes: int = MAX_UNREAD_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         """Begin to connect to ``address``; arguments as for `Client`."""
         self._delivery = Delivery()
@@ -58,6 +61,7 @@ class AsyncClient:
             best_effort_timeout_s=best_effort_timeout_s,
             max_in_flight=max_in_flight,
             max_unread_bytes=max_unread_bytes,
+            memory_bytes=memory_bytes,
         )
 
     @property
@@ -67,6 +71,15 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"Async{self._client!r}"
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether its gateway reads large inputs in this client's memory; see `Client.shares_memory`."""
+        return self._client.shares_memory
+
+    def allocate(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """Return an array that a gateway of this host reads as it is; see `Client.allocate`."""
+        return self._client.allocate(shape, dtype)
 
     def infer(
         self,

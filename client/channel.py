@@ -27,6 +27,7 @@ from mainspring.client.errors import (
     TimedOut,
     error_of,
 )
+from mainspring.client.memory import ClientMemory
 from mainspring.client.outbox import Outbox
 from mainspring.client.requests import Call, InferCall, Requests
 from mainspring.messages import clients
@@ -47,12 +48,15 @@ class Channel:
         connect_timeout_s: float,
         token: str | None = None,
         outbox: Outbox | None = None,
+        memory: ClientMemory | None = None,
     ) -> None:
         self.address = address
         self._connect_timeout_ns = round(connect_timeout_s * 1e9)
         self._wake_read, self._wake_write = sockets.socketpair()
         self._wake_read.setblocking(False)
-        self._connection = Connection(address, name, token=token, wakes=self._wake_read.fileno())
+        self._connection = Connection(
+            address, name, token=token, wakes=self._wake_read.fileno(), memory=memory
+        )
         self._requests = Requests(self._connection, Outbox() if outbox is None else outbox, self)
         self._keys = itertools.count(1)
         self._commands: deque[Call] = deque()
@@ -72,6 +76,11 @@ class Channel:
     def next_key(self) -> int:
         """Return a key for a message to `call`."""
         return next(self._keys)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the gateway reads large inputs in this client's memory."""
+        return self._connection.shares_memory
 
     @property
     def welcome(self) -> clients.ClientWelcome | None:

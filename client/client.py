@@ -12,13 +12,15 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import msgspec
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mainspring.client.address import gateway_address
 from mainspring.client.arrays import check_mapping, is_plain, to_tensors
 from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
 from mainspring.client.channel import Channel
 from mainspring.client.errors import MainspringError
+from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
 from mainspring.client.requests import Call, InferCall
 from mainspring.client.result import InferResult
@@ -76,6 +78,7 @@ class Client:
         best_effort_timeout_s: float = 75.0,
         max_in_flight: int | None = None,
         max_unread_bytes: int = MAX_UNREAD_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         """Begin to connect to ``address``; ``name`` is for the gateway's logs.
 
@@ -83,18 +86,38 @@ class Client:
         ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
         ``max_in_flight`` bounds the requests at the gateway, None for as many as it allows;
         ``max_unread_bytes`` the bytes that it has not read yet, though one request always goes.
-        Raises ValueError for a bound below 1.
+        ``memory_bytes`` is memory that a gateway of this host may read large inputs in, 0 for none; pages of
+        it are taken as they are first written. Raises ValueError for a bound below 1, or memory below 0.
         """
         self._guard_s = guard_s
         self._best_effort_timeout_s = best_effort_timeout_s
         self._types = InputTypes()
         outbox = Outbox(max_in_flight, max_unread_bytes)
-        self._channel = Channel(gateway_address(address), name, connect_timeout_s, token, outbox)
+        self._memory = ClientMemory(memory_bytes)
+        self._channel = Channel(
+            gateway_address(address), name, connect_timeout_s, token, outbox, self._memory
+        )
 
     @property
     def address(self) -> str:
         """Where its gateway is."""
         return self._channel.address
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether its gateway reads large inputs in this client's memory, as one of this host does from the
+        first request on that has one."""
+        return self._channel.shares_memory
+
+    def allocate(self, shape: int | Ordered[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """Return an array that a gateway of this host reads as it is, for inputs of 64 KB and more.
+
+        Its content is any, as of `numpy.empty`. Requests whose inputs are such arrays, or contiguous parts of
+        them, send no tensors; others of that size are copied once. To change one before a request that it
+        went with has its result may spoil that result. Its memory is free for others once nothing refers to
+        it; if none is free, or the gateway is elsewhere, it is an ordinary array, and all else is the same.
+        """
+        return allocate(self._memory, shape, dtype)
 
     def infer(
         self,
@@ -186,6 +209,7 @@ class Client:
     def close(self) -> None:
         """Close the connection; requests without a reply fail."""
         self._channel.close()
+        self._memory.close()
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,8 @@ own (the open-loop replayer) uses it directly::
 * The gateway bounds what a connection may have in flight (``welcome.max_in_flight``) and refuses the rest
   with ``overloaded``; a connection that does not read its replies is cut off.
 * It goes over ZeroMQ, or, to a gateway of this user on this host that allows it, past it (`client.ways`),
-  which saves some tenths of a millisecond a request; all else is the same.
+  which saves some tenths of a millisecond a request; all else is the same. There large inputs go through
+  memory that the gateway reads (`client.memory`).
 * When the connection breaks, it is made again by itself and `receive` says hello again; requests that were in
   flight are lost. `link_lost` counts the breaks: compare it before and after.
 
@@ -47,14 +48,18 @@ from mainspring.client.errors import (
     Overloaded,
     Unauthenticated,
 )
+from mainspring.client.memory import ClientMemory, Lending
 from mainspring.client.ways import Event, Way, ZeroMqSettings, ZeroMqWay, local_way
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.clients import (
     ClientHello,
     ClientRefused,
     ClientWelcome,
+    ErrorReply,
     FromClient,
+    InferReply,
     InferRequest,
+    MemoryTaken,
     ToClient,
 )
 from mainspring.messages.codec import TO_CLIENT, BadMessage, encode
@@ -82,11 +87,13 @@ class Connection:
         longest_retry_ms: int = 1_000,
         local: bool = True,
         wakes: int | None = None,
+        memory: ClientMemory | None = None,
     ) -> None:
         """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent.
 
         ``longest_retry_ms``: between attempts. ``token``: None for the environment's ``MAINSPRING_TOKEN``.
         ``local``: whether it may go past ZeroMQ. `poll` also ends when the descriptor ``wakes`` is readable.
+        ``memory`` is what a gateway of this host may read large inputs in; None for memory of its own.
         """
         self.address = address
         self.name = name or f"{sockets.gethostname()}:{os.getpid()}"
@@ -105,6 +112,8 @@ class Connection:
         """How often the link broke, or the gateway forgot this client."""
         self.bad_messages = 0
         """Replies that could not be read."""
+        self._memory = ClientMemory() if memory is None else memory
+        self._lending = Lending(self._memory)
         self._context = context
         self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes)
         self._may_be_local = local
@@ -140,12 +149,17 @@ class Connection:
         limit = self.welcome.max_message_bytes
         if isinstance(message, InferRequest) and message.sent_ns is None:
             message = msgspec.structs.replace(message, sent_ns=monotonic_ns())
-        views = [memoryview(frame) for frame in frames]
+        views: Sequence[memoryview] = [memoryview(frame) for frame in frames]
+        size = sum([view.nbytes for view in views])
+        if size <= limit and self._way.is_local and isinstance(message, InferRequest):
+            room_bytes = self.welcome.memory_bytes
+            message, views = self._lending.place(message, views, room_bytes, self._way.send_descriptor)
         encoded = encode(message)
-        size = len(encoded) + sum([view.nbytes for view in views])
+        size += len(encoded)
         if size > limit:
             raise InvalidInput(f"the inputs have {size:,} bytes; the gateway takes at most {limit:,}")
         if not self._way.send(encoded, views):
+            self._lending.replied(getattr(message, "key", 0))
             raise Overloaded(f"the send queue to {self.address} is full")
 
     def hand_over(self, message: FromClient, frames: Sequence[Any]) -> bool:
@@ -187,6 +201,11 @@ class Connection:
         return self._way.is_local
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether its gateway reads large inputs in this client's memory, from the first such request on."""
+        return self._way.is_local and self._lending.taken
+
+    @property
     def socket(self) -> zmq.Socket[bytes]:
         """The socket of a connection over ZeroMQ."""
         assert isinstance(self._way, ZeroMqWay), "this connection does not go over ZeroMQ"
@@ -220,7 +239,11 @@ class Connection:
                     self._hello_pause_s = FIRST_HELLO_PAUSE_S
                 case ClientRefused():
                     self._refused(message)
+                case MemoryTaken():
+                    self._lending.answered(message)
                 case _:
+                    if isinstance(message, InferReply | ErrorReply):
+                        self._lending.replied(message.key)
                     return message, parts[1:]
 
     def close(self) -> None:
@@ -265,6 +288,7 @@ class Connection:
     def _take(self, way: Way) -> None:
         self._way.close()
         self._way = way
+        self._lending.begin()
 
     def _lose_link(self) -> None:
         if self.welcome is not None:

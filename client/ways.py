@@ -67,6 +67,9 @@ class Way(Protocol):
     def send(self, encoded: bytes, views: Sequence[Any]) -> bool:
         """Send a message and its tensors, or keep it; return False if too many are kept."""
 
+    def send_descriptor(self, encoded: bytes, descriptor: int) -> bool:
+        """Send a message with a descriptor at once; return False if that can't be, or not now."""
+
     def receive(self) -> list[Any]:
         """Return the next message's parts, none if there is none."""
 
@@ -138,6 +141,10 @@ class ZeroMqWay:
         except zmq.Again:
             return False
         return True
+
+    def send_descriptor(self, encoded: bytes, descriptor: int) -> bool:  # noqa: ARG002
+        """Return False: no descriptor comes along with a message of ZeroMQ's."""
+        return False
 
     def receive(self) -> list[Any]:
         """Return the next message's frames; checking first costs a third of a failed attempt."""
@@ -215,6 +222,10 @@ class LocalWay:
             each if (each := memoryview(view)).nbytes >= _COPIED_BYTES else each.tobytes() for view in views
         ]
         return self._link.send((encoded, *parts)) is not Delivery.FULL
+
+    def send_descriptor(self, encoded: bytes, descriptor: int) -> bool:
+        """Send a message with a descriptor, unless something waits to be sent."""
+        return self._link.send_descriptor((encoded,), descriptor) is Delivery.SENT
 
     def receive(self) -> list[Any]:
         """Return the next message's parts: bytes, and memory of their own for large ones."""

@@ -83,6 +83,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     slab_bytes: int = 256 << 20
     """Memory in which large inputs are received and that workers of this host read them from, uncopied; it is
     taken as it is first needed, and stays. Inputs beyond it go to workers as frames. 0: all do."""
+    client_memory_bytes: int = 16 << 30
+    """Memory that Mainspring's own clients of this host offer, of all of them together, to have their inputs
+    read there, uncopied; it is theirs. A client that finds no more room sends its inputs. 0: all do."""
     max_message_bytes: int = 256 << 20
     """Size of one incoming message over ZeroMQ, all its frames; a larger one ends the connection."""
     max_connections: int = 20_000
@@ -204,9 +207,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if field == "slab_bytes":
+            if field in ("slab_bytes", "client_memory_bytes"):
                 if value < 0:
-                    raise ValueError(f"the gateway's slab_bytes is {value}; it must be 0 or more")
+                    raise ValueError(f"the gateway's {field} is {value}; it must be 0 or more")
             elif isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"the gateway's {field} is {value}; it must be greater than 0")
         for name, slo_ms in self.model_slo_ms.items():

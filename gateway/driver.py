@@ -13,9 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from time import monotonic_ns
-from typing import Protocol
-
-import zmq
+from typing import Any, Protocol
 
 from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import AdminCommand, AdminTable, Reply
@@ -108,8 +106,10 @@ class GatewayDriver:
             or (f"the gateway has not reached its controller at {self.config.controller_address} yet")
         )
 
-    def submit(self, connection: Connection, request: InferRequest, frames: Sequence[zmq.Frame]) -> None:
-        """Take a request with its tensors' frames, or refuse it."""
+    def submit(
+        self, connection: Connection, request: InferRequest, frames: Sequence[Any], *, lent: bool = False
+    ) -> None:
+        """Take a request with its tensors' frames, or refuse it; ``lent``: its client may change them."""
         if (alone := self.alone) is not None:
             self._turn_away(connection, request, Reason.CONTROLLER_UNREACHABLE, alone)
             return
@@ -120,6 +120,9 @@ class GatewayDriver:
             self._turn_away(connection, request, error.reason, error.detail)
             return
         now_ns = monotonic_ns()
+        if lent and accepted.turn is None and self.cache.is_on(accepted.signature.spec.public_name):
+            # Others may be answered with what these inputs give: they must not change any more.
+            frames = [self.memory.copy(frame) for frame in frames]
         # What a sequence's request is answered depends on more than its own inputs.
         digest, spent_ns = None if accepted.turn else self.cache.digest(accepted, frames), 0
         if digest is not None:

@@ -76,6 +76,7 @@ class LocalClients:
             backlog_bytes=config.reply_backlog_bytes,
             backlog_messages=config.reply_backlog_messages,
             message_bytes=config.max_message_bytes,
+            descriptors=1 if config.client_memory_bytes else 0,
             room=Budget(config.max_in_flight_bytes),
             memory=memory,
         )
@@ -107,6 +108,10 @@ class LocalClients:
         if delivery is Delivery.SENT and (count := self._listener.backlog_bytes(name)):
             self._waits(name, count)
         return delivery
+
+    def descriptor(self, name: bytes) -> int | None:
+        """Return the oldest descriptor that came along with a client's messages, for the caller to close."""
+        return self._listener.descriptor(name)
 
     def welcome(self, name: bytes, known: bool) -> None:
         """Do nothing: who gets as far as a hello is a process of the gateway's own user."""

@@ -9,7 +9,7 @@ memory does: as bodies that have not wholly come, and as inputs of requests in f
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -58,6 +58,12 @@ class Memory:
         place = self.share(size)
         # Not a bytearray, which would be filled with zeros first.
         return np.empty(size, np.uint8).data if place is None else place
+
+    def copy(self, frame: Any) -> memoryview:
+        """Return a copy of a tensor's bytes; raise MemoryError if there are not enough for it."""
+        place = self.take(len(frame))
+        place[:] = frame
+        return place
 
     def share(self, size: int) -> memoryview | None:
         """Return a place in the slab; None if it has no room, or if the bytes are too few to be there."""

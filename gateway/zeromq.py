@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mainspring.gateway.bounds import Budget
+from mainspring.gateway.client_memory import BadPlace, ClientMemories
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
@@ -68,6 +69,9 @@ class Clients(Protocol):
     def send(self, name: bytes, parts: Sequence[Any], *, beyond: bool = False) -> Delivery:
         """Send a message."""
 
+    def descriptor(self, name: bytes) -> int | None:
+        """Return the oldest descriptor that came along with a client's messages, for the caller to close."""
+
     def welcome(self, name: bytes, known: bool) -> None:
         """Say whether a client has a session."""
 
@@ -94,15 +98,7 @@ class ZeroMqFrontEnd:
         self._config = config
         self._driver = driver
         self._settle = settle
-        self._welcome = encode(
-            ClientWelcome(
-                protocol=PROTOCOL_VERSION,
-                server_version=installed_version(),
-                max_message_bytes=config.max_message_bytes,
-                max_in_flight=config.max_in_flight_per_connection,
-                acknowledges=True,
-            )
-        )
+        self._memories = ClientMemories(config, local=listen is not None)
         self._ways = Ways()
         self._connections: dict[bytes, Connection] = {}
         """Clients that said hello, the longest silent first."""
@@ -144,6 +140,7 @@ class ZeroMqFrontEnd:
     def gone(self, name: bytes) -> None:
         """A connection is over, and its session with it: its requests are given up."""
         self._early.pop(name, None)
+        self._memories.end(name)
         self._forget(name)
 
     def violated(self, why: str) -> Sequence[bytes]:
@@ -192,12 +189,13 @@ class ZeroMqFrontEnd:
             return
         match message:
             case clients.InferRequest():
-                request = self._ways.arrived(monotonic_ns(), connection.peer, message)
-                if request.acknowledge:
-                    self._send(connection.peer, encode(clients.Received(request.key)))
-                self._driver.submit(connection, self._capped(connection, request), frames)
+                self._infer(connection, message, frames)
             case clients.CancelRequest():
                 self._driver.cancel(connection, message.key)
+            case clients.OfferMemory(size=size):
+                descriptor = self._listener.descriptor(connection.peer)
+                said = self._memories.offer(connection.peer, size, descriptor)
+                self._send(connection.peer, encode(clients.MemoryTaken(said)))
             case clients.EndSequence():
                 self._driver.end_sequence(message)
                 self._send(connection.peer, encode(clients.Done(message.key)))
@@ -205,6 +203,20 @@ class ZeroMqFrontEnd:
                 self._list_models(connection, message.key)
             case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
                 self._driver.ask(connection, message)
+
+    def _infer(self, connection: Connection, message: clients.InferRequest, frames: list[Any]) -> None:
+        request = self._ways.arrived(monotonic_ns(), connection.peer, message)
+        if request.acknowledge:
+            self._send(connection.peer, encode(clients.Received(request.key)))
+        if request.places:
+            try:
+                frames = self._memories.frames(connection.peer, request, frames)
+            except BadPlace as error:
+                self._driver.core.observers.turned_away(request, Reason.BAD_INPUT)
+                self._send(connection.peer, encode(ErrorReply(request.key, Reason.BAD_INPUT, str(error))))
+                return
+        lent = bool(request.places)
+        self._driver.submit(connection, self._capped(connection, request), frames, lent=lent)
 
     def _capped(self, connection: Connection, message: clients.InferRequest) -> clients.InferRequest:
         """Return a request with no better priority than its client's token allows."""
@@ -262,7 +274,15 @@ class ZeroMqFrontEnd:
         self._listener.welcome(peer, True)
         if self._driver.gate.closed:
             self._shown[peer] = shown
-        self._send(peer, self._welcome)
+        welcome = ClientWelcome(
+            protocol=PROTOCOL_VERSION,
+            server_version=installed_version(),
+            max_message_bytes=self._config.max_message_bytes,
+            max_in_flight=self._config.max_in_flight_per_connection,
+            acknowledges=True,
+            memory_bytes=self._memories.room_bytes,
+        )
+        self._send(peer, encode(welcome))
 
     def _make_room(self) -> bool:
         """Return whether there is room, if need be by forgetting a silent client with nothing in flight."""

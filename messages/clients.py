@@ -36,6 +36,8 @@ class ClientWelcome(msgspec.Struct, frozen=True, tag="client_welcome"):
     """Requests that one connection may have in flight."""
     acknowledges: bool = False
     """Whether the gateway answers ``acknowledge`` of a request with `Received`."""
+    memory_bytes: int = 0
+    """The most that `OfferMemory` may offer; 0: nothing, as over ZeroMQ."""
 
 
 class ClientRefused(msgspec.Struct, frozen=True, tag="client_refused"):
@@ -43,6 +45,32 @@ class ClientRefused(msgspec.Struct, frozen=True, tag="client_refused"):
 
     code: str
     detail: str
+
+
+class OfferMemory(msgspec.Struct, frozen=True, tag="offer_memory"):
+    """The client has memory of its own that its requests may lie in; its descriptor comes along.
+
+    At most once over a connection, and only where a descriptor can come along: over the framed connection by
+    name, never over ZeroMQ. The reply is `MemoryTaken`; requests may name places in it from then on.
+    """
+
+    size: int
+    """In bytes."""
+
+
+class MemoryTaken(msgspec.Struct, frozen=True, tag="memory_taken"):
+    """The gateway reads the memory that was offered, or says why not."""
+
+    refusal: str = ""
+    """Why it does not; empty: it does."""
+
+
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """Where a tensor lies in the client's memory."""
+
+    offset: int
+    size: int
+    """In bytes."""
 
 
 class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaults=True):
@@ -79,6 +107,10 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaul
     """Whether it is the first of its sequence, of which nothing is left if there was one of this id."""
     sequence_end: bool = False
     """Whether it is the last."""
+    places: tuple[Stretch | None, ...] = ()
+    """Of each input, where it lies in the memory that was offered, and None if its bytes are the next frame;
+    empty if all are frames. They may be read until the reply has come: what is written there before may show
+    in this request's answer, and in no other."""
 
 
 class Received(msgspec.Struct, frozen=True, tag="received"):
@@ -197,6 +229,24 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 FromClient = (
-    ClientHello | InferRequest | CancelRequest | EndSequence | ListModels | AddModel | RemoveModel | GetStatus
+    ClientHello
+    | OfferMemory
+    | InferRequest
+    | CancelRequest
+    | EndSequence
+    | ListModels
+    | AddModel
+    | RemoveModel
+    | GetStatus
 )
-ToClient = ClientWelcome | ClientRefused | Received | InferReply | ErrorReply | ModelList | StatusReply | Done
+ToClient = (
+    ClientWelcome
+    | ClientRefused
+    | MemoryTaken
+    | Received
+    | InferReply
+    | ErrorReply
+    | ModelList
+    | StatusReply
+    | Done
+)

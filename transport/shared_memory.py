@@ -34,15 +34,17 @@ class Unusable(ValueError):
 class OwnMemory:
     """Memory that this process writes and others read."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, *, huge: bool = True) -> None:
         """Make memory of at least ``size`` bytes, all zero; ``name`` shows in ``/proc/PID/maps``.
 
-        It is of huge pages if the host keeps enough of them (``vm.nr_hugepages``). Raises OSError if memory,
-        descriptors or addresses are short.
+        It is of huge pages if the host keeps enough of them (``vm.nr_hugepages``) and ``huge`` allows them.
+        Raises OSError if memory, descriptors or addresses are short.
         """
         self.size = -(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
         """In bytes, a multiple of `HUGE_PAGE_BYTES`."""
         try:
+            if not huge:
+                raise OSError
             self.descriptor, mapping = _make(name, self.size, os.MFD_HUGETLB | os.MFD_HUGE_2MB)
             self.huge = True
             """Whether its pages are huge ones that the host had kept."""
@@ -77,12 +79,13 @@ def _make(name: str, size: int, flags: int) -> tuple[int, mmap.mmap]:
     return descriptor, mapping
 
 
-def map_to_read(descriptor: int, size: int) -> Bytes:
+def map_to_read(descriptor: int, size: int, *, huge: bool = True) -> Bytes:
     """Return the first ``size`` bytes, one or more, of memory that another process has made.
 
     The descriptor is closed, the bytes stay mapped while something refers to them. Raises `Unusable` if its
-    size is not sealed, or smaller: reading behind its end would end this process; OSError if there is no room
-    to map it.
+    size is not sealed, or smaller: reading behind its end would end this process; so would reading a huge
+    page that its host is short of, so ``huge`` says whether its owner is trusted with such pages. Raises
+    OSError if there is no room to map it.
     """
     try:
         try:
@@ -91,6 +94,8 @@ def map_to_read(descriptor: int, size: int) -> Bytes:
             raise Unusable("it is not a file in memory, as memfd_create(2) makes") from None
         if not seals & fcntl.F_SEAL_SHRINK:
             raise Unusable("its size is not sealed (F_SEAL_SHRINK)")
+        if not huge and os.fstatvfs(descriptor).f_bsize > mmap.PAGESIZE:
+            raise Unusable("it is of huge pages")
         found = os.fstat(descriptor).st_size
         if not 0 < size <= found:
             raise Unusable(f"it has {found:,} bytes, and {size:,} were announced")

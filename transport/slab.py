@@ -94,6 +94,9 @@ class Slab:
 
     def find(self, view: memoryview) -> Found | None:
         """Return where bytes lie that are one or more of a place's, uncopied; None for any others."""
+        if self._ended:
+            # An array that is not of the slab may have the id of one that was.
+            self._collect()
         taken = self._taken.get(id(view.obj))
         if taken is None:
             return None

@@ -1,8 +1,8 @@
 """What a request costs each process around EXEC: processor time, wake-ups and system calls, by thread.
 
-One request at a time over ZeroMQ, past it as clients of the gateway's host do, and over HTTP, in turns. The
-emulated device sleeps while it executes and nothing spins before an instant, so all processor time is the
-path's. `bench.path` prints it.
+One request at a time over ZeroMQ, past it as clients of the gateway's host do, with the tensor sent, copied
+to the client's memory and in it from the start, and over HTTP, in turns. The emulated device sleeps while it
+executes and nothing spins before an instant, so all processor time is the path's. `bench.path` prints it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.connection import Connection
+from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.experiments.bench.report import Figure
 from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import MAIN, Usage, calls_of, usage_of_threads
@@ -36,7 +37,8 @@ WARM_UP = 40
 PAUSE_S = 0.002
 """Between an answer and the next request: the path is measured at low load."""
 REST_S = 1.0
-ZEROMQ, LOCAL, HTTP = "ZeroMQ", "local", "HTTP"
+ZEROMQ, LOCAL, IN_PLACE, HTTP = "ZeroMQ", "local", "local, in place", "HTTP"
+LOCAL_FRAMES = "local, sent"
 TARGET_MS = 1.0
 """Of all processes together for a request of an image over HTTP."""
 TARGET_KB = 600.0
@@ -65,13 +67,28 @@ class Around(msgspec.Struct):
 class ConnectionCaller:
     """Sends requests over a `Connection`, as the replayer does."""
 
-    def __init__(self, address: str, tensor: npt.NDArray[np.float32], *, local: bool) -> None:
-        """``local``: past ZeroMQ."""
-        self._connection = Connection(address, local=local)
+    def __init__(
+        self,
+        address: str,
+        tensor: npt.NDArray[np.float32],
+        *,
+        local: bool,
+        memory_bytes: int = MEMORY_BYTES,
+        in_place: bool = False,
+    ) -> None:
+        """``local``: past ZeroMQ; ``in_place``: with the tensor in memory that the gateway reads.
+
+        ``memory_bytes``: of that memory, to which others are copied; 0: they are sent.
+        """
+        memory = ClientMemory(memory_bytes)
+        self._connection = Connection(address, local=local, memory=memory)
         self._connection.open(10)
         if self._connection.is_local is not local:
             raise RuntimeError(f"the gateway at {address} lets nobody go past ZeroMQ")
         self._tensor = tensor
+        if in_place:
+            self._tensor = allocate(memory, tensor.shape, tensor.dtype)
+            self._tensor[:] = tensor
         self._key = 0
 
     def request(self) -> InferReply:
@@ -90,6 +107,16 @@ class ConnectionCaller:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def callers_by_connection(address: str, tensor: npt.NDArray[np.float32]) -> dict[str, ConnectionCaller]:
+    """Return callers for each way from a client of Mainspring's own to its gateway, by the way's name."""
+    return {
+        ZEROMQ: ConnectionCaller(address, tensor, local=False),
+        LOCAL_FRAMES: ConnectionCaller(address, tensor, local=True, memory_bytes=0),
+        LOCAL: ConnectionCaller(address, tensor, local=True),
+        IN_PLACE: ConnectionCaller(address, tensor, local=True, in_place=True),
+    }
 
 
 class HttpCaller:
@@ -163,15 +190,13 @@ def measure(input_kb: float, requests: int, run_dir: Path, *, console: bool = Fa
             tables["console"] = {"address": f"http://127.0.0.1:{console_port}"}
         cluster = stack.enter_context(cluster_of(run_dir, profile, tables))
         tensor = np.zeros((1, round(input_kb * 1000) // 4), np.float32)
-        zeromq, local = (ConnectionCaller(cluster.address, tensor, local=each) for each in (False, True))
-        http = HttpCaller(port, tensor)
-        for each in (zeromq, local, http):
-            stack.callback(each.close)
-        kinds: dict[str, Callable[[], object]] = {
-            ZEROMQ: zeromq.request,
-            LOCAL: local.request,
-            HTTP: http.request,
+        callers: dict[str, ConnectionCaller | HttpCaller] = {
+            **callers_by_connection(cluster.address, tensor),
+            HTTP: HttpCaller(port, tensor),
         }
+        for each in callers.values():
+            stack.callback(each.close)
+        kinds: dict[str, Callable[[], object]] = {name: each.request for name, each in callers.items()}
         for request in kinds.values():
             block_of(request, WARM_UP)
         _blocks(around, cluster, kinds, requests)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import typer
 
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.experiments.bench.around import LOCAL, ConnectionCaller, HttpCaller
+from mainspring.experiments.bench.around import HttpCaller, callers_by_connection
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.gateway.grpc.messages import INFERENCE, ModelInferRequest, ModelInferResponse
@@ -125,8 +125,7 @@ def measure(
         with counted(run_dir):
             cluster = stack.enter_context(cluster_of(run_dir, profile, tables))
         callers: dict[str, Caller] = {
-            "ZeroMQ": ConnectionCaller(cluster.address, tensor, local=False),
-            LOCAL: ConnectionCaller(cluster.address, tensor, local=True),
+            **callers_by_connection(cluster.address, tensor),
             "HTTP": HttpCaller(http, tensor),
             "gRPC": GrpcCaller(rpc, tensor),
         }

@@ -25,11 +25,16 @@ from mainspring.client.client import Client
 from mainspring.experiments.bench import around, relay
 from mainspring.experiments.bench.around import (
     EXECUTE_MS,
+    IN_PLACE,
+    LOCAL,
+    LOCAL_FRAMES,
     OUTPUT_KB,
     SLO_NS,
     WARM_UP,
+    ZEROMQ,
     ConnectionCaller,
     block_of,
+    callers_by_connection,
 )
 from mainspring.experiments.bench.hops import STAGES, split
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
@@ -52,6 +57,10 @@ class Samples(msgspec.Struct):
     framed: list[float] = []
     connection: list[float] = []
     """As clients of the gateway's host connect, past ZeroMQ."""
+    sent: list[float] = []
+    """Past ZeroMQ with the tensor sent through the socket."""
+    in_place: list[float] = []
+    """Past ZeroMQ with the tensor in the client's memory from the start."""
     zeromq: list[float] = []
     client: list[float] = []
     gateway: list[float] = []
@@ -59,11 +68,11 @@ class Samples(msgspec.Struct):
     received_ns: list[int] = []
 
 
-def _zeromq(caller: ConnectionCaller, samples: Samples) -> None:
-    """Send one request over ZeroMQ."""
+def _beside(caller: ConnectionCaller, samples: list[float]) -> None:
+    """Send one request by another way."""
     sent_ns = time.monotonic_ns()
     timing = caller.request().timing
-    samples.zeromq.append((time.monotonic_ns() - sent_ns - timing.execute_ns) / 1e6)
+    samples.append((time.monotonic_ns() - sent_ns - timing.execute_ns) / 1e6)
 
 
 def _path(caller: ConnectionCaller, samples: Samples) -> None:
@@ -89,16 +98,18 @@ def measure(input_kb: float, requests: int, run_dir: Path) -> Samples:
         cluster = stack.enter_context(cluster_of(run_dir, profile))
         client = stack.enter_context(Client(cluster.address))
         tensor = np.zeros((1, *client.models()[0].inputs[0].shape), np.float32)
-        caller, zeromq = (ConnectionCaller(cluster.address, tensor, local=each) for each in (True, False))
-        for each in (caller, zeromq):
+        callers = callers_by_connection(cluster.address, tensor)
+        for each in callers.values():
             stack.callback(each.close)
         encoded = tensor.tobytes()
         kinds = (
             lambda: _relay(bare, encoded, samples.relay),
             lambda: _relay(framed, encoded, samples.framed),
             lambda: _client(client, tensor, samples),
-            lambda: _zeromq(zeromq, samples),
-            lambda: _path(caller, samples),
+            lambda: _beside(callers[ZEROMQ], samples.zeromq),
+            lambda: _beside(callers[LOCAL_FRAMES], samples.sent),
+            lambda: _beside(callers[IN_PLACE], samples.in_place),
+            lambda: _path(callers[LOCAL], samples),
         )
         for kind in kinds:
             block_of(kind, WARM_UP)
@@ -132,12 +143,15 @@ def figures_of(input_kb: float, samples: Samples, stages: Floats) -> list[Figure
     relay_median, relay_p99 = np.percentile(samples.relay, [50, 99])
     framed_median, framed_p99 = np.percentile(samples.framed, [50, 99])
     zeromq_median, zeromq_p99 = np.percentile(samples.zeromq, [50, 99])
+    sent_median, in_place_median = np.median(samples.sent), np.median(samples.in_place)
     client_median, client_p99 = np.percentile(samples.client, [50, 99])
     gateway_median, gateway_p99 = np.percentile(samples.gateway, [50, 99])
     note = "client, gateway, controller, worker and back, less EXEC"
     rows = [
         Figure(f"{size}: path, median", median, "ms", median_target, note=note),
         Figure(f"{size}: path, p99", p99, "ms", p99_target),
+        Figure(f"{size}: path, tensor sent, median", float(sent_median), "ms", note="through the socket"),
+        Figure(f"{size}: path, tensor in place, median", float(in_place_median), "ms", note="never copied"),
         Figure(f"{size}: path over ZeroMQ, median", zeromq_median, "ms"),
         Figure(f"{size}: path over ZeroMQ, p99", zeromq_p99, "ms"),
         Figure(f"{size}: bare relay, median", relay_median, "ms", note="six hops, ZeroMQ, TCP, same run"),

@@ -140,6 +140,10 @@ class ZmtpListener:
         """The connections, the longest silent first."""
         return self._connections.keys()
 
+    def descriptor(self, name: bytes) -> int | None:  # noqa: ARG002
+        """Return None: no descriptors come along over TCP."""
+        return None
+
     def welcome(self, name: bytes, known: bool) -> None:
         """Say whether a client has a session, and so may send messages of any size."""
         connection = self._connections.get(name)

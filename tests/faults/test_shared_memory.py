@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -22,7 +24,7 @@ from tests.patience import PATIENCE_S
 
 KB = 200
 INPUT = {"data": np.ones((1, KB * 250), np.float32)}
-INPUTS, OUTPUTS = "mainspring-inputs", "mainspring-outputs"
+INPUTS, OUTPUTS, CLIENTS = "mainspring-inputs", "mainspring-outputs", "mainspring-client"
 
 
 @contextmanager
@@ -119,6 +121,39 @@ def test_a_killed_gateway_leaves_no_memory_in_the_workers(tmp_path: Path) -> Non
         assert {name: pid for name, pid in pids(cluster).items() if name != "gateway"} == {
             name: pid for name, pid in before.items() if name != "gateway"
         }
+
+
+CLIENT = """
+import sys
+import numpy as np
+from mainspring import Client
+client = Client(sys.argv[1], connect_timeout_s=60)
+given = client.allocate((1, int(sys.argv[2])))
+given[:] = 1
+while not client.shares_memory:
+    client.infer("model", {"data": given}, slo_ms=20_000)
+print("shares", flush=True)
+while True:
+    [client.submit("model", {"data": given}, slo_ms=20_000) for _ in range(20)][0].result()
+"""
+
+
+def test_a_killed_client_leaves_no_memory(tmp_path: Path) -> None:
+    """It writes its inputs in memory of its own, and dies while requests are read there."""
+    with running(tmp_path) as (cluster, client):
+        found = pids(cluster)
+        # This process is a client too.
+        wait_for(lambda: set(replies(load(client, 1))) == {"ok"} and client.shares_memory, "shared memory")
+        for _ in range(2):
+            command = [sys.executable, "-c", CLIENT, cluster.address, str(KB * 250)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+                assert other.stdout is not None
+                assert other.stdout.readline() == "shares\n"
+                assert mapped(found["gateway"], CLIENTS) == 2
+                other.kill()
+            wait_for(lambda: mapped(found["gateway"], CLIENTS) == 1, "the dead client's to be unmapped")
+            assert replies(load(client, 40)) == ["ok"] * 40
+        assert pids(cluster) == found
 
 
 @pytest.mark.parametrize("slab_bytes", [0, 1 << 20], ids=["none", "small"])

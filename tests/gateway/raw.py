@@ -9,11 +9,17 @@ import zmq
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.codec import TO_CLIENT, encode
 from mainspring.messages.peers import TensorHeader
+from mainspring.messages.roles import Role
+from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.greeting import Pass
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
 from tests.gateway.fakes import FakeCluster, wait_until
 from tests.patience import PATIENCE_S
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 HEADER = TensorHeader("data", "float32", (1, 4))
+_LIMITS = Limits(1 << 30, 1 << 30, 10_000, 1 << 30)
 
 
 class Raw:
@@ -65,3 +71,53 @@ def counts(client: Raw) -> dict[str, int]:
     reply = client.receive()
     assert isinstance(reply, clients.StatusReply)
     return reply.status.dropped_messages
+
+
+class RawLocal:
+    """A client past ZeroMQ that sends what it likes."""
+
+    def __init__(self, address: str, role: str = Role.CLIENT) -> None:
+        self._hub = Hub()
+        self.link = Link(self._hub, address.replace("tcp://", "name://"), _LIMITS, shows=Pass(role))
+        wait_until(self._settled)
+
+    def send(self, message: clients.FromClient, *frames: bytes) -> None:
+        assert self.link.send((encode(message), *frames)) is Delivery.SENT
+
+    def receive(self) -> clients.ToClient:
+        found: list[clients.ToClient] = []
+
+        def look() -> bool:
+            self._turn()
+            message = self.link.receive()
+            if message is not None:
+                found.append(TO_CLIENT.decode(message[0]))
+            return bool(found)
+
+        wait_until(look)
+        return found[0]
+
+    def _settled(self) -> bool:
+        self._turn()
+        return self.link.connected or bool(self.link.failure)
+
+    def _turn(self) -> None:
+        self._hub.wait(1_000_000)
+
+    def sent(self) -> bool:
+        """Say whether all has been sent; nothing is read."""
+        self._turn()
+        return not self.link.waits
+
+    def ended(self) -> bool:
+        """Say whether the connection has ended, after taking what came."""
+        self._turn()
+        while self.link.receive() is not None:
+            pass
+        return self.link.ended > 0
+
+    def __enter__(self) -> RawLocal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hub.close()

@@ -22,76 +22,22 @@ from mainspring.cli.launcher.addresses import free_ports
 from mainspring.client.connection import Connection
 from mainspring.gateway import local_clients
 from mainspring.messages import PROTOCOL_VERSION, clients
-from mainspring.messages.codec import TO_CLIENT, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
 from mainspring.messages.roles import Role
-from mainspring.transport.bounds import Delivery, Limits
-from mainspring.transport.greeting import Pass
-from mainspring.transport.hub import Hub
-from mainspring.transport.link import Link
+from mainspring.transport.bounds import Delivery
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, wait_until
+from tests.gateway.raw import RawLocal
 from tests.patience import PATIENCE_S
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 HEADER = TensorHeader("data", "float32", (1, 4))
-LIMITS = Limits(1 << 30, 1 << 30, 10_000, 1 << 30)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[FakeCluster]:
     with fake_cluster() as cluster:
         yield cluster
-
-
-class Raw:
-    """A local client without manners."""
-
-    def __init__(self, address: str, role: str = Role.CLIENT) -> None:
-        self._hub = Hub()
-        self.link = Link(self._hub, address.replace("tcp://", "name://"), LIMITS, shows=Pass(role))
-        wait_until(self._settled)
-
-    def send(self, message: clients.FromClient, *frames: bytes) -> None:
-        assert self.link.send((encode(message), *frames)) is Delivery.SENT
-
-    def receive(self) -> clients.ToClient:
-        found: list[clients.ToClient] = []
-
-        def look() -> bool:
-            self._turn()
-            message = self.link.receive()
-            if message is not None:
-                found.append(TO_CLIENT.decode(message[0]))
-            return bool(found)
-
-        wait_until(look)
-        return found[0]
-
-    def _settled(self) -> bool:
-        self._turn()
-        return self.link.connected or bool(self.link.failure)
-
-    def _turn(self) -> None:
-        self._hub.wait(1_000_000)
-
-    def sent(self) -> bool:
-        """Say whether all has been sent; nothing is read."""
-        self._turn()
-        return not self.link.waits
-
-    def ended(self) -> bool:
-        """Say whether the connection has ended, after taking what came."""
-        self._turn()
-        while self.link.receive() is not None:
-            pass
-        return self.link.ended > 0
-
-    def __enter__(self) -> Raw:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hub.close()
 
 
 def welcomed(connection: Connection) -> bool:
@@ -158,7 +104,7 @@ def test_many_large_requests_at_once_over_either_way(cluster: FakeCluster) -> No
 
 
 def test_hello_comes_first_and_garbage_is_answered(cluster: FakeCluster) -> None:
-    with gateway(cluster.address, local_clients=True) as address, Raw(address) as client:
+    with gateway(cluster.address, local_clients=True) as address, RawLocal(address) as client:
         client.send(clients.InferRequest(1, "double", (HEADER,), None), X.tobytes())
         refused = client.receive()
         assert isinstance(refused, clients.ClientRefused)
@@ -182,7 +128,7 @@ def test_a_message_beyond_the_limit_ends_its_own_connection(cluster: FakeCluster
     with (
         gateway(cluster.address, **options) as address,
         Connection(address) as other,
-        Raw(address) as client,
+        RawLocal(address) as client,
     ):
         other.open(PATIENCE_S)
         client.send(clients.ClientHello(PROTOCOL_VERSION, "raw"))
@@ -195,7 +141,7 @@ def test_a_message_beyond_the_limit_ends_its_own_connection(cluster: FakeCluster
 
 def test_bytes_of_unfinished_messages_are_bounded(cluster: FakeCluster) -> None:
     options = {"max_in_flight_bytes": 1 << 20, "local_clients": True}
-    with gateway(cluster.address, **options) as address, Raw(address) as client:
+    with gateway(cluster.address, **options) as address, RawLocal(address) as client:
         client.send(clients.ClientHello(PROTOCOL_VERSION, "raw"))
         assert isinstance(client.receive(), clients.ClientWelcome)
         client.send(clients.InferRequest(1, "double", (HEADER,), None), bytes(2 << 20))
@@ -227,7 +173,11 @@ def test_a_client_that_reads_nothing_is_cut_off_and_hurts_nobody(cluster: FakeCl
 
 def test_a_client_that_reads_nothing_for_long_is_given_up(cluster: FakeCluster) -> None:
     options = {"zeromq_write_timeout_ms": 300.0, "local_clients": True}
-    with gateway(cluster.address, **options) as address, Raw(address) as client, Client(address) as other:
+    with (
+        gateway(cluster.address, **options) as address,
+        RawLocal(address) as client,
+        Client(address) as other,
+    ):
         wait_until(lambda: len(other.models()) >= 5)
         client.send(clients.ClientHello(PROTOCOL_VERSION, "raw"))
         assert isinstance(client.receive(), clients.ClientWelcome)
@@ -262,7 +212,7 @@ def test_tokens_are_asked_for(cluster: FakeCluster, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.GATEWAY, Role.OBSERVER])
 def test_no_other_role_has_business_there(cluster: FakeCluster, role: Role) -> None:
-    with gateway(cluster.address, local_clients=True) as address, Raw(address, role) as other:
+    with gateway(cluster.address, local_clients=True) as address, RawLocal(address, role) as other:
         assert "has no business here" in other.link.failure
 
 

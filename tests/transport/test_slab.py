@@ -57,6 +57,21 @@ def test_bytes_are_found_from_any_part_of_a_place_and_no_others_are() -> None:
     assert slab.find(memoryview(b"ten bytes.")) is None
 
 
+def test_an_array_that_has_the_id_of_one_that_ended_is_not_found() -> None:
+    """Python gives addresses, which are ids, to new objects again at once."""
+    slab = Slab(memory(8 * KB))
+    for _ in range(100):
+        place = taken(slab, 500)
+        ended = id(place.obj)
+        del place
+        others = [np.zeros(1, np.uint8) for _ in range(20)]
+        same = [each for each in others if id(each) == ended]
+        assert all(slab.find(each.data) is None for each in others)
+        if same:
+            return
+    pytest.skip("no id came again")
+
+
 def test_a_reader_sees_at_once_that_a_place_is_no_more() -> None:
     own = OwnMemory("test", 1 << 20)
     slab, reader = Slab(own.bytes), Reader(map_to_read(os.dup(own.descriptor), own.size))
