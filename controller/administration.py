@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.registry import MAX_DURATION_NS, MAX_NAME_CHARACTERS, ModelRegistry, Refusal
-from mainspring.controller.sessions import GatewaySession, SessionTable
+from mainspring.controller.sessions import GatewaySession, Session, SessionTable
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
@@ -119,7 +120,7 @@ class Administration:
             status = self._scheduler.status()
             self._status = msgspec.structs.replace(
                 status,
-                workers=tuple(self._with_session(worker) for worker in status.workers),
+                workers=tuple(self._with_session(now_ns, worker) for worker in status.workers),
                 dropped_messages={
                     **self._dropped.snapshot(),
                     **status.dropped_messages,
@@ -208,19 +209,33 @@ class Administration:
         found = self._scheduler.metrics(now_ns, len(self._registry.models))
         sessions = self._sessions.workers
         workers = tuple(
-            msgspec.structs.replace(each, readings=sessions[each.worker].health.readings)
+            msgspec.structs.replace(
+                each,
+                readings=sessions[each.worker].health.readings,
+                **_clock_of(sessions[each.worker], now_ns),
+            )
             if each.worker in sessions
             else each
             for each in found.workers
         )
         return msgspec.structs.replace(found, workers=workers)
 
-    def _with_session(self, worker: WorkerStatus) -> WorkerStatus:
+    def _with_session(self, now_ns: int, worker: WorkerStatus) -> WorkerStatus:
         session = self._sessions.workers.get(worker.worker)
         if session is None:
             return worker
         notes = (*worker.notes, *session.hello.notes, *session.health.notes)
-        return msgspec.structs.replace(worker, clock_offset_ns=session.clock.offset_ns, notes=notes)
+        return msgspec.structs.replace(worker, **_clock_of(session, now_ns), notes=notes)
+
+
+def _clock_of(session: Session, now_ns: int) -> dict[str, Any]:
+    """Return what is known of a peer's clock, as `WorkerStatus` and `WorkerActions` name it."""
+    clock = session.clock
+    return {
+        "clock_offset_ns": clock.offset_ns(now_ns),
+        "clock_error_ns": clock.error_ns(now_ns),
+        "clock_rate_ppm": clock.rate * 1e6,
+    }
 
 
 def _longest(command: OperatorCommand) -> int:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from mainspring.controller.clock import PeerClock
 from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.sessions import Session, SessionTable, WorkerSession
 from mainspring.messages.actions import Action, Infer, Open, Timed
@@ -40,15 +41,21 @@ class Wire(Protocol):
         """End the connection to a peer; what waits for the peer is discarded."""
 
 
-def on_worker_clock(action: Action, offset_ns: int) -> Action:
-    """Return an action with its instants on the clock of a worker that is ``offset_ns`` ahead.
+def on_worker_clock(action: Action, clock: PeerClock) -> Action:
+    """Return an action with its instants on its worker's clock, which the controller knows but roughly.
 
-    It has no evidence: that is for the log.
+    Its window ends earlier by as much as ``clock`` may be wrong, so that nothing begins after the window.
+    Nothing can begin before it either: an action leaves at its earliest instant. It has no evidence: that is
+    for the log.
     """
     if not isinstance(action, Timed):
         return action
-    earliest_ns, latest_ns = action.earliest_ns + offset_ns, action.latest_ns + offset_ns
+    latest_ns = action.latest_ns
+    offset_ns = clock.offset_ns(action.earliest_ns)
+    earliest_ns = action.earliest_ns + offset_ns
     begin_ns = action.predicted_begin_ns + offset_ns
+    # An empty window would be an error; one that ends where it begins is only missed.
+    latest_ns = max(clock.to_peer(latest_ns) - clock.error_ns(latest_ns), earliest_ns)
     replace = msgspec.structs.replace
     if isinstance(action, Open):
         return replace(action, earliest_ns=earliest_ns, latest_ns=latest_ns, predicted_begin_ns=begin_ns)
@@ -156,7 +163,7 @@ class Outbox:
                 self._dropped.count("gateway_gone", len(dispatch.request_ids))
             else:
                 self.send(gateway, dispatch)
-        if self.send(worker, on_worker_clock(action, worker.clock.offset_ns)):
+        if self.send(worker, on_worker_clock(action, worker.clock)):
             worker.infers_out.add(action.action_id)
 
     def reject(self, now_ns: int, reject: Reject) -> None:
@@ -173,7 +180,7 @@ class Outbox:
         """Send any other action to its worker."""
         worker = self._worker_of(action)
         if worker is not None:
-            self.send(worker, on_worker_clock(action, worker.clock.offset_ns))
+            self.send(worker, on_worker_clock(action, worker.clock))
 
     def _worker_of(self, action: Action) -> WorkerSession | None:
         session = self._sessions.workers.get(action.worker)

@@ -1,7 +1,8 @@
 """How sessions begin, live and end: hellos, heartbeats, first pongs, and the notices to the other peers.
 
 A worker is welcomed at once, but joins the scheduler only when its clock is known: until ``join_pongs`` pongs
-have come back, each pong is followed by the next ping at once.
+have come back, each pong is followed by the next ping at once. Of the next ones most are too, for the rate of
+its clock.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ from mainspring.messages.peers import (
 
 _LOGGER = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
+PRECISE_SAMPLES = 512
+"""Exchanges after which a peer is pinged at heartbeats only: its clock's rate is known."""
+EXCHANGES_A_BEAT = 5
+"""Until then, exchanges at each heartbeat."""
+BEARABLE_STEP_NS = 1_000_000
+"""A worker whose clock steps by more has to join again: its actions' windows mean other instants now."""
 MAX_REASONS = 64
 """Reasons for which a worker may count messages; a longer list is ignored."""
 MAX_NOTE_CHARACTERS = 500
@@ -120,18 +127,23 @@ class PeerLifecycle:
     def pong(self, now_ns: int, session: Session, pong: Pong) -> None:
         """Take a pong in; while the session is new, ping again at once or let the worker join."""
         try:
-            session.pong(now_ns, pong)
+            stepped_ns = session.pong(now_ns, pong)
         except ValueError as error:
             self._dropped.count("bad_pong")
             _LOGGER.info("%s: %s", session, error)
             return
+        if stepped_ns:
+            self.clock_stepped(now_ns, session, stepped_ns)
+            if not self._sessions.is_open(session):
+                return
         if isinstance(session, WorkerSession):
             if len(pong.dropped) <= MAX_REASONS:
                 session.dropped = pong.dropped
             session.health = _bounded(pong.health) if pong.health is not None else DeviceHealth()
-        if session.clock.samples < self._config.join_pongs:
+        samples = session.clock.samples
+        if samples < self._config.join_pongs or (samples < PRECISE_SAMPLES and samples % EXCHANGES_A_BEAT):
             self._outbox.send(session, session.ping(now_ns))
-        elif isinstance(session, WorkerSession) and not session.joined:
+        if isinstance(session, WorkerSession) and not session.joined and samples >= self._config.join_pongs:
             session.joined = True
             session.actions_after = self._scheduler.last_action_id
             hello = session.hello
@@ -139,7 +151,20 @@ class PeerLifecycle:
                 now_ns,
                 WorkerJoined(hello.worker, hello.device_kind, hello.pages, hello.prepared, hello.resident),
             )
-            _LOGGER.info("%s joined; clock offset %d ns", session, session.clock.offset_ns)
+            clock = session.clock
+            _LOGGER.info(
+                "%s joined; its clock is %d ns ahead, known to %d ns",
+                *(session, clock.offset_ns(now_ns), clock.error_ns(now_ns)),
+            )
+
+    def clock_stepped(self, now_ns: int, session: Session, stepped_ns: int) -> None:
+        """Count a step of a peer's clock; a worker for which it is too large has to join again."""
+        self._dropped.count("clock_stepped")
+        why = f"its clock has stepped by {stepped_ns / 1e6:+,.3f} ms"
+        _LOGGER.warning("%s: %s", session, why)
+        if isinstance(session, WorkerSession) and abs(stepped_ns) > BEARABLE_STEP_NS:
+            self._outbox.refuse(now_ns, session.peer, "unknown_session", why)
+            self.end(now_ns, session, why)
 
     def end(
         self, now_ns: int, session: Session, reason: str, *, name_lost: bool = False, known: bool = False

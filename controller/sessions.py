@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from mainspring.controller.clock import ClockOffset
+from mainspring.controller.clock import PeerClock
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.peers import GatewayHello, Ping, Pong, WorkerHello
 
@@ -34,7 +34,7 @@ class Session:
         self.name = name
         self.number = number
         """Counts the sessions of its kind from 1; never used again in this controller's life."""
-        self.clock = ClockOffset(clock_window)
+        self.clock = PeerClock(clock_window)
         self.heard_ns = now_ns
         """When the last message from this peer arrived."""
         self._pings = 0
@@ -47,11 +47,14 @@ class Session:
         self._pings += 1
         return Ping(self._pings, now_ns)
 
-    def pong(self, now_ns: int, pong: Pong) -> None:
-        """Take a pong in; raise ValueError if it answers no ping of this session or contradicts itself."""
+    def pong(self, now_ns: int, pong: Pong) -> int:
+        """Take a pong in; return by how much the peer's clock has stepped, in nanoseconds, 0 if it has not.
+
+        Raises ValueError if it answers no ping of this session or contradicts itself.
+        """
         if not 0 < pong.sequence <= self._pings:
             raise ValueError(f"a pong of sequence {pong.sequence} answers none of {self._pings} pings")
-        self.clock.add(pong.ping_sent_ns, pong.received_ns, pong.sent_ns, now_ns)
+        return self.clock.add(pong.ping_sent_ns, pong.received_ns, pong.sent_ns, now_ns)
 
 
 class WorkerSession(Session):

@@ -255,7 +255,7 @@ class Shell:
         left_ns = arrival.left_ns
         deadline_ns = None
         if left_ns is not None:
-            way_ns = session.clock.min_rtt_ns // 2
+            way_ns = session.clock.round_ns // 2
             deadline_ns = now_ns + max(-FAR_NS, min(left_ns, FAR_NS)) - way_ns
         event = RequestArrived(
             request_id, arrival.model, arrival.rows, deadline_ns, arrival.priority, arrival.sizes
@@ -276,6 +276,12 @@ class Shell:
             self._dropped.count("bad_result")
             _LOGGER.warning("%s sent a result that can't be true: %s", session, result)
             return
+        ahead_ns = session.clock.ahead_ns(now_ns, result.end_ns)
+        if ahead_ns:
+            # Before the next pong says so.
+            self.peers.clock_stepped(now_ns, session, ahead_ns)
+            if not self.sessions.is_open(session):
+                return
         session.infers_out.discard(result.action_id)
         result = msgspec.structs.replace(result, begin_ns=begin_ns, end_ns=end_ns, inputs_ns=inputs_ns)
         self._scheduler.handle(now_ns, result)

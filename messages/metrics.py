@@ -88,6 +88,10 @@ class WorkerActions(msgspec.Struct, frozen=True):
     """By executor: the rest, from begin to end, in which the host began them and noticed their ends."""
     readings: tuple[Reading, ...] = ()
     """What the worker's GPU last said of itself. A state."""
+    clock_offset_ns: int = 0
+    """As `peers.WorkerStatus` has it, and so the next two. States."""
+    clock_error_ns: int = 0
+    clock_rate_ppm: float = 0.0
 
 
 class ClusterMetrics(msgspec.Struct, frozen=True):

@@ -236,7 +236,12 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     resident: int
     outstanding: int
     clock_offset_ns: int
+    """The worker's clock less the controller's."""
     notes: tuple[str, ...]
+    clock_error_ns: int = 0
+    """By how much that may be wrong; the windows of its actions end earlier by as much."""
+    clock_rate_ppm: float = 0.0
+    """What the worker's clock gains, in microseconds for a second."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ def _workers(found: ClusterStatus) -> Table:
     made = Table(box=None, pad_edge=False)
     made.add_column("worker", no_wrap=True)
     made.add_column("device")
-    for name in ("pages used", "prepared", "resident", "outstanding", "clock ms"):
+    for name in ("pages used", "prepared", "resident", "outstanding", "clock ms", "± us"):
         made.add_column(name, justify="right")
     for worker in found.workers:
         made.add_row(
@@ -65,6 +65,7 @@ def _workers(found: ClusterStatus) -> Table:
             str(worker.resident),
             str(worker.outstanding),
             f"{worker.clock_offset_ns / 1e6:+.3f}",
+            f"{worker.clock_error_ns / 1e3:,.0f}",
         )
     return made
 

@@ -93,6 +93,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "bad_message": ("messages to the controller that are none", SENDER),
     "bad_framing": ("connections that sent no messages at all, or one beyond message_max_bytes", SENDER),
     "name_taken": ("hellos under a name that a newer process has", "give each worker a name of its own"),
+    "clock_stepped": (
+        "steps of a peer's clock; a worker whose clock stepped by more than 1 ms had to join again",
+        "see which one in the controller's log; look whether its machine was suspended or restored",
+    ),
     "bad_page_size": ("workers with another page size", VERSIONS),
     "too_many_peers": (
         "hellos beyond max_peers, or consoles' beyond max_observers, of [controller]",

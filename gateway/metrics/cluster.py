@@ -75,6 +75,7 @@ def _workers(workers: tuple[WorkerActions, ...]) -> Iterator[str]:
         "Of these, pages that hold weights.",
         [(own, each.pages_used) for own, each in shown],
     )
+    yield from _clocks(shown)
     yield from family(
         "mainspring_executor_busy_seconds_total",
         "counter",
@@ -96,6 +97,22 @@ def _workers(workers: tuple[WorkerActions, ...]) -> Iterator[str]:
                 (*ended.partition(" "), number) for ended, number in each.ended.items()
             )
         ],
+    )
+
+
+def _clocks(shown: list[tuple[str, WorkerActions]]) -> Iterator[str]:
+    """Yield what is known of workers' clocks; each worker comes with its labels."""
+    for name, meaning, found in (
+        ("offset_seconds", "A worker's clock less the controller's.", "clock_offset_ns"),
+        ("error_seconds", "By how much that may be wrong: windows end earlier by it.", "clock_error_ns"),
+    ):
+        values = [(own, getattr(each, found) / _SECONDS) for own, each in shown]
+        yield from family(f"mainspring_worker_clock_{name}", "gauge", meaning, values)
+    yield from family(
+        "mainspring_worker_clock_rate",
+        "gauge",
+        "What a worker's clock gains on the controller's, in seconds for a second.",
+        [(own, each.clock_rate_ppm / 1e6) for own, each in shown],
     )
 
 

@@ -158,6 +158,39 @@ def test_a_false_pong_is_counted_and_does_not_move_the_clock(stage: Stage) -> No
     assert abs(stage.status(gateway).workers[0].clock_offset_ns - before_ns) < 10**8
 
 
+@pytest.mark.parametrize("step_ms", [-700.0, 700.0])
+def test_a_worker_whose_clock_steps_joins_again_with_its_new_clock(stage: Stage, step_ms: float) -> None:
+    stage.start((spec(),))
+    gateway, worker = stage.cluster("m0")
+    before_ns = stage.status(gateway).workers[0].clock_offset_ns
+    worker.offset_ns += round(step_ms * 1e6)
+    stage.until(lambda: bool(worker.all(Refused)))
+    assert worker.last(Refused).code == "unknown_session"
+    assert "its clock has stepped by" in worker.last(Refused).detail
+    stage.until(lambda: bool(gateway.all(WorkerDown)))
+    worker.hello()
+    stage.until(lambda: stage.knows(gateway, "w0"))
+    status = stage.status(gateway)
+    assert status.dropped_messages["clock_stepped"] == 1
+    assert abs(status.workers[0].clock_offset_ns - before_ns - step_ms * 1e6) < 10**8
+    assert 0 < status.workers[0].clock_error_ns < 10**8
+    gateway.arrive(1)
+    stage.until(lambda: stage.status(gateway).models[0].finished == 1)
+
+
+def test_a_result_from_the_future_tells_of_a_step_before_the_next_ping(stage: Stage) -> None:
+    stage.start((spec(),))
+    gateway, worker = stage.cluster("m0")
+    worker.holds = (Infer,)
+    gateway.arrive(1)
+    stage.until(lambda: bool(worker.all(Infer)))
+    worker.answers_pings = False
+    worker.offset_ns += 10**10
+    worker.end(worker.last(Infer))
+    stage.until(lambda: bool(worker.all(Refused)))
+    assert "its clock has stepped by" in worker.last(Refused).detail
+
+
 def garbage(generator: random.Random) -> bytes:
     """Bytes that are sometimes almost a message."""
     if generator.random() < 0.5:
