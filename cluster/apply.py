@@ -21,7 +21,6 @@ from mainspring.cluster.membership import (
     stop,
     worker_joined,
 )
-from mainspring.cluster.placements import Worker
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import (
     leave,
@@ -35,6 +34,7 @@ from mainspring.cluster.residency import (
     unload_sent,
 )
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, Reject

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Unanswered

@@ -13,12 +13,15 @@ import msgspec
 
 from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.execution import infer_begun
+from mainspring.cluster.models import Model
 from mainspring.cluster.pages import PageTable
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.pairs import find, tidy
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import vacate
 from mainspring.cluster.restore import enter, restore, serve
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked
 from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined
@@ -28,6 +31,12 @@ from mainspring.messages.snapshot import Told
 
 def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None:
     """Enter an event, a command, or an entry of a snapshot. ``now_ns`` never goes back between events."""
+    _follow(cluster, now_ns, entry)
+    if cluster.fleeting:
+        tidy(cluster)
+
+
+def _follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None:
     match entry:
         case RequestArrived() | Result() | Wakeup():
             apply(cluster, now_ns, entry)
@@ -106,7 +115,7 @@ def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:
 def _placement(cluster: Cluster, worker_name: str, name: str, size: int = 0) -> Placement:
     """Return a model on a worker that can run batches of a size (0: any); make up what is not known."""
     worker = _worker(cluster, worker_name)
-    placement = worker.placements.get(name)
+    placement = find(cluster, worker, name)
     if placement is not None and (not size or size in placement.times.sizes):
         return placement
     model = cluster.models.get(name)
@@ -122,13 +131,14 @@ def _placement(cluster: Cluster, worker_name: str, name: str, size: int = 0) -> 
             return placement
         vacate(placement, State.KNOWN)
         placement.lose()
+        model.absent &= ~worker.bit
     return cluster.place(model, worker)
 
 
 def _left(cluster: Cluster, worker_name: str, name: str) -> None:
     """Know a model that a worker is to give up; it need not be served any more."""
     worker = _worker(cluster, worker_name)
-    if name not in worker.placements:
+    if find(cluster, worker, name) is None:
         cluster.place(_made_up_model(name, (1,)), worker)
 
 
@@ -145,8 +155,6 @@ def _worker(cluster: Cluster, name: str) -> Worker:
         cluster.seat(worker)
         worker.draining = name in cluster.drained
         cluster.recount()
-        for model in cluster.models.values():
-            cluster.place(model, worker)
     return worker
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import at, find, is_hopeless, of_worker
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
+from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import (
@@ -26,19 +29,20 @@ OVERDUE_ATTEMPTS: Final = 3
 OVERDUE: Final = "INFERs took so long again and again that the worker was dropped for it"
 
 
-def add_model(cluster: Cluster, spec: ModelSpec, former: Model | None) -> list[Placement]:
-    """Enter a model whose name is free; return its placements on workers that have nothing by its name.
+def add_model(cluster: Cluster, spec: ModelSpec, former: Model | None) -> Model:
+    """Enter and return a model whose name is free; it is absent where something has its name.
 
     ``former`` is what it replaces, and whose requests it counts on.
     """
     model = cluster.models[spec.name] = cluster.new_model(spec)
     if former is not None:
         model.count_on(former.counts)
-    return [
-        cluster.place(model, worker)
-        for worker in cluster.workers.values()
-        if spec.name not in worker.placements
-    ]
+    for worker in cluster.workers.values():
+        if worker.device_kind not in model.infer_times:
+            cluster.know(model, worker.device_kind)
+        if spec.name in worker.placements:
+            model.absent |= worker.bit
+    return model
 
 
 def model_added(cluster: Cluster, spec: ModelSpec) -> None:
@@ -70,9 +74,23 @@ def unset(cluster: Cluster, name: str) -> None:
 
 def _take_off(cluster: Cluster, model: Model) -> None:
     cease_to_serve(cluster, model)
-    for placement in list(model.placements.values()):
+    for placement in left_behind(cluster, model):
         leave(cluster, placement)
     cluster.estimates.release(model.spec)
+
+
+def left_behind(cluster: Cluster, model: Model) -> list[Placement]:
+    """Return what is to be taken off workers of a model that is served no more."""
+    found: list[Placement] = []
+    for worker in cluster.workers.values():
+        placement = worker.placements.get(model.name)
+        if placement is None and model.prepared & worker.bit:
+            placement = cluster.place(model, worker)
+        if placement is None:
+            worker.prepare_queue.pop(model.name, None)
+        elif placement.model is model:
+            found.append(placement)
+    return found
 
 
 def cease_to_serve(cluster: Cluster, model: Model) -> None:
@@ -106,24 +124,27 @@ def misplaced(event: WorkerJoined) -> str | None:
 
 
 def join(cluster: Cluster, event: WorkerJoined) -> Worker:
-    """Enter a worker with placements for all models, and what it has prepared."""
+    """Enter a worker with what it has prepared; every other model is known on it."""
     worker = cluster.new_worker(event.worker, event.device_kind, event.pages)
     cluster.seat(worker)
     worker.draining = worker.name in cluster.drained
     cluster.recount()
-    for model in cluster.models.values():
-        cluster.place(model, worker)
+    bit, models = worker.bit, cluster.models
     for name, artifact in event.prepared.items():
-        placement = worker.placements.get(name) or _orphan(cluster, worker, name)
+        model = models.get(name)
+        if model is not None and model.spec.artifact == artifact:
+            model.prepared |= bit
+            worker.prepared += 1
+            continue
+        placement = _orphan(cluster, worker, name) if model is None else cluster.place(model, worker)
         placement.enter(State.PREPARED)
-        if placement.model.spec.artifact != artifact:
-            placement.leave()
+        placement.leave()
     return worker
 
 
 def adopt(cluster: Cluster, now_ns: int, worker: Worker, resident: Resident) -> Placement:
     """Enter a model that is in a joining worker's pages; return its placement."""
-    placement = worker.placements.get(resident.model) or _orphan(cluster, worker, resident.model)
+    placement = find(cluster, worker, resident.model) or _orphan(cluster, worker, resident.model)
     worker.pages.take(resident.model, resident.pages)
     placement.pages = resident.pages
     placement.last_used_ns = now_ns
@@ -139,17 +160,25 @@ def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> None:
     worker = join(cluster, event)
     for resident in event.resident:
         adopt(cluster, now_ns, worker, resident)
-    for placement in list(worker.placements.values()):
+    for placement in unwelcome(cluster, worker):
         if placement.leaving:
             leave(cluster, placement)
-        elif was_overdue(placement):
+        else:
             give_up(placement, OVERDUE)
 
 
-def was_overdue(placement: Placement) -> bool:
-    """Return whether the model's INFERs have cost the worker its place too often."""
-    overdue = placement.model.overdue
-    return overdue is not None and overdue.get(placement.worker.name, 0) >= OVERDUE_ATTEMPTS
+def unwelcome(cluster: Cluster, worker: Worker) -> list[Placement]:
+    """Return what a worker that has just joined is to give up: what is leaving, and models whose INFERs have
+    cost it its place too often."""
+    for model in cluster.models.values():
+        if model.overdue is not None and _was_overdue(model, worker):
+            at(cluster, model, worker)
+    return [each for each in of_worker(worker) if each.leaving or _was_overdue(each.model, worker)]
+
+
+def _was_overdue(model: Model, worker: Worker) -> bool:
+    overdue = model.overdue
+    return overdue is not None and overdue.get(worker.name, 0) >= OVERDUE_ATTEMPTS
 
 
 def lose(cluster: Cluster, name: str) -> Worker | None:
@@ -163,12 +192,11 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
     kind = worker.device_kind
     if kind not in cluster.of_kind:
         # No other worker is of its kind: no model needs estimates for it.
-        for placement in worker.placements.values():
-            for each in placement.by_bucket:
-                each.model.infer_times.pop(kind, None)
-                each.model.load_times.pop(kind, None)
-            placement.model.infer_times.pop(kind, None)
-            placement.model.load_times.pop(kind, None)
+        formers = [placement.model for placement in worker.placements.values()]
+        for model in (*cluster.models.values(), *formers):
+            for each in (model, *model.buckets.values()):
+                each.infer_times.pop(kind, None)
+                each.load_times.pop(kind, None)
     return worker
 
 
@@ -232,7 +260,7 @@ def unpinnable(cluster: Cluster, model: Model) -> str | None:
     """Return why a model may not be pinned: no worker could load it, or no room would be left for others."""
     if not cluster.workers:
         return "no worker is connected"
-    if model.hopeless:
+    if is_hopeless(cluster, model):
         return impossible(cluster, model)[1]
     pinned = {name: cluster.models[name].pages for name in cluster.pinned if name in cluster.models}
     need = sum({**pinned, model.name: model.pages}.values())

@@ -1,23 +1,17 @@
-"""Models, workers, and where each model is on each worker.
-
-Clockwork, section 5.3: memory state and pending actions.
-"""
+"""A model on a worker, where there is more to say than that it is prepared there (Clockwork, section 5.3)."""
 
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict, deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mainspring.cluster.counts import RequestCounts
 from mainspring.cluster.estimates import InferTimes, LoadTime
-from mainspring.cluster.pages import PageTable
-from mainspring.cluster.requests import DeadlineQueue, Request
-from mainspring.cluster.seeds import indices_by_rows, profile_of
-from mainspring.cluster.timeline import ExecTimeline, Slot, Timeline
-from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
-from mainspring.messages.curve import Curve
-from mainspring.messages.model import MOST_BUCKETS, ModelSpec
+from mainspring.cluster.timeline import Slot
+from mainspring.messages.actions import Load
+
+if TYPE_CHECKING:
+    from mainspring.cluster.models import Model
+    from mainspring.cluster.workers import Worker
 
 
 class State(enum.Enum):
@@ -45,12 +39,12 @@ _LOADING: Final = State.LOADING
 _RESIDENT: Final = State.RESIDENT
 
 
-_NO_BUCKETS: Final[list[Placement]] = []
+NO_BUCKETS: Final[list[Placement]] = []
 """Of models without symbols: a list for each placement would be an eighth of what it takes."""
 
 
 class Placement:
-    """One model on one worker.
+    """One model on one worker: an object while there is more to say than a bit can (`cluster.pairs`).
 
     A model with symbols has beside it one for each bucket, with the bucket's estimates; where the weights are
     is said by the model's own, and theirs are kept equal.
@@ -83,7 +77,7 @@ class Placement:
         self.worker = worker
         self.of: Placement | None = None
         """The model's own, of a bucket's."""
-        self.buckets = _NO_BUCKETS
+        self.buckets = NO_BUCKETS
         """Those of the model's buckets, in their order."""
         self.times = times
         self.load_time = load_time
@@ -110,7 +104,13 @@ class Placement:
 
     def enter(self, state: State, load_slot: Slot[Load] | None = None) -> None:
         """Note where the model is on the worker from now on; ``load_slot`` while it is LOADING."""
-        self.worker.prepared += (state in PREPARED_STATES) - (self.state in PREPARED_STATES)
+        worker, model = self.worker, self.model
+        worker.prepared += (state in PREPARED_STATES) - (self.state in PREPARED_STATES)
+        if state is _PREPARED:
+            model.prepared |= worker.bit
+            worker.fleeting.append(self)
+        elif self.state is _PREPARED:
+            model.prepared &= ~worker.bit
         self.state = state
         self.load_slot = load_slot
         self.consider()
@@ -131,6 +131,7 @@ class Placement:
     def lose(self) -> None:
         """Note that the worker is gone."""
         self.note = self.backlog_key = None
+        self.model.prepared &= ~self.worker.bit
         self.model.placements.pop(self.worker.name, None)
         self.usable = False
         self.model.register(self)
@@ -167,14 +168,20 @@ class Placement:
         return self.failed or self.model.pages > self.worker.pages.size
 
     @property
-    def barred(self) -> bool:
-        """Whether the model will not run on the worker: it never can, or an operator had that drained."""
-        return self.worker.draining or self.hopeless
-
-    @property
     def failed(self) -> bool:
         """Whether the model was given up on the worker; ``detail`` says why."""
         return self.state is State.FAILED or self.state is State.BROKEN
+
+    @property
+    def plain(self) -> bool:
+        """Whether a bit says all that there is to say: whether the model is prepared on the worker."""
+        return (
+            (self.state is _PREPARED or self.state is State.KNOWN)
+            and not (self.pages or self.detail or self.failures or self.given_up)
+            and not (self.last_used_ns or self.infers)
+            and self.leaving == self.worker.stopping
+            and self.note is None
+        )
 
     @property
     def loadable(self) -> bool:
@@ -211,290 +218,12 @@ class Placement:
         end_ns = slot.end_ns + self.worker.load.pushed_ns(now_ns)
         return now_ns if end_ns < now_ns else end_ns
 
+    def __lt__(self, other: object) -> bool:
+        """Be before no other: of two entries of a heap that only differ in the object, one is void."""
+        return False
+
     def __repr__(self) -> str:
         return (
             f"{self.model.name} on {self.worker.name}: {self.state.value}, pages {list(self.pages)}, "
             f"{self.infers} INFERs outstanding{', leaving' if self.leaving else ''}"
         )
-
-
-class Model:
-    """One model: its queues, and its placements in the order that workers joined.
-
-    One with symbols has a model for each bucket of shapes, with queues and estimates of its own: policies
-    look at those, and know nothing of shapes. The queues of the model itself stay empty then.
-    """
-
-    __slots__ = (
-        "backlog",
-        "buckets",
-        "counts",
-        "curves",
-        "held",
-        "holders",
-        "index_of",
-        "infer_times",
-        "load_times",
-        "max_rows",
-        "name",
-        "note",
-        "number",
-        "of",
-        "overdue",
-        "pages",
-        "pinned",
-        "placements",
-        "queue",
-        "spec",
-        "usable",
-        "where",
-    )
-
-    def __init__(self, spec: ModelSpec, number: int, of: Model | None = None) -> None:
-        """``of`` is the model that this one is a bucket of."""
-        self.spec = spec
-        self.name = spec.name
-        self.number = number
-        self.of = of
-        self.pages = spec.pages
-        self.max_rows = spec.max_rows
-        self.index_of = indices_by_rows(spec.batch_sizes)
-        """For each number of rows up to ``max_rows``, the index of the smallest batch size that holds it."""
-        self.queue = DeadlineQueue()
-        self.backlog: deque[Request] = deque()
-        """Best-effort requests, the oldest first."""
-        self.placements: dict[str, Placement] = {}
-        self.usable: dict[str, Placement] = {}
-        """The placements that are resident or loading."""
-        self.held = 0
-        """The same as a set: the `Worker.bit` of each of their workers."""
-        self.holders: list[Worker] = []
-        """The workers of those that have not stalled, in the same order; a new list after each change."""
-        self.note: object = None
-        """The policy's own."""
-        self.overdue: dict[str, int] | None = None
-        """For each worker, by name, how often in a row an INFER took so long that the worker was dropped."""
-        self.pinned = False
-        """Whether it is kept resident somewhere because an operator wants it (`pins`)."""
-        self.where: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
-        """The status's own note, until a placement changes: where it is prepared, resident, and failed."""
-        self.infer_times: dict[str, InferTimes] = {}
-        """Estimates on each kind of device that a worker of the cluster has."""
-        self.load_times: dict[str, LoadTime] = {}
-        """Likewise."""
-        self.curves: dict[str, Curve] = {}
-        """How durations follow sizes on each kind of device that was asked about; `share` has its use."""
-        self.counts: RequestCounts = RequestCounts() if of is None else of.counts
-        self.buckets: dict[tuple[int, ...], Model] = {}
-        """By their ceilings; empty for a model without symbols."""
-        for ceilings in spec.buckets if spec.symbols else ():
-            self.buckets[ceilings] = Model(spec.at(ceilings), 0, self)
-        self.give_number(number)
-
-    def give_number(self, number: int) -> None:
-        """Have a number, and each bucket a negative one that is no other model's."""
-        self.number = number
-        for index, bucket in enumerate(self.buckets.values()):
-            bucket.number = -(MOST_BUCKETS * number + index + 1)
-
-    @property
-    def base(self) -> Model:
-        """The model that this one is a bucket of, or itself."""
-        return self if self.of is None else self.of
-
-    @property
-    def by_bucket(self) -> list[Model]:
-        """What has queues: the buckets, or the model if it has no symbols."""
-        return list(self.buckets.values()) or [self]
-
-    def find(self, sizes: tuple[int, ...]) -> Model | None:
-        """Return the bucket that a request of these sizes belongs to, or the model if it has no symbols.
-
-        None if the model does not take such sizes.
-        """
-        if not self.buckets:
-            return None if sizes and self.number else self
-        try:
-            return self.buckets[self.spec.bucket_of(sizes)]
-        except ValueError:
-            return None
-
-    def share(self, kind: str, batch_size: int, sizes: tuple[int, ...]) -> tuple[int, int]:
-        """Return how long a batch of these sizes takes to how long one takes at its bucket's ceilings.
-
-        ``sizes`` are within the limits of this model's symbols. Where nothing was profiled both are 1.
-        """
-        curve = self.curves.get(kind)
-        if curve is None:
-            profile = profile_of(kind, self.spec)
-            if profile is None:
-                return 1, 1
-            curve = self.curves[kind] = Curve(self.spec, profile)
-        return curve.share(batch_size, sizes)
-
-    def count_on(self, counts: RequestCounts) -> None:
-        """Count requests on from what another model has counted."""
-        for model in (self, *self.buckets.values()):
-            model.counts = counts
-
-    def register(self, placement: Placement) -> None:
-        """Enter a placement that became usable, or remove one that no longer is."""
-        name, usable = placement.worker.name, self.usable
-        self.where = None
-        if placement.usable:
-            if usable.get(name) is placement:
-                return
-            usable[name] = placement
-            self.held |= placement.worker.bit
-        elif usable.pop(name, None) is None:
-            return
-        else:
-            self.held &= ~placement.worker.bit
-        self.recount()
-
-    def recount(self) -> None:
-        """Find which workers hold the model and make progress with it."""
-        self.holders = [placement.worker for placement in self.usable.values() if not placement.stalled]
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether no worker will ever run it; a model that just replaced another has no placement yet."""
-        return bool(self.placements) and all(each.hopeless for each in self.placements.values())
-
-    @property
-    def waiting(self) -> int:
-        """Queued requests, with a deadline or without; those of all buckets."""
-        if self.buckets:
-            return sum([bucket.waiting for bucket in self.buckets.values()])
-        return len(self.queue.dues) + len(self.backlog)
-
-    @property
-    def waiting_idly(self) -> bool:
-        """Whether any of them has no deadline."""
-        if self.buckets:
-            return sum([len(bucket.backlog) for bucket in self.buckets.values()]) > 0
-        return len(self.backlog) > 0
-
-    def fastest_ns(self, rows: int) -> int:
-        """Return the shortest estimate of a batch of ``rows`` rows on any kind of device in the cluster.
-
-        From when an action without inputs could begin: it includes the time that the inputs take.
-        """
-        fastest_ns, index = 0, self.index_of[rows]
-        for times in self.infer_times.values():
-            duration_ns = times.ns[index] + times.transfer_ns[index]
-            if duration_ns < fastest_ns or not fastest_ns:
-                fastest_ns = duration_ns
-        return fastest_ns
-
-
-class Worker:
-    """One worker: its pages, its executors' timelines, its placements."""
-
-    __slots__ = (
-        "bit",
-        "device_kind",
-        "draining",
-        "exec",
-        "exec_alarm_ns",
-        "held_for",
-        "held_until_ns",
-        "lead_ns",
-        "load",
-        "load_alarm_ns",
-        "lru",
-        "name",
-        "note",
-        "number",
-        "others",
-        "pages",
-        "placements",
-        "prepare_queue",
-        "prepared",
-        "prepares",
-        "stall_alarm_ns",
-        "stalled",
-        "stopping",
-        "watched",
-    )
-
-    def __init__(self, name: str, number: int, device_kind: str, pages: int, grace_ns: int = 0) -> None:
-        """``grace_ns`` is how long results are on their way."""
-        self.name = name
-        self.number = number
-        self.bit = 1 << number
-        """Stands for the worker in sets of workers, which are ints; `Cluster.seat` gives it a low one."""
-        self.device_kind = device_kind
-        self.pages = PageTable(pages)
-        self.exec = ExecTimeline(grace_ns)
-        self.load: Timeline[Load] = Timeline(grace_ns)
-        self.others: dict[int, tuple[Unload | Prepare | Release, int]] = {}
-        """Outstanding actions without a window, with the instant they were sent."""
-        self.placements: dict[str, Placement] = {}
-        self.lru: OrderedDict[str, Placement] = OrderedDict()
-        """Resident placements, the least recently used first."""
-        self.prepare_queue: OrderedDict[str, None] = OrderedDict()
-        self.prepares = 0
-        """PREPAREs outstanding."""
-        self.prepared = 0
-        """Models in one of `PREPARED_STATES`."""
-        self.lead_ns = 0
-        """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
-        self.exec_alarm_ns: int | None = None
-        """The nearest alarm that will look at the EXEC executor."""
-        self.load_alarm_ns: int | None = None
-        """The nearest alarm that will look at the LOAD executor."""
-        self.held_until_ns = 0
-        """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
-        self.held_for: Model | None = None
-        """The model of that batch, if other workers that hold the model would wait for it too."""
-        self.stopping = False
-        """Whether it said that it begins nothing more."""
-        self.stalled = False
-        """Whether what EXEC is at takes far longer than predicted (`stalls`)."""
-        self.stall_alarm_ns: int | None = None
-        """The nearest alarm that will look for that."""
-        self.draining = False
-        """Whether an operator wants nothing more sent to it."""
-        self.watched = False
-        """Whether an alarm will look for owed results."""
-        self.note: object = None
-        """The policy's own."""
-
-    def find(self, name: str, sizes: tuple[int, ...]) -> Placement:
-        """Return the placement of a model, by its name, or of its bucket of these sizes; raise KeyError."""
-        placement = self.placements[name]
-        if not placement.buckets:
-            return placement
-        bucket = placement.model.find(sizes)
-        return placement if bucket is None else bucket.placements[self.name]
-
-    def has(self, placement: Placement) -> bool:
-        """Return whether a placement is still the worker's."""
-        return self.placements.get(placement.base.model.name) is placement.base
-
-    def outstanding(self, action_id: int) -> tuple[Action, int] | None:
-        """Return an outstanding action with the instant at which it was sent, or None."""
-        executed = self.exec.get(action_id)
-        if executed is not None:
-            return executed.action, executed.action.earliest_ns
-        load = self.load.get(action_id)
-        if load is not None:
-            return load.action, load.action.earliest_ns
-        return self.others.get(action_id)
-
-    def forget(self) -> None:
-        """Drop the placements of a worker that is gone, and the policy's note.
-
-        They point back to it: without this only a garbage collection would free them.
-        """
-        for placement in self.placements.values():
-            placement.buckets = _NO_BUCKETS
-        self.placements.clear()
-        self.lru.clear()
-        self.note = None
-
-    @property
-    def open(self) -> bool:
-        """Whether it takes new work."""
-        return not self.stopping and not self.draining

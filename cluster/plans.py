@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement, State
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import look
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.state import Cluster
 from mainspring.messages.evidence import (
     Ahead,
@@ -114,10 +116,12 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
             return found
     if found and due_ns is None:
         return found
-    for placement in model.placements.values():
-        if placement.state is not _PREPARED or placement.leaving or placement.worker.draining:
+    prepared = model.base.prepared
+    for worker in cluster.workers.values() if prepared else ():
+        if not prepared & worker.bit or worker.draining or model.pages > worker.pages.size:
             continue
-        if model.pages > placement.worker.pages.size:
+        placement = look(cluster, model, worker)
+        if placement.leaving:
             continue
         plan = Plan(now_ns, soonest_ns, placement, index)
         found.append(plan)
@@ -142,7 +146,7 @@ def earliest_finish_ns(found: list[Plan]) -> int | None:
 
 
 def reject_evidence(
-    model: Model, found: list[Plan], waiting: int, ahead: Ahead | None = None
+    cluster: Cluster, model: Model, found: list[Plan], waiting: int, ahead: Ahead | None = None
 ) -> RejectEvidence:
     """Return what `plans` found of a model, and how many others wait for it, as a rejection's evidence;
     ``ahead`` is what stood before a request that is refused early."""
@@ -159,14 +163,16 @@ def reject_evidence(
             if len(others) > CANDIDATES:
                 others.pop()
     named = [_candidate(plan.placement, plan.finish_ns) for plan in others]
-    if len(found) < len(model.placements) and len(named) < CANDIDATES:
+    absent = model.base.absent
+    known = len(cluster.workers) - (absent & cluster.seated).bit_count()
+    if len(found) < known and len(named) < CANDIDATES:
         planned = {plan.placement.worker.name for plan in found}
-        for name, placement in model.placements.items():
-            if name not in planned:
-                named.append(_candidate(placement, 0))
+        for name, worker in cluster.workers.items():
+            if name not in planned and not absent & worker.bit:
+                named.append(_candidate(look(cluster, model, worker), 0))
                 if len(named) == CANDIDATES:
                     break
-    more = len(model.placements) - len(named) - (best is not None)
+    more = known - len(named) - (best is not None)
     evidence = None if best is None else best.whole_evidence()
     return RejectEvidence(evidence, tuple(named), more, waiting, ahead)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.messages.events import RequestArrived
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model
+    from mainspring.cluster.models import Model
 
 
 class Place(enum.Enum):

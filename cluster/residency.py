@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import find
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 
@@ -16,7 +19,7 @@ LOAD_ATTEMPTS: Final = 3
 def load_sent(cluster: Cluster, now_ns: int, action: Load) -> None:
     """Enter a LOAD: the model has the pages from now on."""
     worker = cluster.workers[action.worker]
-    placement = worker.placements[action.model]
+    placement = _found(cluster, worker, action.model)
     worker.pages.take(action.model, action.pages)
     placement.pages = action.pages
     placement.last_used_ns = now_ns
@@ -50,7 +53,7 @@ def unload_sent(cluster: Cluster, now_ns: int, action: Unload) -> None:
 def prepare_sent(cluster: Cluster, now_ns: int, action: Prepare) -> None:
     """Enter a PREPARE."""
     worker = cluster.workers[action.worker]
-    worker.placements[action.model.name].enter(State.PREPARING)
+    _found(cluster, worker, action.model.name).enter(State.PREPARING)
     worker.prepares += 1
     worker.others[action.action_id] = (action, now_ns)
 
@@ -59,7 +62,7 @@ def open_sent(cluster: Cluster, action: Open) -> None:
     """Enter an OPEN: EXEC has one action more, and no LOAD is expected to begin before its end."""
     worker = cluster.workers[action.worker]
     worker.load.reserve(worker.exec.add(action).end_ns)
-    worker.placements[action.model].enter(State.OPENING)
+    _found(cluster, worker, action.model).enter(State.OPENING)
 
 
 def open_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Open, result: Result) -> None:
@@ -80,16 +83,16 @@ def open_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Open, resu
 def release_sent(cluster: Cluster, now_ns: int, action: Release) -> None:
     """Enter a RELEASE."""
     worker = cluster.workers[action.worker]
-    worker.placements[action.model].enter(State.RELEASING)
+    _found(cluster, worker, action.model).enter(State.RELEASING)
     worker.others[action.action_id] = (action, now_ns)
 
 
 def other_ended(
     cluster: Cluster, worker: Worker, action: Unload | Prepare | Release, result: Result
-) -> Placement | None:
+) -> Model | None:
     """Enter the result of an action without a window.
 
-    Returns the placement of what replaces a model that was released, if something does.
+    Returns what replaces a model that was released, if something does.
     """
     ok = result.status is Status.OK
     if worker.stopping and not ok:
@@ -121,19 +124,27 @@ def give_up(placement: Placement, detail: str) -> None:
         placement.enter(State.BROKEN if placement.state is State.PREPARED else State.FAILED)
 
 
-def forget(cluster: Cluster, placement: Placement) -> Placement | None:
-    """Remove a placement; return the new one of the model that was added under its name, if there is one."""
+def forget(cluster: Cluster, placement: Placement) -> Model | None:
+    """Remove a placement; return the model that was added under its name and is known there now, if any."""
     worker, name = placement.worker, placement.model.name
     del worker.placements[name]
     worker.prepare_queue.pop(name, None)
-    placement.model.placements.pop(worker.name, None)
+    for each in (placement, *placement.buckets):
+        each.model.placements.pop(worker.name, None)
     placement.model.where = None
-    for bucket in placement.buckets:
-        bucket.model.placements.pop(worker.name, None)
     successor = cluster.models.get(name)
-    if successor is not None and worker.name in cluster.workers:
-        return cluster.place(successor, worker)
-    return None
+    if successor is None or worker.name not in cluster.workers:
+        return None
+    successor.absent &= ~worker.bit
+    successor.where = None
+    return successor
+
+
+def _found(cluster: Cluster, worker: Worker, name: str) -> Placement:
+    placement = find(cluster, worker, name)
+    if placement is None:
+        raise KeyError(f"{worker.name} has nothing by the name of {name!r}")
+    return placement
 
 
 def vacate(placement: Placement, state: State) -> None:

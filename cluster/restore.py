@@ -6,11 +6,14 @@ from collections import OrderedDict, deque
 
 from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.membership import lose, set_draining
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import find
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import vacate
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import subject
@@ -100,11 +103,15 @@ def serve(cluster: Cluster, model: Model) -> None:
         _succeed(cluster, known, model)
         cluster.estimates.release(known.spec)
     for worker in cluster.workers.values():
-        if model.name not in worker.placements:
-            cluster.place(model, worker)
+        if worker.device_kind not in model.infer_times:
+            cluster.know(model, worker.device_kind)
+        there = worker.placements.get(model.name)
+        if there is not None and there.model is not model:
+            model.absent |= worker.bit
 
 
 def _succeed(cluster: Cluster, known: Model, model: Model) -> None:
+    model.prepared, model.absent = known.prepared, known.absent
     for former in list(known.placements.values()):
         placement = cluster.place(model, former.worker)
         _copy(former, placement)
@@ -128,6 +135,7 @@ def _copy(former: Placement, placement: Placement) -> None:
         each.usable = False
         each.model.register(each)
         each.model.placements.pop(worker.name, None)
+    former.model.prepared = 0
     placement.consider()
 
 
@@ -145,12 +153,14 @@ def _worker(cluster: Cluster, state: WorkerState) -> None:
     cluster.recount()
     for former in state.former:
         _placement(cluster, worker, former)
-    for model in cluster.models.values():
-        if model.name not in worker.placements:
-            cluster.place(model, worker)
     for value, names in state.states.items():
         for name in names:
-            placement = worker.placements.get(name)
+            model = cluster.models.get(name)
+            if model is not None and value == State.PREPARED.value and name not in worker.placements:
+                model.prepared |= worker.bit
+                worker.prepared += 1
+                continue
+            placement = find(cluster, worker, name)
             if placement is not None:
                 enter(placement, State(value))
 
@@ -185,7 +195,9 @@ def _outstanding(cluster: Cluster, state: OutstandingState) -> None:
         for told in state.exec
         if not isinstance(told.action, Load)
     ]
-    loads = [_load(worker, told, told.action) for told in state.load if isinstance(told.action, Load)]
+    loads = [
+        _load(cluster, worker, told, told.action) for told in state.load if isinstance(told.action, Load)
+    ]
     worker.exec.restore(executed, state.exec_free_ns)
     worker.exec.inputs_free_ns = state.inputs_free_ns
     worker.exec.inputs_came_ns = state.inputs_came_ns
@@ -201,6 +213,7 @@ def _executed(cluster: Cluster, worker: Worker, told: SlotState, action: Execute
     slot.ready_ns, slot.soonest_ns, slot.transfer_ns = told.ready_ns, told.soonest_ns, told.transfer_ns
     if not isinstance(action, Infer):
         return slot
+    find(cluster, worker, action.model)
     placement = worker.find(action.model, action.sizes)
     placement.base.infers += 1
     requests = cluster.running[action.action_id] = []
@@ -218,20 +231,22 @@ def _executed(cluster: Cluster, worker: Worker, told: SlotState, action: Execute
     return slot
 
 
-def _load(worker: Worker, told: SlotState, action: Load) -> Slot[Load]:
+def _load(cluster: Cluster, worker: Worker, told: SlotState, action: Load) -> Slot[Load]:
     """Link a LOAD to its placement; return its slot."""
     slot: Slot[Load] = Slot(action, told.begin_ns, told.end_ns - told.begin_ns)
     slot.ready_ns, slot.soonest_ns = told.ready_ns, told.soonest_ns
-    placement = worker.placements[action.model]
+    placement = find(cluster, worker, action.model)
+    assert placement is not None, f"{worker.name} loads {action.model!r}, and nothing is known of it"
     placement.load_slot = slot
     placement.consider()
     return slot
 
 
 def _placement(cluster: Cluster, worker: Worker, state: PlacementState) -> None:
-    placement = worker.placements.get(state.model)
     if state.former is not None:
-        placement = _former(cluster, worker, state, state.former)
+        placement: Placement | None = _former(cluster, worker, state, state.former)
+    else:
+        placement = find(cluster, worker, state.model)
     if placement is None:
         return
     if placement.pages:
@@ -246,7 +261,7 @@ def _placement(cluster: Cluster, worker: Worker, state: PlacementState) -> None:
 
 def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: ModelSpec) -> Placement:
     """Return the placement of a model that is not served."""
-    known = worker.placements.get(spec.name)
+    known = find(cluster, worker, spec.name)
     if known is not None and known.model.number == state.number:
         return known
     if known is not None:
@@ -265,6 +280,9 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     )
     placement.model.placements[worker.name] = placement
     worker.placements[spec.name] = placement
+    successor = cluster.models.get(spec.name)
+    if successor is not None:
+        successor.absent |= worker.bit
     if placement.model.buckets:
         placement.buckets = []
     for bucket in placement.model.buckets.values():
@@ -342,12 +360,11 @@ def _model(cluster: Cluster, state: ModelState) -> None:
 
 def _bucket(cluster: Cluster, model: Model, state: ModelState) -> None:
     """Have a model or one of its buckets on workers, and requests in its queue, in the order that is told."""
-    model.placements = _ordered(model.placements, state.placements)
     model.usable = _ordered(model.usable, state.usable)
     model.recount()
     kinds = state.device_kinds
     if kinds is None:
-        kinds = tuple([placement.worker.device_kind for placement in model.placements.values()])
+        kinds = tuple([worker.device_kind for worker in cluster.workers.values()])
     estimates, spec = cluster.estimates, model.spec
     model.infer_times = {kind: estimates.infer_times(kind, spec) for kind in kinds}
     model.load_times = {kind: estimates.load_time(kind, spec) for kind in kinds}

@@ -11,10 +11,13 @@ from typing import Final
 
 import msgspec
 
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import of_worker
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.snapshot import (
     ModelServed,
@@ -95,17 +98,14 @@ def _models(cluster: Cluster) -> Iterator[Part]:
 
 
 def _model(cluster: Cluster, model: Model) -> ModelState:
-    workers = cluster.workers
-    places, usable = tuple(model.placements), tuple(model.usable)
+    usable = tuple(model.usable)
     counts = model.counts
-    kinds = {workers[name].device_kind for name in places}
     return ModelState(
         model.name,
         model.number,
         (counts.arrived, counts.finished, counts.late, counts.rejected),
         dict(model.overdue or {}),
-        None if kinds == set(model.infer_times) else tuple(model.infer_times),
-        None if _as_joined(cluster, places) else places,
+        None if cluster.of_kind.keys() == model.infer_times.keys() else tuple(model.infer_times),
         None if _as_joined(cluster, usable) else usable,
         tuple([request.id for bucket in model.by_bucket for request in bucket.backlog]),
     )
@@ -119,9 +119,15 @@ def _as_joined(cluster: Cluster, names: tuple[str, ...]) -> bool:
 
 def _worker(cluster: Cluster, worker: Worker) -> WorkerState:
     """Return a worker with where each model is on it."""
-    states: dict[str, list[str]] = {}
+    prepared = [
+        name
+        for name, model in cluster.models.items()
+        if model.prepared & worker.bit and name not in worker.placements
+    ]
+    states = {State.PREPARED.value: prepared} if prepared else {}
     former: list[PlacementState] = []
-    for name, placement in worker.placements.items():
+    for placement in of_worker(worker):
+        name = placement.model.name
         if cluster.models.get(name) is not placement.model:
             former.append(_placement(cluster, placement))
         elif placement.state is not State.KNOWN:
@@ -180,7 +186,7 @@ def _request(request: Request) -> RequestState:
 
 def _placements(cluster: Cluster, worker: Worker) -> Iterator[Part]:
     """Yield what is to be said of a worker's placements, as long as it is there."""
-    placements = list(worker.placements.values())
+    placements = [placement for placement in of_worker(worker) if not _is_plain(placement)]
     for first in range(0, len(placements), AT_ONCE):
         if cluster.workers.get(worker.name) is not worker:
             return

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.estimates import Estimates
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
+from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetDefaultSlo
 
 _QUEUED: Final = Place.QUEUED
 _UNDECIDED: Final = Place.UNDECIDED
+_PREPARED: Final = State.PREPARED
 _RESIDENT: Final = State.RESIDENT
 
 
@@ -35,8 +38,16 @@ class Cluster:
         self.workers: dict[str, Worker] = {}
         self.seats: list[Worker | None] = []
         """The worker whose `Worker.bit` is ``1 << index``; a seat that is left is the next one's."""
+        self.seated = 0
+        """The set of all workers."""
+        self._stale = 0
+        """Bits of workers that are gone, which may still be in `Model.prepared` and `Model.absent`."""
+        self.fleeting: list[Placement] = []
+        """Placements that may be plain by now: `pairs.tidy` drops them."""
         self.of_kind: dict[str, int] = {}
         """The set of workers of each kind of device."""
+        self.changes = 0
+        """How many workers have come or gone: what was found out about all of them is void after another."""
         self.open_workers = 0
         """The number of workers that take new work (`recount`)."""
         self.estimates = Estimates(estimate_rank)
@@ -87,20 +98,40 @@ class Cluster:
         return Worker(name, self.workers_seen, device_kind, pages, self.dispatch_delay_ns)
 
     def seat(self, worker: Worker) -> None:
-        """Enter a worker, at the first seat that is free; no model is placed on it yet."""
+        """Enter a worker, at the first seat that is free; every model is known on it."""
         seats = self.seats
         index = seats.index(None) if None in seats else len(seats)
         seats[index : index + 1] = [worker]
         worker.bit = 1 << index
+        worker.fleeting = self.fleeting
+        if self._stale & worker.bit:
+            self._forget_stale()
+        self.seated |= worker.bit
+        self.changes += 1
         kind = worker.device_kind
         self.of_kind[kind] = self.of_kind.get(kind, 0) | worker.bit
         self.workers[worker.name] = worker
+        if self.of_kind[kind] == worker.bit:
+            for model in self.models.values():
+                self.know(model, kind)
+
+    def _forget_stale(self) -> None:
+        stale = self._stale
+        for model in self.models.values():
+            if model.prepared & stale:
+                model.prepared &= ~stale
+            if model.absent & stale:
+                model.absent &= ~stale
+        self._stale = 0
 
     def unseat(self, name: str) -> Worker | None:
         """Take a worker out and return it; None if it is not there. Its bit is the next worker's."""
         worker = self.workers.pop(name, None)
         if worker is not None:
             self.seats[worker.bit.bit_length() - 1] = None
+            self.seated &= ~worker.bit
+            self._stale |= worker.bit
+            self.changes += 1
             left = self.of_kind[worker.device_kind] & ~worker.bit
             if left:
                 self.of_kind[worker.device_kind] = left
@@ -114,25 +145,54 @@ class Cluster:
         assert worker is not None, f"nobody is at a seat of {workers:x}"
         return worker
 
+    def know(self, model: Model, kind: str) -> None:
+        """Have estimates of a model on a kind of device."""
+        for each in (model, *model.buckets.values()):
+            each.infer_times[kind] = self.estimates.infer_times(kind, each.spec)
+            each.load_times[kind] = self.estimates.load_time(kind, each.spec)
+
     def place(self, model: Model, worker: Worker) -> Placement:
-        """Enter a model on a worker, as known, and return the placement."""
-        placement = self._place(model, worker)
+        """Give a model an object on a worker, as `pairs` finds it without one, and return it."""
+        placement = self.plain(model, worker)
         worker.placements[model.name] = placement
-        if model.buckets:
-            placement.buckets = [self._place(bucket, worker) for bucket in model.buckets.values()]
-            for held in placement.buckets:
-                held.of = placement
+        for each in (placement, *placement.buckets):
+            each.model.placements[worker.name] = each
+        self.fleeting.append(placement)
         return placement
 
-    def _place(self, model: Model, worker: Worker) -> Placement:
-        kind = worker.device_kind
-        times = self.estimates.infer_times(kind, model.spec)
-        load_time = self.estimates.load_time(kind, model.spec)
-        placement = Placement(model, worker, times, load_time)
-        model.placements[worker.name] = placement
-        model.infer_times[kind] = times
-        model.load_times[kind] = load_time
+    def plain(self, model: Model, worker: Worker) -> Placement:
+        """Return what a model, or a bucket, is on a worker by its bit alone; nothing is entered."""
+        base = model.base
+        if worker.device_kind not in base.infer_times:
+            self.know(base, worker.device_kind)
+        placement = self._plain(model, worker)
+        if model.buckets:
+            placement.buckets = [self._plain(bucket, worker) for bucket in model.buckets.values()]
+            for held in placement.buckets:
+                held.of = placement
+        elif base is not model:
+            placement.of = self._plain(base, worker)
         return placement
+
+    def _plain(self, model: Model, worker: Worker) -> Placement:
+        kind = worker.device_kind
+        placement = Placement(model, worker, model.infer_times[kind], model.load_times[kind])
+        if model.base.prepared & worker.bit:
+            placement.state = _PREPARED
+        placement.leaving = worker.stopping
+        return placement
+
+    def waiting_models(self) -> list[Model]:
+        """Return the models that requests wait for, by their numbers."""
+        if not self.queued:
+            return []
+        if len(self.requests) > len(self.models):
+            return [model for model in self.models.values() if model.waiting]
+        found = {}
+        for request in self.requests.values():
+            if request.place is _QUEUED and self.serves(request.model):
+                found[request.model.base.number] = request.model.base
+        return [found[number] for number in sorted(found)]
 
     def serves(self, model: Model) -> bool:
         """Return whether a model, or the one that it is a bucket of, is still served."""

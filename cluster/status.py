@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from mainspring.cluster.placements import PREPARED_STATES, Model, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import hosts, is_barred, is_hopeless
+from mainspring.cluster.placements import PREPARED_STATES, State
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
 
@@ -13,7 +16,7 @@ def cluster_status(cluster: Cluster, policy: str) -> ClusterStatus:
     return ClusterStatus(
         policy=policy,
         workers=tuple(_worker(worker) for worker in cluster.workers.values()),
-        models=tuple(_model(model) for model in cluster.models.values()),
+        models=tuple(_model(cluster, model) for model in cluster.models.values()),
         requests_queued=cluster.queued,
         dropped_messages={},
     )
@@ -33,10 +36,11 @@ def _worker(worker: Worker) -> WorkerStatus:
     )
 
 
-def _model(model: Model) -> ModelStatus:
-    if model.where is None:
-        model.where = where(model)
-    prepared_on, resident_on, failed_on = model.where
+def _model(cluster: Cluster, model: Model) -> ModelStatus:
+    found = model.where
+    if found is None or found[0] != cluster.changes:
+        found = model.where = where(cluster, model)
+    _, prepared_on, resident_on, failed_on = found
     counts = model.counts
     return ModelStatus(
         name=model.name,
@@ -69,23 +73,35 @@ def impossible(cluster: Cluster, model: Model) -> tuple[Reason, str]:
             f"model {model.name!r} needs {model.spec.pages} pages and the largest worker has {largest}",
         )
     failed = [p for p in model.placements.values() if p.failed]
-    if failed and all(placement.hopeless for placement in model.placements.values()):
+    if failed and is_hopeless(cluster, model):
+        first = min(failed, key=lambda placement: placement.worker.number)
         return (
             Reason.NO_WORKER,
-            f"no worker could run model {model.name!r}; {failed[0].worker.name} says: {failed[0].detail}",
+            f"no worker could run model {model.name!r}; {first.worker.name} says: {first.detail}",
         )
-    able = [placement.worker for placement in model.placements.values() if not placement.hopeless]
+    able = [worker for worker in hosts(cluster, model) if not is_barred(model, worker)]
     if able and all(worker.draining for worker in able):
         drained = ", ".join(worker.name for worker in able)
         return Reason.NO_WORKER, f"an operator drained every worker that could run {model.name!r} ({drained})"
     return Reason.MODEL_NOT_READY, f"model {model.name!r} is still being prepared"
 
 
-def where(model: Model) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the workers that have a model prepared and resident, and those that failed, each with why."""
-    placements = model.placements.values()
-    return (
-        tuple(p.worker.name for p in placements if p.state in PREPARED_STATES),
-        tuple(p.worker.name for p in placements if p.state is State.RESIDENT),
-        tuple(f"{p.worker.name}: {p.detail}" for p in placements if p.failed),
-    )
+def where(cluster: Cluster, model: Model) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return `Cluster.changes`, and the workers that have a model prepared and resident, and those that
+    failed, each with why."""
+    prepared: list[str] = []
+    resident: list[str] = []
+    failed: list[str] = []
+    for worker in hosts(cluster, model):
+        placement = model.placements.get(worker.name)
+        if placement is None:
+            if model.prepared & worker.bit:
+                prepared.append(worker.name)
+            continue
+        if placement.state in PREPARED_STATES:
+            prepared.append(worker.name)
+        if placement.state is State.RESIDENT:
+            resident.append(worker.name)
+        if placement.failed:
+            failed.append(f"{worker.name}: {placement.detail}")
+    return cluster.changes, tuple(prepared), tuple(resident), tuple(failed)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from mainspring.cluster.placements import PREPARED_STATES, Model, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import PREPARED_STATES, State
 from mainspring.cluster.requests import Place
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import where
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Open
 
 
@@ -71,7 +73,9 @@ def _check_worker(cluster: Cluster, worker: Worker) -> None:
             continue
         infers[action.model] = infers.get(action.model, 0) + 1
         assert action.action_id in cluster.running, f"{action} has no requests"
+    models = cluster.models.values()
     prepared = sum(placement.state in PREPARED_STATES for placement in worker.placements.values())
+    prepared += sum(bool(m.prepared & worker.bit) and m.name not in worker.placements for m in models)
     assert worker.draining == (name in cluster.drained), f"{name} is draining: {worker.draining}"
     assert worker.prepared == prepared, f"{name}: {prepared} are prepared, {worker.prepared} were counted"
     for placement in worker.placements.values():
@@ -96,10 +100,12 @@ def _check_worker(cluster: Cluster, worker: Worker) -> None:
 
 def _check_model(cluster: Cluster, model: Model) -> None:
     """A model's placements are those of the workers, and what the status says of them is true."""
-    assert model.where in (None, where(model)), f"the status says of {model.name}: {model.where}"
+    told = model.where
+    true = told is None or told[0] != cluster.changes or told == where(cluster, model)
+    assert true, f"the status says of {model.name}: {told}"
     assert not model.pinned or model.name in cluster.pinned, f"{model.name} is kept, and nobody pinned it"
     for bucket in model.buckets.values():
-        assert list(bucket.placements) == list(model.placements), f"workers of {bucket.name}"
+        assert bucket.placements.keys() == model.placements.keys(), f"workers of {bucket.name}"
         assert bucket.counts is model.counts, f"counts of {bucket.name}"
     for each in (model, *model.buckets.values()):
         holders = [p.worker for p in each.usable.values() if not p.stalled]
@@ -110,3 +116,9 @@ def _check_model(cluster: Cluster, model: Model) -> None:
         worker = cluster.workers.get(name)
         assert worker is not None, f"{placement}: there is no such worker"
         assert worker.placements.get(model.name) is placement, f"{placement} is not the worker's"
+        prepared = bool(model.prepared & worker.bit)
+        assert prepared == (placement.state is State.PREPARED), f"{placement}, and its bit is {prepared}"
+    for worker in cluster.workers.values():
+        there = worker.placements.get(model.name)
+        other = there is not None and there.model is not model
+        assert other == bool(model.absent & worker.bit), f"{model.name} is absent from {worker.name}: {there}"

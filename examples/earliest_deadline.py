@@ -5,8 +5,10 @@ mainspring up --store store --policy examples.earliest_deadline:EarliestDeadline
 
 from __future__ import annotations
 
-from mainspring.cluster.placements import Placement, Worker
+from mainspring.cluster.pairs import able, at
+from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.state import READY_SLACK_NS
@@ -36,12 +38,11 @@ class EarliestDeadline(Policy):
         """Return the model that is nowhere and whose first request is due first, where it can be in time."""
         waiting = [m for m in self.state.cluster.models.values() if m.queue and not m.usable]
         for model in sorted(waiting, key=lambda m: (m.queue.head_due_ns, m.number)):
-            for worker in self.state.load_room.values():
-                placement = model.placements.get(worker.name)
-                if placement is not None and placement.loadable:
-                    useful_ns = now_ns + placement.load_time.ns + placement.times.ns[0]
-                    if model.queue.first_feasible(useful_ns, model.spec.max_rows) < len(model.queue):
-                        return plan_load(placement)
+            for worker in able(model, self.state.load_room):
+                placement = at(self.state.cluster, model, worker)
+                useful_ns = now_ns + placement.load_time.ns + placement.times.ns[0]
+                if model.queue.first_feasible(useful_ns, model.spec.max_rows) < len(model.queue):
+                    return plan_load(placement)
         return None
 
     def _batch(self, now_ns: int, placement: Placement, available_ns: int) -> Batch | None:

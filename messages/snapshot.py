@@ -225,11 +225,9 @@ class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=T
     overdue: dict[str, int] = {}
     """How often in a row an INFER cost each worker its place."""
     device_kinds: tuple[str, ...] | None = None
-    """Kinds of devices that it has estimates for; None: those of the workers in ``placements``."""
-    placements: tuple[str, ...] | None = None
-    """Workers in the order in which the model came to them; None: as they joined."""
+    """Kinds of devices that it has estimates for; None: those of all workers."""
     usable: tuple[str, ...] | None = None
-    """Of those, where it is resident or loading, in the order in which that began; None: as they joined."""
+    """The workers where it is resident or loading, in the order in which that began; None: as they joined."""
     backlog: tuple[int, ...] = ()
     """Its queued best-effort requests in the order of their turns."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.cluster.requests import Place, Request
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Worker
+    from mainspring.cluster.workers import Worker
 
 SWEPT_FROM: Final = 64
 """A heap of fewer pointless alarms is left alone."""

@@ -10,8 +10,9 @@ import heapq
 from collections import deque
 from typing import Final
 
-from mainspring.cluster.placements import Placement, Worker
+from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.state import SchedulerState
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from mainspring.cluster.placements import PREPARED_STATES, Worker
+from mainspring.cluster.pairs import is_prepared_anywhere, tidy
 from mainspring.cluster.requests import Request
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.status import cluster_status
 from mainspring.cluster.validate import validate as validate_state
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Open, Result
 from mainspring.messages.commands import Command
 from mainspring.messages.events import (
@@ -143,6 +144,8 @@ class Scheduler:
         if state.loads_dirty:
             state.loads_dirty = False
             self._fill_loads(now_ns)
+        if self.cluster.fleeting:
+            tidy(self.cluster)
         return state.drain() if state.commands else []
 
     def taken(self) -> list[Command]:
@@ -170,7 +173,7 @@ class Scheduler:
     def prepared_anywhere(self, name: str) -> bool:
         """Say whether any worker has a model prepared."""
         model = self._state.cluster.models.get(name)
-        return model is not None and any(p.state in PREPARED_STATES for p in model.placements.values())
+        return model is not None and is_prepared_anywhere(self.cluster, model)
 
     def default_slos_ns(self) -> dict[str, int]:
         """Return the default SLOs that operators set (`Cluster.default_slos_ns`)."""

@@ -6,10 +6,11 @@ from itertools import takewhile
 from typing import Final
 
 from mainspring.cluster.execution import infer_ended
-from mainspring.cluster.placements import Model, Worker
+from mainspring.cluster.models import Model
 from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.timeline import Slot
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Unanswered
@@ -150,7 +151,7 @@ class Dispatcher:
             # The model's replacement has reached the last worker, and all workers may be drained.
             cluster = self._state.cluster
             model = cluster.models.get(action.model)
-            if model is not None and len(model.placements) == len(cluster.workers):
+            if model is not None and not model.absent & cluster.seated:
                 concerned = model
         if concerned is not None:
             self._lifecycle.reconsider(now_ns, concerned)

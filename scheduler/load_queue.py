@@ -15,7 +15,9 @@ from itertools import islice
 from typing import Final
 
 from mainspring.cluster.membership import PINNED_SHARE
-from mainspring.cluster.placements import Model, Placement
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import able, at, is_hopeless
+from mainspring.cluster.placements import Placement
 from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.placing import LoadPlan, plan_load, plan_on_freest
 from mainspring.scheduler.policies.base import Policy
@@ -57,11 +59,11 @@ class ModelQueue(ABC):
             if left <= 0:
                 break
             model = self._state.cluster.models.get(name)
-            if model is None or model.hopeless or not self._needs(model):
+            if model is None or is_hopeless(self._state.cluster, model) or not self._needs(model):
                 self._forget(name)
                 continue
             plan = self._plan(now_ns, model)
-            left -= len(model.placements)
+            left -= len(self._state.cluster.workers)
             if plan is not None:
                 self._tried = 0
                 self._forget(name)
@@ -74,15 +76,13 @@ class ModelQueue(ABC):
 
         Of many workers these are only some.
         """
-        room = self._state.load_room
-        able = [p for p in model.placements.values() if p.loadable and p.worker.name in room]
-        idle = [p for p in able if not len(p.worker.load)]
-        idle.sort(key=lambda p: (-p.worker.pages.free, p.worker.number))
-        if len(idle) <= TRIED_AT:
-            return idle
-        first = self._tried % len(idle)
-        self._tried += TRIED_AT
-        return [*idle[first:], *idle[:first]][:TRIED_AT]
+        idle = [worker for worker in able(model, self._state.load_room) if not len(worker.load)]
+        idle.sort(key=lambda worker: (-worker.pages.free, worker.number))
+        if len(idle) > TRIED_AT:
+            first = self._tried % len(idle)
+            self._tried += TRIED_AT
+            idle = [*idle[first:], *idle[:first]][:TRIED_AT]
+        return [at(self._state.cluster, model, worker) for worker in idle]
 
     def _forget(self, name: str) -> None:
         del self._queued[name]
@@ -141,7 +141,7 @@ class Pins(ModelQueue):
         return model.pinned and not model.usable
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:  # noqa: ARG002 - on any worker with room
-        return plan_on_freest(model, self._state.load_room)
+        return plan_on_freest(self._state.cluster, model, self._state.load_room)
 
 
 class MissedModels(ModelQueue):

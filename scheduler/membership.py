@@ -11,13 +11,16 @@ from mainspring.cluster.membership import (
     adopt,
     cease_to_serve,
     join,
+    left_behind,
     lose,
     misplaced,
     restorable,
     unset,
-    was_overdue,
+    unwelcome,
 )
-from mainspring.cluster.placements import Model, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import hosts
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import DropWorker, Unanswered
@@ -63,9 +66,10 @@ class Membership:
         cluster.estimates.hold(spec)
         if known is not None:
             self._take_off(now_ns, known)
-        for placement in add_model(cluster, spec, known):
-            self._residency.want_prepared(placement)
-            self._residency.prepare_next(now_ns, placement.worker)
+        model = add_model(cluster, spec, known)
+        for worker in hosts(cluster, model):
+            self._residency.want_prepared(model, worker)
+            self._residency.prepare_next(now_ns, worker)
         self._pins.enforce()
 
     def remove_model(self, now_ns: int, name: str) -> None:
@@ -91,7 +95,7 @@ class Membership:
         cease_to_serve(self._state.cluster, model)
         detail = f"model {model.name!r} was removed"
         self._lifecycle.reject_queued(now_ns, model, Reason.MODEL_REMOVED, detail)
-        for placement in list(model.placements.values()):
+        for placement in left_behind(self._state.cluster, model):
             self._residency.leave(now_ns, placement)
         self._state.cluster.estimates.release(model.spec)
 
@@ -111,13 +115,14 @@ class Membership:
             if placement.usable:
                 self._policy.weights_changed(now_ns, placement)
                 self._backlog.offer(placement)
-        for placement in list(worker.placements.values()):
+        for placement in unwelcome(cluster, worker):
             if placement.leaving:
                 self._residency.leave(now_ns, placement)
-            elif was_overdue(placement):
-                self._residency.give_up(now_ns, placement, OVERDUE)
             else:
-                self._residency.want_prepared(placement)
+                self._residency.give_up(now_ns, placement, OVERDUE)
+        for model in cluster.models.values():
+            if not (model.prepared | model.absent) & worker.bit:
+                self._residency.want_prepared(model, worker)
         self._residency.prepare_next(now_ns, worker)
         self._policy.worker_joined(now_ns, worker)
         self._pins.enforce()
@@ -152,8 +157,8 @@ class Membership:
                 if request.fatal == MOST_FATAL:
                     request.failures = state.config.max_attempts
             self._lifecycle.retry(now_ns, request, Reason.WORKER_FAILED, detail)
-        for placement in worker.placements.values():
-            self._lifecycle.reconsider(now_ns, placement.model)
+        for model in state.cluster.waiting_models():
+            self._lifecycle.reconsider(now_ns, model)
         self._pins.enforce()
         worker.forget()
 

@@ -23,7 +23,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import is_loadable, of_worker
+from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Open, Result
 from mainspring.messages.codes import Status
 from mainspring.scheduler.best_effort import WATCHED_NS, BestEffort
@@ -214,7 +217,7 @@ class Openings:
         """Return the batch that is due first and can be in time; unless ``every``, as `next_batch`."""
         best: Batch | None = None
         best_due_ns = 0
-        for held in worker.placements.values():
+        for held in of_worker(worker):
             if not held.usable or not held.model.waiting:
                 continue
             if not every and not self._held_by_one_that_opens(held.model):
@@ -263,7 +266,8 @@ class Openings:
             if placement.last_used_ns < now_ns - WATCHED_NS:
                 break
             model = placement.model
-            if len(model.usable) == 1 and any(other.loadable for other in model.placements.values()):
+            workers = self._state.cluster.workers.values()
+            if len(model.usable) == 1 and any(is_loadable(model, other) for other in workers):
                 self._copies.add(model)
                 found = True
         return found

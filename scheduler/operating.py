@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.membership import operator_asked, unpinnable
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import hosts, look, of_worker
+from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import (
@@ -102,7 +105,8 @@ class Operating:
                 for worker in self._state.cluster.workers.values():
                     self._state.consider_load_room(now_ns, worker)
                 room = self._state.load_room
-                plan = plan_on_freest(self._state.cluster.models[name], room, command.worker)
+                cluster = self._state.cluster
+                plan = plan_on_freest(cluster, cluster.models[name], room, command.worker)
                 if plan is not None:
                     plan.reason = LoadReason.OPERATOR
                     self._residency.load(now_ns, plan)
@@ -113,8 +117,8 @@ class Operating:
 
     def _drained(self, now_ns: int, worker: Worker) -> None:
         self._reconsidered(now_ns, worker)
-        for placement in list(worker.placements.values()):
-            self._lifecycle.reconsider(now_ns, placement.model)
+        for model in self._state.cluster.waiting_models():
+            self._lifecycle.reconsider(now_ns, model)
         self._pins.enforce()
 
     def _resumed(self, now_ns: int, name: str) -> None:
@@ -122,14 +126,14 @@ class Operating:
         if worker is None:
             return
         self._reconsidered(now_ns, worker)
-        for placement in worker.placements.values():
+        for placement in of_worker(worker):
             self._backlog.offer_all(placement)
         self._residency.prepare_next(now_ns, worker)
         self._pins.enforce()
 
     def _reconsidered(self, now_ns: int, worker: Worker) -> None:
         """Tell the policy what may run on a worker from now on."""
-        for placement in list(worker.placements.values()):
+        for placement in of_worker(worker):
             if placement.state in (State.RESIDENT, State.LOADING):
                 self._policy.weights_changed(now_ns, placement)
         self._state.loads_dirty = True
@@ -171,24 +175,27 @@ class Operating:
 
     def _holding(self, command: UnloadFrom) -> list[Placement]:
         placements = self._state.cluster.models[command.model].placements.values()
-        return [
+        held = [
             placement
             for placement in placements
             if placement.state is State.RESIDENT and command.worker in (None, placement.worker.name)
         ]
+        return sorted(held, key=lambda placement: placement.worker.number)
 
     def _unplaced(self, model: Model, command: LoadOn) -> str | None:
         """Return why a model can't be loaded now."""
-        if plan_on_freest(model, self._state.load_room, command.worker) is not None:
+        cluster = self._state.cluster
+        if plan_on_freest(cluster, model, self._state.load_room, command.worker) is not None:
             return None
-        if not self._state.cluster.workers:
+        if not cluster.workers:
             return "no worker is connected"
-        placements = [p for p in model.placements.values() if command.worker in (None, p.worker.name)]
-        if len(placements) == 1:
-            return _why_not(placements[0], placements[0].worker.name in self._state.load_room)
-        if not placements:
+        workers = [worker for worker in hosts(cluster, model) if command.worker in (None, worker.name)]
+        if len(workers) == 1:
+            has_room = workers[0].name in self._state.load_room
+            return _why_not(look(cluster, model, workers[0]), has_room)
+        if not workers:
             return f"{model.name!r} is only just replacing another model of its name; ask again"
-        if all(placement.usable for placement in placements):
+        if all(worker.name in model.usable for worker in workers):
             return f"{model.name!r} is resident, or loading, on every worker"
         return f"no worker can load {model.name!r} now: see what each says by naming it"
 

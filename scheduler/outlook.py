@@ -11,7 +11,9 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import is_loadable, look
+from mainspring.cluster.placements import Placement
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.state import SchedulerState
 
@@ -142,10 +144,11 @@ class Outlook:
         """Have a model loaded where a batch ends first, before an instant; return where and when it ends."""
         best: Placement | None = None
         loaded_ns = 0
-        for placement in waiting.model.placements.values():
-            worker = placement.worker
-            if not placement.loadable or waiting.model.pages > worker.pages.size:
+        cluster, model = self._state.cluster, waiting.model
+        for worker in cluster.workers.values():
+            if model.pages > worker.pages.size or not is_loadable(model, worker):
                 continue
+            placement = look(cluster, model, worker)
             there_ns = self._load_free(placement) + placement.load_time.ns
             done_ns = max(self._free(placement), there_ns) + self._duration_ns(placement, index)
             if done_ns < best_ns:

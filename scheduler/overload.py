@@ -19,7 +19,8 @@ import math
 from collections import deque
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
 from mainspring.messages.actions import Infer
 from mainspring.messages.evidence import Ahead

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import able, at
+from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.evidence import LoadReason
 
 
@@ -61,18 +65,16 @@ def plan_load(
     return LoadPlan(placement, pages, tuple(v for v in taken if v.model.name in owners))
 
 
-def plan_on_freest(model: Model, room: Mapping[str, Worker], only: str | None = None) -> LoadPlan | None:
+def plan_on_freest(
+    cluster: Cluster, model: Model, room: Mapping[str, Worker], only: str | None = None
+) -> LoadPlan | None:
     """Find pages for a model on the worker that has the most, among those whose LOAD executor has ``room``.
 
     ``only`` names the one that is asked for, None for any.
     """
-    able = [
-        placement
-        for name, placement in model.placements.items()
-        if placement.loadable and name in room and only in (None, name)
-    ]
-    for placement in sorted(able, key=lambda p: (-p.worker.pages.free, p.worker.number)):
-        plan = plan_load(placement)
+    found = [worker for worker in able(model, room) if only in (None, worker.name)]
+    for worker in sorted(found, key=lambda worker: (-worker.pages.free, worker.number)):
+        plan = plan_load(at(cluster, model, worker))
         if plan is not None:
             return plan
     return None

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.placements import Model, Worker
+from mainspring.cluster.models import Model
 from mainspring.cluster.timeline import NEVER_NS
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.outlook import Outlook
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.state import SchedulerState

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.apply import requests_of
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import hosts, is_given_up
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.status import impossible
@@ -197,10 +198,11 @@ class RequestLifecycle:
         if request.place is Place.GONE:
             return
         state = self._state
-        hopeless = self._hopeless(now_ns, request)
+        lost = is_given_up(state.cluster, request.model)
+        hopeless = self._hopeless(now_ns, request) or request.failures >= state.config.max_attempts
         if not state.cluster.serves(request.model):
             state.reject(now_ns, request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
-        elif (lost := _given_up(request.model)) or hopeless or request.failures >= state.config.max_attempts:
+        elif lost or hopeless:
             if request.due_ns is not None:
                 self._policy.failed(now_ns, request)
             if lost and reason is Reason.DEADLINE_PASSED:
@@ -214,9 +216,9 @@ class RequestLifecycle:
         """Reject what waits for a model, after a loss, if no worker will run it unless something changes."""
         if not model.waiting:
             return
-        if _given_up(model):
+        if is_given_up(self._state.cluster, model):
             reason, detail = impossible(self._state.cluster, model)
-            evidence = reject_evidence(model, [], model.waiting - 1)
+            evidence = reject_evidence(self._state.cluster, model, [], model.waiting - 1)
             self.reject_queued(now_ns, model, reason, detail, evidence)
         elif model.waiting_idly:
             self._missed.want(model)
@@ -242,7 +244,7 @@ class RequestLifecycle:
         """Return by when each worker could run a request that is no longer queued."""
         model = request.model
         found = plans(self._state.cluster, now_ns, model, request.rows, 0)
-        return reject_evidence(model, found, model.waiting, ahead)
+        return reject_evidence(self._state.cluster, model, found, model.waiting, ahead)
 
     def _unqueue(self, now_ns: int, request: Request) -> None:
         """Take a request out of its queue."""
@@ -278,7 +280,7 @@ class RequestLifecycle:
     ) -> None:
         """Reject a request on arrival."""
         self._policy.refused(now_ns, model, event.rows)
-        evidence = reject_evidence(model, found, model.waiting)
+        evidence = reject_evidence(self._state.cluster, model, found, model.waiting)
         self._state.cluster.turned_away(event)
         self._state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
         self._missed.want(model)
@@ -333,11 +335,6 @@ class RequestLifecycle:
 
     def _prepare_soon(self, now_ns: int, model: Model) -> None:
         """Send the PREPAREs of a model that a request asked for before all others."""
-        for placement in model.placements.values():
-            self._residency.want_prepared(placement.base, soon=True)
-            self._residency.prepare_next(now_ns, placement.worker)
-
-
-def _given_up(model: Model) -> bool:
-    """Return whether no worker will run a model unless something changes."""
-    return all(placement.barred for placement in model.placements.values())
+        for worker in hosts(self._state.cluster, model):
+            self._residency.want_prepared(model.base, worker, soon=True)
+            self._residency.prepare_next(now_ns, worker)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from mainspring.cluster.membership import stop
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import is_known, of_worker
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import forget, give_up, load_ended, open_ended, other_ended
 from mainspring.cluster.timeline import Slot
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.evidence import LoadEvidence
@@ -29,15 +32,16 @@ class Residency:
         self._missed = missed
         self._pins = pins
 
-    def want_prepared(self, placement: Placement, soon: bool = False) -> None:
+    def want_prepared(self, model: Model, worker: Worker, soon: bool = False) -> None:
         """Queue a known model's PREPARE; ``soon`` puts it first."""
-        queue = placement.worker.prepare_queue
-        if placement.state is State.KNOWN and not placement.leaving:
-            queue[placement.model.name] = None
+        if is_known(model, worker):
+            worker.prepare_queue[model.name] = None
             if soon:
-                queue.move_to_end(placement.model.name, last=False)
-        elif placement.state is State.CLOSED and soon:
-            self._openings.hasten(placement)
+                worker.prepare_queue.move_to_end(model.name, last=False)
+        elif soon:
+            placement = model.placements.get(worker.name)
+            if placement is not None and placement.state is State.CLOSED:
+                self._openings.hasten(placement)
 
     def prepare_next(self, now_ns: int, worker: Worker) -> None:
         """Send PREPAREs up to the bound on how many may be outstanding."""
@@ -47,12 +51,21 @@ class Residency:
             and worker.prepares < self._state.config.prepares_in_flight
         ):
             name, _ = worker.prepare_queue.popitem(last=False)
-            placement = worker.placements.get(name)
-            # A model is closed here if its executable was opened for another one.
-            if placement is None or placement.leaving or placement.state not in (State.KNOWN, State.CLOSED):
+            model = self._preparable(worker, name)
+            if model is None:
                 continue
-            action = Prepare(self._state.next_action_id(), worker.name, placement.model.spec)
+            action = Prepare(self._state.next_action_id(), worker.name, model.spec)
             self._send_other(now_ns, worker, action)
+
+    def _preparable(self, worker: Worker, name: str) -> Model | None:
+        """Return the model of a name if it may be prepared on a worker."""
+        placement = worker.placements.get(name)
+        if placement is None:
+            model = self._state.cluster.models.get(name)
+            return model if model is not None and is_known(model, worker) else None
+        # A model is closed here if its executable was opened for another one.
+        able = placement.state is State.KNOWN or placement.state is State.CLOSED
+        return placement.model if able and not placement.leaving else None
 
     def load(self, now_ns: int, plan: LoadPlan) -> None:
         """Evict the plan's victims and load its model.
@@ -124,7 +137,7 @@ class Residency:
         if placement.state in (State.PREPARED, State.BROKEN, State.CLOSED) and placement.infers == 0:
             self._send_other(now_ns, worker, Release(self._state.next_action_id(), worker.name, name))
         elif placement.state in (State.KNOWN, State.FAILED):
-            self._succeed(now_ns, forget(self._state.cluster, placement))
+            self._succeed(now_ns, forget(self._state.cluster, placement), worker)
 
     def load_when_idle(self, model: Model) -> None:
         """Have an idle LOAD executor load a model that an operator asks for."""
@@ -134,10 +147,11 @@ class Residency:
         """Send nothing more to a worker that is stopping, so that others load what it holds."""
         stop(self._state.cluster, worker)
         self._openings.forget(worker)
-        for placement in list(worker.placements.values()):
+        for placement in of_worker(worker):
             self.leave(now_ns, placement)
-            if placement.model.waiting_idly:
-                self._missed.want(placement.model)
+        for model in self._state.cluster.waiting_models():
+            if model.waiting_idly:
+                self._missed.want(model)
         self._pins.enforce()
         self._state.loads_dirty = True
 
@@ -147,11 +161,11 @@ class Residency:
         if placement.state is State.RESIDENT:
             self.unload(now_ns, placement)
 
-    def _succeed(self, now_ns: int, placement: Placement | None) -> None:
+    def _succeed(self, now_ns: int, model: Model | None, worker: Worker) -> None:
         """Prepare the replacement of a model that is off a worker, if there is one."""
-        if placement is not None:
-            self.want_prepared(placement)
-            self.prepare_next(now_ns, placement.worker)
+        if model is not None:
+            self.want_prepared(model, worker)
+            self.prepare_next(now_ns, worker)
 
     def load_ended(self, now_ns: int, worker: Worker, action: Load, result: Result) -> bool:
         """Enter a LOAD's result; return whether the worker still agrees with the state."""
@@ -221,7 +235,7 @@ class Residency:
                 return True
             case Release():
                 # A worker that could not do it is about to be dropped, with the placement.
-                self._succeed(now_ns, successor)
+                self._succeed(now_ns, successor, worker)
                 return ok
 
     def _vacated(self, now_ns: int, placement: Placement) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
 from mainspring.cluster.timeline import Slot
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Load, Open, kind_of
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.policies.base import Policy

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mainspring.cluster.apply import apply
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import NEVER_NS
+from mainspring.cluster.workers import Worker
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.evidence import RejectEvidence

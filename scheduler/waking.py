@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.placements import Model, Worker
+from mainspring.cluster.models import Model
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 
 WIDE_FROM: Final = 8
 """A model on more workers than this may be wide."""

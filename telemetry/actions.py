@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from mainspring.cluster.placements import Worker
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import KINDS, Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, DropWorker

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.follow import follow
-from mainspring.cluster.placements import Worker
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Action, Infer, Result, kind_of, model_of
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker, Reject

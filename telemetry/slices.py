@@ -25,8 +25,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from mainspring.cluster.placements import PREPARED_STATES, State, Worker
+from mainspring.cluster.pairs import of_worker
+from mainspring.cluster.placements import PREPARED_STATES, State
 from mainspring.cluster.snapshot import snapshot
+from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Prepare, Result, Timed, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
@@ -60,11 +63,11 @@ def picture(lives: Lifecycles, from_ns: int) -> Iterator[tuple[int, Event | Comm
     for model in cluster.models.values():
         yield first_ns, ModelAdded(model.spec)
     for worker in cluster.workers.values():
-        yield first_ns, _joined(worker)
+        yield first_ns, _joined(cluster, worker)
     for _, asked in cluster.operations.values():
         yield first_ns, asked
     for worker in cluster.workers.values():
-        for placement in worker.placements.values():
+        for placement in of_worker(worker):
             if placement.state is State.FAILED:
                 yield first_ns, Prepare(0, worker.name, placement.model.spec)
                 status, detail = Status.ENGINE_ERROR, placement.detail
@@ -81,15 +84,19 @@ def picture(lives: Lifecycles, from_ns: int) -> Iterator[tuple[int, Event | Comm
         yield at_ns, entry
 
 
-def _joined(worker: Worker) -> WorkerJoined:
+def _joined(cluster: Cluster, worker: Worker) -> WorkerJoined:
     """Return a worker with what it has prepared and resident; what is being released is prepared still."""
     states = (*PREPARED_STATES, State.RELEASING, State.BROKEN)
-    placements = worker.placements.values()
+    placements = of_worker(worker)
+    prepared = {
+        name: model.spec.artifact for name, model in cluster.models.items() if model.prepared & worker.bit
+    }
+    prepared |= {each.model.name: each.model.spec.artifact for each in placements if each.state in states}
     return WorkerJoined(
         worker.name,
         worker.device_kind,
         worker.pages.size,
-        {each.model.name: each.model.spec.artifact for each in placements if each.state in states},
+        prepared,
         tuple(
             Resident(each.model.name, each.model.spec.artifact, each.pages)
             for each in placements

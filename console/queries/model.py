@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 
-from mainspring.cluster.placements import Model, Placement, State
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import hosts, look
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.spread import LONG, TYPICAL
 from mainspring.console.payloads import ModelPage, RequestLine, Spread
 from mainspring.console.queries.asking import Unknown
@@ -36,8 +38,8 @@ def model(view: View, name: str) -> ModelPage:
         },
         load_ms={each: profile.load_ns / 1e6 for each, profile in sorted(spec.profiles.items())},
         placements={
-            worker: _where(each)
-            for worker, each in known.placements.items()
+            each.worker.name: _where(each)
+            for each in (look(view.cluster, known, worker) for worker in hosts(view.cluster, known))
             if each.state is not State.KNOWN and not each.leaving
         },
         recent=_recent(view, known),

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from mainspring.cluster.estimates import InferTimes
-from mainspring.cluster.placements import PREPARED_STATES, Model, State
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import hosts
+from mainspring.cluster.placements import PREPARED_STATES, State
+from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import is_erratic
 from mainspring.console.payloads import ModelLine, Models
 from mainspring.console.queries.asking import BadQuery
@@ -24,7 +27,7 @@ _KEYS: dict[str, Callable[[Model, ModelHistory], Any]] = {
     "rejected": lambda _, seen: seen.counts[REJECTED],
     "cold": lambda _, seen: seen.counts[COLD],
     "pages": lambda model, _: model.pages,
-    "resident": lambda model, _: len(where(model, State.RESIDENT)),
+    "resident": lambda model, _: sum(each.state is State.RESIDENT for each in model.usable.values()),
     "last_load": lambda _, seen: seen.last_load_ns or 0,
     "loads": lambda _, seen: seen.counts[LOADS],
     "evictions": lambda _, seen: seen.counts[EVICTIONS],
@@ -77,10 +80,10 @@ def model_line(view: View, model: Model, kind: str) -> ModelLine:
     return ModelLine(
         name=model.name,
         pages=model.pages,
-        resident_on=where(model, State.RESIDENT),
-        loading_on=where(model, State.LOADING),
-        prepared_on=len(where(model, *PREPARED_STATES)),
-        failed_on=len(where(model, State.FAILED, State.BROKEN)),
+        resident_on=where(view.cluster, model, State.RESIDENT),
+        loading_on=where(view.cluster, model, State.LOADING),
+        prepared_on=len(where(view.cluster, model, *PREPARED_STATES)),
+        failed_on=len(where(view.cluster, model, State.FAILED, State.BROKEN)),
         queued=model.waiting,
         demand_rps=seen.demand / max(1, view.traffic.seconds.in_window(10)),
         in_time=counts[IN_TIME],
@@ -105,10 +108,18 @@ def estimates_ms(times: InferTimes | None) -> dict[int, float]:
     return {} if times is None else {size: ns / 1e6 for size, ns in zip(times.sizes, times.ns, strict=True)}
 
 
-def where(model: Model, *states: State) -> list[str]:
+def where(cluster: Cluster, model: Model, *states: State) -> list[str]:
     """Return the workers on which a model is in one of these states, and stays."""
-    placements = model.placements.items()
-    return [worker for worker, each in placements if each.state in states and not each.leaving]
+    placements = [each for each in model.placements.values() if each.state in states and not each.leaving]
+    found = [each.worker for each in placements]
+    if State.PREPARED in states and model.prepared & cluster.seated:
+        workers = hosts(cluster, model)
+        found += [
+            each
+            for each in workers
+            if model.prepared & each.bit and each.name not in model.placements and not each.stopping
+        ]
+    return [worker.name for worker in sorted(found, key=lambda worker: worker.number)]
 
 
 def _slo_ms(view: View, model: Model) -> float | None:

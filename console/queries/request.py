@@ -114,7 +114,8 @@ def _present(view: View, found: Request) -> RejectEvidence | None:
     if not 0 < asked.rows <= model.max_rows:
         # Of a log without its beginning: only batches that were seen are known.
         return None
-    return reject_evidence(model, plans(view.cluster, view.now_ns, model, asked.rows, 0), model.waiting - 1)
+    found_plans = plans(view.cluster, view.now_ns, model, asked.rows, 0)
+    return reject_evidence(view.cluster, model, found_plans, model.waiting - 1)
 
 
 def _decided_ns(view: View, found: Request, infer: Action | None) -> int:

@@ -168,7 +168,7 @@ def waiting(view: View, workers: tuple[str, ...] = ()) -> list[Waiting]:
 
 def _line(view: View, kind: str, name: str, requests: int, deadline_ns: int) -> Waiting:
     model = view.cluster.models.get(name)
-    places = [] if model is None else where(model, State.RESIDENT, State.LOADING)
+    places = [] if model is None else where(view.cluster, model, State.RESIDENT, State.LOADING)
     slack_ns = None
     if deadline_ns != _FAR_NS:
         slack_ns = deadline_ns - view.now_ns

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from mainspring.cluster.placements import State, Worker
+from mainspring.cluster.placements import State
+from mainspring.cluster.workers import Worker
 from mainspring.console.view.actions import LOST, Action, Lane
 from mainspring.console.view.limits import SECOND_NS
 

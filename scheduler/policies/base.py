@@ -19,8 +19,10 @@ from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.options import NoOptions
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.models import Model
+    from mainspring.cluster.placements import Placement
     from mainspring.cluster.requests import Request
+    from mainspring.cluster.workers import Worker
     from mainspring.scheduler.state import SchedulerState
 
 

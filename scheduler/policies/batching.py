@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from mainspring.cluster.estimates import InferTimes
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import DeadlineQueue
 
 

@@ -29,8 +29,9 @@ from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, e
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes
-    from mainspring.cluster.placements import Placement, Worker
+    from mainspring.cluster.placements import Placement
     from mainspring.cluster.requests import DeadlineQueue, Request
+    from mainspring.cluster.workers import Worker
     from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.state import SchedulerState
 

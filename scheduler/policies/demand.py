@@ -17,8 +17,10 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement, Worker
-from mainspring.scheduler.policies.loads import PolicyLoads
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import is_everywhere
+from mainspring.cluster.workers import Worker
+from mainspring.scheduler.policies.loads import PolicyLoads, shortest_ns
 from mainspring.scheduler.policies.notes import WorkerNote, model_note, worker_note
 from mainspring.scheduler.state import SchedulerState
 from mainspring.scheduler.waking import is_wide
@@ -118,11 +120,9 @@ class DemandLoads(PolicyLoads):
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let the demand for a worker's models go to the others."""
-        for name in worker.placements:
-            model = self._state.cluster.models.get(name)
-            if model is not None and model.waiting:
-                for bucket in model.by_bucket:
-                    self.update(now_ns, bucket)
+        for model in self._state.cluster.waiting_models():
+            for bucket in model.by_bucket:
+                self.update(now_ns, bucket)
 
     def take(self, now_ns: int) -> Model | None:
         """Take out the model of the highest positive priority, as it is now; `put_back` returns it.
@@ -170,12 +170,12 @@ class DemandLoads(PolicyLoads):
         if demand is not None:
             demand.aside = True
 
-    def worker_order(self, placement: Placement, begin_ns: int) -> tuple[int, int, int] | None:
+    def worker_order(self, model: Model, worker: Worker, begin_ns: int) -> tuple[int, int, int] | None:
         """Return a worker's load, if its LOAD is in time for one of the model's requests."""
-        dues = placement.model.queue.dues
-        if not dues or begin_ns + placement.load_time.ns + placement.times.ns[0] > dues[-1]:
+        dues = model.queue.dues
+        if not dues or begin_ns + shortest_ns(model, worker) > dues[-1]:
             return None
-        return worker_note(placement.worker).allocated_ns, begin_ns, 0
+        return worker_note(worker).allocated_ns, begin_ns, 0
 
     def validate(self) -> None:
         """Check that devices are allocated what models have there; raise AssertionError if not."""
@@ -197,7 +197,7 @@ class DemandLoads(PolicyLoads):
     def _enter(self, model: Model, demand: Demand) -> None:
         """Have the heap say a model's priority, or an earlier and higher one, if it can be loaded."""
         wanted_ns = demand.priority_ns
-        if wanted_ns <= 0 or demand.aside or len(model.usable) >= len(model.placements):
+        if wanted_ns <= 0 or demand.aside or is_everywhere(self._state.cluster, model):
             wanted_ns = 0
         else:
             wanted_ns = self.worth(model, wanted_ns)

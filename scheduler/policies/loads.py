@@ -11,7 +11,10 @@ from abc import ABC, abstractmethod
 
 from mypy_extensions import mypyc_attr
 
-from mainspring.cluster.placements import Model, Placement
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import able, at
+from mainspring.cluster.placements import Placement
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.state import SchedulerState
@@ -70,7 +73,7 @@ class PolicyLoads(ABC):
         """Return a model that was set aside to its place."""
 
     @abstractmethod
-    def worker_order(self, placement: Placement, begin_ns: int) -> tuple[int, int, int] | None:
+    def worker_order(self, model: Model, worker: Worker, begin_ns: int) -> tuple[int, int, int] | None:
         """Return what orders a worker among those with room, the lowest first; None if its LOAD is of no use.
 
         ``begin_ns`` is when the LOAD could begin.
@@ -84,20 +87,21 @@ class PolicyLoads(ABC):
         """Find the first worker that can load a model now."""
         state = self._state
         soonest_ns = state.soonest_ns(now_ns)
-        candidates, held = [], model.held
-        for name, worker in state.load_room.items():
-            if held & worker.bit:
-                continue
-            placement = model.placements.get(name)
-            if placement is None or not placement.loadable:
-                continue
-            order = self.worker_order(placement, worker.load.available_ns(now_ns, soonest_ns))
+        candidates = []
+        for worker in able(model, state.load_room):
+            order = self.worker_order(model, worker, worker.load.available_ns(now_ns, soonest_ns))
             if order is not None:
-                candidates.append((order, worker.number, placement))
+                candidates.append((order, worker.number, worker))
         # The first can nearly always take it.
         heapq.heapify(candidates)
         while candidates:
-            plan = self.find_pages(heapq.heappop(candidates)[2])
+            plan = self.find_pages(at(state.cluster, model.base, heapq.heappop(candidates)[2]))
             if plan is not None:
                 return plan
         return None
+
+
+def shortest_ns(model: Model, worker: Worker) -> int:
+    """Return how long it takes from the begin of a LOAD until a request of a model can be done."""
+    kind = worker.device_kind
+    return model.load_times[kind].ns + model.infer_times[kind].ns[0]

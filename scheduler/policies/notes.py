@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.models import Model
+    from mainspring.cluster.placements import Placement
+    from mainspring.cluster.workers import Worker
     from mainspring.scheduler.policies.demand import Demand
 
 

@@ -19,7 +19,9 @@ from typing import Final, cast
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.notes import Copies, ReadyHeap, model_note, worker_note
 from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState

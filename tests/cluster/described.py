@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.cluster.estimates import Estimates
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
 from mainspring.cluster.rolling import Rolling
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Timeline
+from mainspring.cluster.workers import Worker
 
 
 def described(cluster: Cluster) -> dict[str, Any]:
     """Return all that `apply` keeps, and nothing that is the scheduler's own."""
     return {
-        "models": {name: _model(model) for name, model in cluster.models.items()},
+        "models": {name: _model(cluster, model) for name, model in cluster.models.items()},
         "workers": {name: _worker(worker) for name, worker in cluster.workers.items()},
         "open": cluster.open_workers,
         "requests": {request.id: _request(request) for request in cluster.requests.values()},
@@ -28,7 +30,11 @@ def described(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _model(model: Model) -> dict[str, Any]:
+def _named(cluster: Cluster, workers: int) -> list[str]:
+    return [worker.name for worker in cluster.workers.values() if workers & worker.bit]
+
+
+def _model(cluster: Cluster, model: Model) -> dict[str, Any]:
     return {
         "number": model.number,
         "spec": model.spec,
@@ -36,14 +42,15 @@ def _model(model: Model) -> dict[str, Any]:
         "dues": list(model.queue.dues),
         "rows": model.queue.rows,
         "backlog": [request.id for request in model.backlog],
-        "placements": list(model.placements),
+        "prepared": sorted(_named(cluster, model.prepared)),
+        "absent": sorted(_named(cluster, model.absent)),
         "usable": list(model.usable),
         "counts": [getattr(model.counts, name) for name in ("arrived", "finished", "late", "rejected")],
         "overdue": model.overdue or {},
         "infer": {kind: list(times.ns) for kind, times in model.infer_times.items()},
         "inputs": {kind: list(times.transfer_ns) for kind, times in model.infer_times.items()},
         "load": {kind: time.ns for kind, time in model.load_times.items()},
-        "buckets": {ceilings: _model(bucket) for ceilings, bucket in model.buckets.items()},
+        "buckets": {ceilings: _model(cluster, bucket) for ceilings, bucket in model.buckets.items()},
     }
 
 
@@ -57,7 +64,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "inputs": (worker.exec.inputs_free_ns, worker.exec.inputs_came_ns),
         "load": _timeline(worker.load),
         "others": list(worker.others.items()),
-        "placements": {name: _placement(each) for name, each in worker.placements.items()},
+        "placements": {n: _placement(each) for n, each in worker.placements.items() if not each.plain},
         "lru": list(worker.lru),
         "counts": (worker.prepares, worker.prepared, worker.lead_ns),
         "flags": (worker.stopping, worker.draining),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Request
 from mainspring.messages.events import RequestArrived
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from mainspring.cluster.apply import apply
-from mainspring.cluster.placements import Model, Placement, State
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import at, is_loadable, look
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.plans import CANDIDATES, Plan, plans, readiness, reject_evidence
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
@@ -72,7 +74,7 @@ class Checked:
         assert evidence is not None
         ahead = [each.action_id for each in worker.load.actions()]
         assert ([0, *ahead][-1], len(ahead)) == (evidence.load_after, evidence.load_ahead)
-        assert all(worker.placements[name].state.value == "prepared" for name in evidence.evicted)
+        assert all(is_loadable(self._cluster.models[name], worker) for name in evidence.evicted)
         self.found[f"LOAD {evidence.reason.value}"] += 1
         self.found["evicted"] += len(evidence.evicted)
 
@@ -85,7 +87,8 @@ class Checked:
         request = cluster.requests[reject.request_id]
         model, rows = request.model, request.rows
         found = plans(cluster, now_ns, model, rows, 0)
-        assert evidence == reject_evidence(model, found, evidence.waiting, evidence.ahead)
+        told = reject_evidence(self._cluster, model, found, evidence.waiting, evidence.ahead)
+        assert evidence == told
         if reject.reason is not Reason.NO_WORKER:
             assert evidence.waiting == waiting(cluster, request)
         if reject.reason is Reason.DEADLINE_UNREACHABLE:
@@ -121,7 +124,7 @@ class Checked:
     ) -> None:
         """Check the best plan against the worker's timelines, and that no other is better."""
         worker = self._cluster.workers[best.worker]
-        placement = worker.placements[model.name]
+        placement = look(self._cluster, model.base, worker)
         index = model.index_of[rows]
         self._instants(now_ns, placement, index, best)
         assert best.duration_ns == placement.times.ns[index]
@@ -174,9 +177,9 @@ def cluster_of(workers: int) -> Cluster:
     apply(cluster, 0, ModelAdded(spec("other")))
     for number in range(workers):
         name = f"w{number}"
-        for at, model in enumerate((spec("m"), spec("other"))):
-            apply(cluster, 1, Prepare(10 * number + at, name, model))
-            apply(cluster, 2, Result(10 * number + at, name, Status.OK, 1, 2))
+        for place, model in enumerate((spec("m"), spec("other"))):
+            apply(cluster, 1, Prepare(10 * number + place, name, model))
+            apply(cluster, 2, Result(10 * number + place, name, Status.OK, 1, 2))
         apply(cluster, 3, Load(1_000 + number, name, "other", (0,), 3, 4, 4, (workers - number) * MS))
     return cluster
 
@@ -184,7 +187,7 @@ def cluster_of(workers: int) -> Cluster:
 def test_a_rejection_names_the_soonest_workers_and_counts_the_others() -> None:
     cluster = cluster_of(12)
     model = cluster.models["m"]
-    evidence = reject_evidence(model, plans(cluster, 3, model, 1, 0), 4)
+    evidence = reject_evidence(cluster, model, plans(cluster, 3, model, 1, 0), 4)
     assert evidence.best is not None
     assert (evidence.best.worker, evidence.best.load_after, evidence.best.load_ahead) == ("w11", 1_011, 1)
     assert [each.worker for each in evidence.others] == [f"w{number}" for number in range(10, 2, -1)]
@@ -198,10 +201,10 @@ def test_those_that_could_not_run_the_model_come_last_each_with_its_reason() -> 
     apply(cluster, 4, OperatorAsked("an operator", DrainWorker("w3")))
     stopping = Result(1_002, "w2", Status.STOPPING, 4, 4)
     apply(cluster, 4, stopping)
-    broken = model.placements["w1"]
+    broken = at(cluster, model, cluster.workers["w1"])
     broken.enter(State.BROKEN)
     broken.detail = "no memory " * 100
-    evidence = reject_evidence(model, plans(cluster, 4, model, 1, 0), 0)
+    evidence = reject_evidence(cluster, model, plans(cluster, 4, model, 1, 0), 0)
     assert evidence.best is not None
     assert evidence.best.worker == "w0"
     reasons = {each.worker: each.readiness for each in evidence.others}

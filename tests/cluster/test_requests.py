@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.messages.model import ModelSpec
 from tests.cluster import made

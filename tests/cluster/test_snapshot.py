@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.cluster.pairs import at
 from mainspring.cluster.snapshot import AT_ONCE, snapshot
 from mainspring.messages.actions import Infer, Prepare, Result
 from mainspring.messages.codes import Status
@@ -36,9 +37,10 @@ def test_many_models_and_requests_are_told_in_parts() -> None:
 def test_placements_with_more_to_say_than_their_state_are_told_in_parts() -> None:
     names = [f"m{index}" for index in range(AT_ONCE + 1)]
     hand = Hand(*map(spec, names), pages=200)
-    for worker in hand.scheduler._state.cluster.workers.values():
-        for placement in worker.placements.values():
-            placement.detail = "no such file"
+    cluster = hand.scheduler._state.cluster
+    for worker in cluster.workers.values():
+        for model in cluster.models.values():
+            at(cluster, model, worker).detail = "no such file"
     parts = [each for each in told(hand) if isinstance(each, PlacementStates)]
     assert [len(each.placements) for each in parts] == [AT_ONCE, 1]
     assert [each.model for part in parts for each in part.placements] == names

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Place, Request
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec

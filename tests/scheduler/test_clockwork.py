@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import State
 from mainspring.cluster.requests import Request
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
@@ -65,7 +67,7 @@ def literal_appendix_b(bench: Bench, available_ns: int) -> tuple[str, int, list[
     """Iterate the strategy queue by required start time, skipping what the paper skips."""
     strategies = []
     for model in bench.models:
-        times = model.placements["w0"].times
+        times = model.infer_times["gpu"]
         for request in model.queue:
             assert request.due_ns is not None
             for index, size in enumerate(SIZES):
@@ -229,5 +231,5 @@ def test_what_a_device_can_do_follows_the_slo_unless_it_is_set(
     model.placements["w0"].enter(State.RESIDENT)
     for id_ in range(58):
         model.queue.add(made.request(id_, model, 1, 0, 300 * MS))
-    assert 100 * MS < 58 * model.placements["w0"].times.ns[0] < 300 * MS
+    assert 100 * MS < 58 * model.infer_times["gpu"].ns[0] < 300 * MS
     assert loads.refresh(0, model) is replicated

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.cluster.placements import Worker
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from mainspring.cluster.pairs import at, hosts
 from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
@@ -96,7 +97,8 @@ class Rash(Clockwork):
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         for model in self.state.cluster.models.values():
-            for placement in model.placements.values():
+            for worker in hosts(self.state.cluster, model):
+                placement = at(self.state.cluster, model, worker)
                 if model.queue and placement.loadable and (plan := plan_load(placement)) is not None:
                     return self.spoilt(plan)
         return None

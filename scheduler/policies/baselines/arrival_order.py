@@ -26,7 +26,8 @@ from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoadsPo
 from mainspring.scheduler.policies.ready_queue import enter, ready_by_ns
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model, Placement
+    from mainspring.cluster.models import Model
+    from mainspring.cluster.placements import Placement
     from mainspring.cluster.requests import Request
     from mainspring.scheduler.state import SchedulerState
 

@@ -31,8 +31,9 @@ from mainspring.scheduler.policies.baselines.batch_limits import (
 from mainspring.scheduler.policies.options import ClipperOptions
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Placement, Worker
+    from mainspring.cluster.placements import Placement
     from mainspring.cluster.requests import Request
+    from mainspring.cluster.workers import Worker
     from mainspring.scheduler.state import SchedulerState
 
 

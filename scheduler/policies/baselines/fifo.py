@@ -26,7 +26,8 @@ from mainspring.scheduler.policies.baselines.arrival_order import BEHIND_NS, Arr
 from mainspring.scheduler.policies.options import FifoOptions
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model, Placement
+    from mainspring.cluster.models import Model
+    from mainspring.cluster.placements import Placement
     from mainspring.cluster.requests import Request
     from mainspring.scheduler.state import SchedulerState
 

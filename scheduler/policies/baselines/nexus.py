@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import msgspec
 
+from mainspring.cluster.pairs import at, is_loadable
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.placing import plan_load
@@ -29,8 +30,10 @@ from mainspring.scheduler.policies.options import NexusOptions
 from mainspring.scheduler.policies.ready_queue import ready_by_ns
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.models import Model
+    from mainspring.cluster.placements import Placement
     from mainspring.cluster.requests import Request
+    from mainspring.cluster.workers import Worker
     from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.state import SchedulerState
 
@@ -53,18 +56,17 @@ class Turns:
         self.worker = worker
         self.planned: dict[int, int] = {}
         """The index of the planned batch size, by the model's number."""
-        self.line: deque[Placement] = deque()
+        self.line: deque[Model] = deque()
         self.waiting: dict[int, None] = {}
         """The numbers of the models that are in the line."""
-        self.missing: dict[int, Placement] = {}
+        self.missing: dict[int, Model] = {}
         """Models that are planned here and not loaded, by number."""
 
-    def join(self, placement: Placement) -> None:
+    def join(self, model: Model) -> None:
         """Put a model at the end of the line, unless it is in it."""
-        number = placement.model.number
-        if number not in self.waiting:
-            self.waiting[number] = None
-            self.line.append(placement)
+        if model.number not in self.waiting:
+            self.waiting[model.number] = None
+            self.line.append(model)
 
 
 class Nexus(Policy):
@@ -115,9 +117,8 @@ class Nexus(Policy):
             names = [name for name in self._homes.pop(number, []) if name != worker.name]
             if names:
                 self._homes[number] = names
-        for name in worker.placements:
-            model = self.state.cluster.models.get(name)
-            for bucket in [] if model is None else model.by_bucket:
+        for model in self.state.cluster.waiting_models():
+            for bucket in model.by_bucket:
                 if bucket.queue.dues:
                     self._line_up(bucket)
 
@@ -148,14 +149,14 @@ class Nexus(Policy):
         if turns is None:
             return None
         for _ in range(len(turns.line)):
-            placement = turns.line.popleft()
-            number = placement.model.number
-            if not placement.model.queue.dues or not worker.has(placement):
-                del turns.waiting[number]
+            model = turns.line.popleft()
+            if not model.queue.dues:
+                del turns.waiting[model.number]
                 continue
-            turns.line.append(placement)
-            if placement.usable:
-                planned = turns.planned.get(number, len(placement.times.sizes) - 1)
+            turns.line.append(model)
+            placement = model.usable.get(worker.name)
+            if placement is not None:
+                planned = turns.planned.get(model.number, len(placement.times.sizes) - 1)
                 batch = self._batch(now_ns, placement, planned, available_ns)
                 if batch is not None:
                     return batch
@@ -168,9 +169,9 @@ class Nexus(Policy):
             if turns is None:
                 continue
             while turns.missing:
-                placement = turns.missing.pop(next(iter(turns.missing)))
-                if placement.loadable and turns.worker.has(placement):
-                    plan = plan_load(placement)
+                model = turns.missing.pop(next(iter(turns.missing)))
+                if self.state.cluster.serves(model) and is_loadable(model, turns.worker):
+                    plan = plan_load(at(self.state.cluster, model.base, turns.worker))
                     if plan is not None:
                         return plan
         return None
@@ -202,13 +203,13 @@ class Nexus(Policy):
         if not names:
             names = self._adopt(model)
         for name in names:
-            placement = model.placements.get(name)
-            if placement is not None:
-                turns = self._turns[name]
-                turns.join(placement)
-                if not placement.usable and placement.loadable:
-                    turns.missing[model.number] = placement
-                    self.state.loads_dirty = True
+            turns = self._turns[name]
+            if model.base.absent & turns.worker.bit:
+                continue
+            turns.join(model)
+            if name not in model.usable and is_loadable(model, turns.worker):
+                turns.missing[model.number] = model
+                self.state.loads_dirty = True
 
     def _batch(self, now_ns: int, placement: Placement, planned: int, available_ns: int) -> Batch | None:
         """Return a batch of the planned size or less, or of the size that its first request needs."""
@@ -232,15 +233,14 @@ class Nexus(Policy):
         for node in nodes:
             turns = self._turns[node.worker.name] = Turns(node.worker)
             for share in node.shares:
-                placement = share.placement
-                number = placement.model.number
-                turns.planned[number] = share.index
-                self._homes.setdefault(number, []).append(node.worker.name)
-                if not placement.usable:
-                    turns.missing[number] = placement
+                model = share.model
+                turns.planned[model.number] = share.index
+                self._homes.setdefault(model.number, []).append(node.worker.name)
+                if node.worker.name not in model.usable:
+                    turns.missing[model.number] = model
         for node in nodes:
             for share in node.shares:
-                model = share.placement.model
+                model = share.model
                 homes = self._homes[model.number]
                 if not model.usable or any(name in model.usable for name in homes):
                     continue
@@ -252,21 +252,22 @@ class Nexus(Policy):
     def _adopt(self, model: Model) -> list[str]:
         """Give a model that no plan knows to the worker with the fewest models, if one can run it."""
         best: tuple[bool, int, int] | None = None
-        chosen: Placement | None = None
-        for placement in model.placements.values():
-            if placement.leaving or not (placement.usable or placement.loadable):
+        chosen: Worker | None = None
+        for worker in self.state.cluster.workers.values():
+            usable = worker.name in model.usable
+            if not usable and not is_loadable(model, worker):
                 continue
-            turns = self._turns.get(placement.worker.name)
-            key = not placement.usable, len(turns.planned) if turns else 0, placement.worker.number
+            turns = self._turns.get(worker.name)
+            key = not usable, len(turns.planned) if turns else 0, worker.number
             if best is None or key < best:
-                best, chosen = key, placement
+                best, chosen = key, worker
         if chosen is None:
             return []
-        name = chosen.worker.name
+        name = chosen.name
         turns = self._turns.get(name)
         if turns is None:
-            turns = self._turns[name] = Turns(chosen.worker)
+            turns = self._turns[name] = Turns(chosen)
         slo_ns = model.queue.dues[0] - model.queue.first.arrived_ns
-        turns.planned[model.number] = saturating(chosen.times, slo_ns)
+        turns.planned[model.number] = saturating(model.infer_times[chosen.device_kind], slo_ns)
         self._homes[model.number] = [name]
         return [name]

@@ -6,7 +6,7 @@ the tightest of those that its requests had in the last epoch with any.
 
 from __future__ import annotations
 
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 
 FORGOTTEN = 0.05
 """Rows an epoch below which a session with nothing queued is forgotten."""

@@ -14,9 +14,12 @@ from typing import Final
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import is_everywhere
+from mainspring.cluster.placements import Placement
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
-from mainspring.scheduler.policies.loads import PolicyLoads
+from mainspring.scheduler.policies.loads import PolicyLoads, shortest_ns
 from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy
 from mainspring.scheduler.state import SchedulerState
 
@@ -76,15 +79,14 @@ class OrderedLoads(PolicyLoads):
         """Add a model that was set aside by its key."""
         self.add(model, self._aside.pop(model.number))
 
-    def worker_order(self, placement: Placement, begin_ns: int) -> tuple[int, int, int] | None:
+    def worker_order(self, model: Model, worker: Worker, begin_ns: int) -> tuple[int, int, int] | None:
         """Prefer a worker that has room for a model, then one that begins soon and holds few models."""
-        model, worker = placement.model, placement.worker
         has_room = worker.pages.free >= model.pages
         if not has_room and not self._evicts:
             return None
         if not self._serves_late:
             dues = model.queue.dues
-            if not dues or begin_ns + placement.load_time.ns + placement.times.ns[0] > dues[-1]:
+            if not dues or begin_ns + shortest_ns(model, worker) > dues[-1]:
                 return None
         return not has_room, begin_ns, len(worker.lru)
 
@@ -115,7 +117,7 @@ class OrderedLoadsPolicy(ReadyQueuePolicy):
             self._absent.add(model, key)
             return
         self._absent.drop(model)
-        if len(model.usable) < len(model.placements):
+        if not is_everywhere(self.state.cluster, model):
             self._copies.add(model, key)
         else:
             self._copies.drop(model)
@@ -132,13 +134,15 @@ class OrderedLoadsPolicy(ReadyQueuePolicy):
 
     def worker_joined(self, now_ns: int, worker: Worker) -> None:
         """Have loaded what waits: this worker may take it."""
-        for placement in worker.placements.values():
-            self.want_load(placement.model)
+        for model in self.state.cluster.waiting_models():
+            for each in model.by_bucket:
+                self.want_load(each)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Have loaded what only this worker held."""
-        for placement in worker.placements.values():
-            self.want_load(placement.model)
+        for model in self.state.cluster.waiting_models():
+            for each in model.by_bucket:
+                self.want_load(each)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return the LOAD of the model of the lowest key that no worker holds, or of a further copy."""

@@ -18,7 +18,9 @@ from __future__ import annotations
 import math
 
 from mainspring.cluster.estimates import InferTimes
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import is_loadable
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.baselines.nexus_sessions import Session
 
 SCALINGS = 6
@@ -33,10 +35,11 @@ ROUNDING = 1e-6
 class Share:
     """What one device does for one session."""
 
-    __slots__ = ("index", "placement", "rate", "slo_ns")
+    __slots__ = ("index", "model", "rate", "slo_ns", "times")
 
-    def __init__(self, placement: Placement, rate: float, slo_ns: int) -> None:
-        self.placement = placement
+    def __init__(self, model: Model, times: InferTimes, rate: float, slo_ns: int) -> None:
+        self.model = model
+        self.times = times
         self.rate = rate
         """Rows a nanosecond."""
         self.slo_ns = slo_ns
@@ -65,17 +68,17 @@ class Node:
         """The part of the cycle that is busy."""
         return self.busy_ns / self.duty_ns if self.duty_ns else 0.0
 
-    def occupancy_with(self, placement: Placement, rate: float, duty_ns: int) -> float | None:
+    def occupancy_with(self, model: Model, times: InferTimes, rate: float, duty_ns: int) -> float | None:
         """Return the occupancy with a load that has a duty cycle of its own, or None if it does not fit."""
-        times, known_ns = placement.times, self.duty_ns
-        if self.pages + placement.model.pages > self.worker.pages.size:
+        known_ns = self.duty_ns
+        if self.pages + model.pages > self.worker.pages.size:
             return None
         if known_ns and known_ns <= duty_ns:
             busy_ns = self.busy_ns + times.ns[squished(times, rate, known_ns)]
             return busy_ns / known_ns if busy_ns <= known_ns else None
         busy_ns = times.ns[squished(times, rate, duty_ns)]
         for each in self.shares:
-            times = each.placement.times
+            times = each.times
             busy_ns += times.ns[squished(times, each.rate, duty_ns)]
             if busy_ns > duty_ns:
                 return None
@@ -83,23 +86,22 @@ class Node:
 
     def add(self, share: Share, duty_ns: int) -> None:
         """Take a share in, and shrink all batches to the cycle."""
-        number = share.placement.model.number
         self.shares.append(share)
-        self.numbers[number] = None
-        self.pages += share.placement.model.pages
+        self.numbers[share.model.number] = None
+        self.pages += share.model.pages
         shrunk = self.shares
         if self.duty_ns and self.duty_ns <= duty_ns:
             shrunk = [share]
         else:
             self.duty_ns, self.busy_ns = duty_ns, 0
         for each in shrunk:
-            each.index = squished(each.placement.times, each.rate, self.duty_ns)
-            self.busy_ns += each.placement.times.ns[each.index]
+            each.index = squished(each.times, each.rate, self.duty_ns)
+            self.busy_ns += each.times.ns[each.index]
 
     def overfill(self) -> None:
         """Give each share the batch of a whole device: there are more than a cycle holds."""
         for each in self.shares:
-            each.index = saturating(each.placement.times, each.slo_ns)
+            each.index = saturating(each.times, each.slo_ns)
 
 
 def squished(times: InferTimes, rate: float, duty_ns: int) -> int:
@@ -186,18 +188,18 @@ class Packing:
         """Put up to ``limit`` of what did not fit onto the least busy devices; return whether that is all."""
         for model, rate, slo_ns in self.left[:limit]:
             best: tuple[float, int] | None = None
-            chosen: tuple[Node, Placement] | None = None
+            chosen: tuple[Node, InferTimes] | None = None
             for node in self.nodes:
-                placement = _placement(model, node.worker)
-                if placement is None or model.number in node.numbers:
+                times = _times(model, node.worker)
+                if times is None or model.number in node.numbers:
                     continue
                 key = node.occupancy, node.worker.number
                 if node.pages + model.pages <= node.worker.pages.size and (best is None or key < best):
-                    best, chosen = key, (node, placement)
+                    best, chosen = key, (node, times)
             if chosen is not None:
-                node, placement = chosen
-                duty_ns = residual_duty_ns(placement.times, slo_ns, rate) or placement.times.ns[0]
-                node.add(Share(placement, rate, slo_ns), max(duty_ns, node.duty_ns))
+                node, times = chosen
+                duty_ns = residual_duty_ns(times, slo_ns, rate) or times.ns[0]
+                node.add(Share(model, times, rate, slo_ns), max(duty_ns, node.duty_ns))
                 self._overfull[node.worker.name] = node
         del self.left[:limit]
         if self.left:
@@ -215,15 +217,14 @@ class Packing:
         for node in sorted(
             self.nodes, key=lambda node: (node.worker.name not in homes, node.worker.name not in usable)
         ):
-            placement = _placement(model, node.worker)
-            if node.shares or placement is None or model.pages > node.worker.pages.size:
+            times = _times(model, node.worker)
+            if node.shares or times is None or model.pages > node.worker.pages.size:
                 continue
-            times = placement.times
             if not _keeps_busy(times, rate, slo_ns):
                 break
             index = saturating(times, slo_ns)
             capacity = times.sizes[index] / times.ns[index]
-            node.add(Share(placement, capacity * (1 - 1e-9), slo_ns), times.ns[index])
+            node.add(Share(model, times, capacity * (1 - 1e-9), slo_ns), times.ns[index])
             rate -= capacity
         return rate
 
@@ -231,27 +232,27 @@ class Packing:
         """Put a residual load where it was, or where the device gets busiest by it; empty ones come last."""
         homes, usable = self._homes.get(model.number, ()), model.usable
         best: tuple[bool, float, bool] | None = None
-        chosen: tuple[Node, Placement, int] | None = None
+        chosen: tuple[Node, InferTimes, int] | None = None
         times: InferTimes | None = None
         duty_ns = 0
         for node in self.nodes:
             name = node.worker.name
-            placement = _placement(model, node.worker)
-            if placement is None:
+            here = _times(model, node.worker)
+            if here is None:
                 continue
-            if placement.times is not times:
-                times = placement.times
+            if here is not times:
+                times = here
                 duty_ns = residual_duty_ns(times, slo_ns, rate)
-            occupancy = node.occupancy_with(placement, rate, duty_ns) if duty_ns else None
+            occupancy = node.occupancy_with(model, here, rate, duty_ns) if duty_ns else None
             if occupancy is None or model.number in node.numbers:
                 continue
             key = name in homes, occupancy if node.shares else 0.0, name in usable
             if best is None or key > best:
-                best, chosen = key, (node, placement, duty_ns)
+                best, chosen = key, (node, here, duty_ns)
         if chosen is None:
             return False
-        node, placement, duty_ns = chosen
-        node.add(Share(placement, rate, slo_ns), duty_ns)
+        node, times, duty_ns = chosen
+        node.add(Share(model, times, rate, slo_ns), duty_ns)
         return True
 
 
@@ -302,12 +303,11 @@ class Planner:
         return Packing(*self._given, self._factor / self._epoch_ns)
 
 
-def _placement(model: Model, worker: Worker) -> Placement | None:
-    """Return a model's placement on a worker that could run it."""
-    placement = model.placements.get(worker.name)
-    if placement is None or placement.leaving or not (placement.usable or placement.loadable):
-        return None
-    return placement
+def _times(model: Model, worker: Worker) -> InferTimes | None:
+    """Return a model's estimates on a worker that could run it, None for another."""
+    if worker.name in model.usable or is_loadable(model, worker):
+        return model.infer_times[worker.device_kind]
+    return None
 
 
 def _keeps_busy(times: InferTimes, rate: float, slo_ns: int) -> bool:

@@ -31,8 +31,10 @@ from mainspring.scheduler.policies.options import SymphonyOptions
 from mainspring.scheduler.policies.ready_queue import PUT_OFF, ReadyQueuePolicy, ready_by_ns
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.models import Model
+    from mainspring.cluster.placements import Placement
     from mainspring.cluster.requests import Request
+    from mainspring.cluster.workers import Worker
     from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.state import SchedulerState
 

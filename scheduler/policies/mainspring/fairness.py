@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.scheduler.policies.mainspring.constants import (
     ANSWERED_WEIGHT,
     HIGHEST_PRICE,

@@ -12,7 +12,10 @@ import heapq
 import math
 from collections.abc import Iterator
 
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import able, at, is_everywhere
+from mainspring.cluster.placements import Placement
+from mainspring.cluster.workers import Worker
 from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load
@@ -203,7 +206,7 @@ class Replication:
     def asked(self, now_ns: int, model: Model) -> None:
         """Note that requests wait for a model: if it is on busy devices alone it should have another."""
         usable = model.usable
-        if not usable or len(usable) >= len(model.placements) or now_ns < self._paused_until_ns:
+        if not usable or now_ns < self._paused_until_ns or is_everywhere(self._state.cluster, model):
             return
         if len(self._wanted) >= MOST_REPLICATED:
             return
@@ -237,14 +240,15 @@ class Replication:
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         most = REPLICA_SHARE * self._least(now_ns, model)
-        best: Placement | None = None
+        best: Worker | None = None
         best_share, best_number = most, 0
-        for placement in model.placements.values():
-            worker = placement.worker
-            room = worker.name in self._state.load_room
-            if not room or not placement.loadable or len(worker.load) or model.pages > worker.pages.size:
+        for worker in able(model, self._state.load_room):
+            if len(worker.load) or model.pages > worker.pages.size:
                 continue
             share = self._utilisation.of(now_ns, worker)
             if share < best_share or (share == best_share and worker.number < best_number):
-                best, best_share, best_number = placement, share, worker.number
-        return None if best is None else plan_load(best, victims=self._popularity.unpopular(best))
+                best, best_share, best_number = worker, share, worker.number
+        if best is None:
+            return None
+        placement = at(self._state.cluster, model.base, best)
+        return plan_load(placement, victims=self._popularity.unpopular(placement))

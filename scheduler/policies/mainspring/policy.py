@@ -44,8 +44,10 @@ from mainspring.scheduler.policies.options import MainspringOptions
 from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, enter_copies, ready_by_ns
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.models import Model
+    from mainspring.cluster.placements import Placement
     from mainspring.cluster.requests import Request
+    from mainspring.cluster.workers import Worker
     from mainspring.scheduler.state import SchedulerState
 
 

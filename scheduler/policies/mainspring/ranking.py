@@ -19,7 +19,8 @@ import math
 from typing import Final, final
 
 from mainspring.cluster.estimates import InferTimes
-from mainspring.cluster.placements import Model, Placement
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
 from mainspring.scheduler.policies.batching import densest_batch, largest_index
 from mainspring.scheduler.policies.mainspring.chances import likeliest_batch
 from mainspring.scheduler.policies.mainspring.constants import (

@@ -6,7 +6,9 @@ import heapq
 import math
 from collections.abc import Iterator
 
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.mainspring.constants import (
     IDLE_VICTIMS_SHARE,
     LEAST_SEEN_NS,

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.cluster.follow import follow
+from mainspring.cluster.pairs import hosts
 from mainspring.cluster.plans import CANDIDATES, Plan, plans, soonest
 from mainspring.cluster.state import Cluster
 from mainspring.console.payloads import Alternative, Story
@@ -74,7 +75,9 @@ def decided(watched: Watched) -> tuple[View, dict[int, Expected]]:
         if isinstance(entry, Reject) and entry.reason in BY_WORKERS:
             asked = cluster.requests[entry.request_id]
             found = plans(cluster, now_ns, asked.model, asked.rows, 0)
-            finish_ns: dict[str, int | None] = dict.fromkeys(asked.model.placements)
+            finish_ns: dict[str, int | None] = dict.fromkeys(
+                each.name for each in hosts(cluster, asked.model)
+            )
             finish_ns |= {plan.placement.worker.name: plan.finish_ns for plan in found}
             told = {plan.placement.worker.name: words(cluster, plan) for plan in found}
             expected[entry.request_id] = Expected(now_ns, finish_ns, told)
@@ -151,7 +154,7 @@ def test_what_waits_is_told_as_of_now() -> None:
                     plan = soonest(plans(cluster, view.now_ns, asked.model, asked.rows, 0))
                     said = [each.finish_ns for each in story.alternatives if each.finish_ns is not None]
                     assert said[:1] == ([] if plan is None else [plan.finish_ns])
-                    assert len(story.alternatives) + story.more == len(asked.model.placements)
+                    assert len(story.alternatives) + story.more == len(hosts(cluster, asked.model))
                     assert not any(each.chosen for each in story.alternatives)
                     assert plan is None or f"{plan.placement.worker.name} could be done" in story.summary
                     waiting += 1

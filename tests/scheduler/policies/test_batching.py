@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cluster.estimates import InferTimes
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import DeadlineQueue
 from mainspring.scheduler.policies.batching import densest_batch, fitting, largest_batch, largest_index
 from tests.cluster import made

@@ -7,8 +7,9 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from mainspring.cluster.placements import Model, Worker
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Request
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Reject

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.placing import LoadPlan
 from mainspring.scheduler.policies.notes import worker_note

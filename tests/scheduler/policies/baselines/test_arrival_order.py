@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Request
 from mainspring.scheduler.policies.baselines.arrival_order import BEHIND_NS, FifoQueue
 from tests.cluster import made

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import State
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.config import SchedulerConfig

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import State
+from mainspring.cluster.workers import Worker
 from mainspring.messages.model import Profile
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.baselines.edf import Edf

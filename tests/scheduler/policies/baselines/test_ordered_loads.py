@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import at
+from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.workers import Worker
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads
 from mainspring.scheduler.policies.loads import LOOKED_AT, PASSED_OVER_NS
@@ -77,9 +80,9 @@ class Watched(OrderedLoads):
         self.asked: list[str] = []
         self.able = False
 
-    def worker_order(self, placement: Placement, begin_ns: int) -> tuple[int, int, int] | None:
-        self.asked.append(placement.model.name)
-        return super().worker_order(placement, begin_ns) if self.able else None
+    def worker_order(self, model: Model, worker: Worker, begin_ns: int) -> tuple[int, int, int] | None:
+        self.asked.append(model.name)
+        return super().worker_order(model, worker, begin_ns) if self.able else None
 
 
 def test_what_no_worker_can_load_is_passed_over_for_a_while() -> None:
@@ -113,7 +116,7 @@ def test_what_is_dropped_while_it_is_passed_over_makes_room_for_others() -> None
 def test_a_load_is_of_use_if_its_weights_are_there_in_time_for_a_request(due_ms: int, loaded: bool) -> None:
     state, (model,) = cluster(models=1, workers=1)
     begin_ns = 10 * MS + state.ns.dispatch_delay
-    placement = model.placements["w0"]
+    placement = at(state.cluster, model, state.cluster.workers["w0"])
     needed_ns = placement.load_time.ns + placement.times.ns[0]
     model.queue.add(request(1, model, 1, 0, due_ms * MS))
     assert loaded == (begin_ns + needed_ns <= due_ms * MS)

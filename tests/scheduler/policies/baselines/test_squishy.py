@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import State
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.policies.baselines.nexus_sessions import Session, Sessions
 from mainspring.scheduler.policies.baselines.squishy import (
@@ -56,7 +58,7 @@ def packed(
 
 
 def batches(node: Node) -> list[tuple[str, int]]:
-    return [(share.placement.model.name, SIZES[share.index]) for share in node.shares]
+    return [(share.model.name, SIZES[share.index]) for share in node.shares]
 
 
 def rates(nodes: list[Node], one: Session) -> float:
@@ -65,7 +67,7 @@ def rates(nodes: list[Node], one: Session) -> float:
         SIZES[share.index] / node.duty_ns * SECOND
         for node in nodes
         for share in node.shares
-        if share.placement.model is one.model
+        if share.model is one.model
     )
 
 
@@ -96,10 +98,10 @@ def test_what_fits_has_the_time_the_pages_and_the_rate_that_it_needs(
     assert packing.advance(1000)
     for node in packing.nodes:
         assert node.busy_ns <= node.duty_ns
-        assert sum(share.placement.model.pages for share in node.shares) <= pages
-        assert len({share.placement.model.number for share in node.shares}) == len(node.shares)
+        assert sum(share.model.pages for share in node.shares) <= pages
+        assert len({share.model.number for share in node.shares}) == len(node.shares)
         for share in node.shares:
-            assert node.duty_ns + share.placement.times.ns[share.index] <= share.slo_ns
+            assert node.duty_ns + share.times.ns[share.index] <= share.slo_ns
     if not packing.left:
         for each in sessions:
             assert rates(packing.nodes, each) >= each.rows_per_epoch * 0.999
@@ -130,7 +132,7 @@ def test_batches_shrink_to_the_shortest_cycle() -> None:
 
 def cluster_times(one: Session):  # type: ignore[no-untyped-def]
     cluster_of([one], 1)
-    return one.model.placements["w0"].times
+    return one.model.infer_times["gpu"]
 
 
 def test_a_batch_may_take_half_of_the_slo_on_a_device_of_its_own() -> None:

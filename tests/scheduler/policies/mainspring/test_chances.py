@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.cluster.estimates import InferTimes
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import DeadlineQueue
 from mainspring.cluster.spread import FEWEST
 from mainspring.scheduler.policies.mainspring.chances import held_ns, least_ns, likeliest_batch, long_ns

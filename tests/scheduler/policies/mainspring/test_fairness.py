@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainspring.cluster.placements import Model
+from mainspring.cluster.models import Model
 from mainspring.scheduler.policies.mainspring.constants import HIGHEST_PRICE
 from mainspring.scheduler.policies.mainspring.fairness import Fairness
 from mainspring.scheduler.policies.notes import model_note

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.cluster.placements import Model, Worker
+from mainspring.cluster.models import Model
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import RequestArrived, WorkerJoined

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mainspring.cluster.pairs import at
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
@@ -196,7 +197,7 @@ def test_waiting_costs_no_request_its_deadline(
     warm = Warm(CONFIG, [model("m", USUAL)], workers=2)
     state = warm.scheduler._state
     now_ns = 1000 * MS
-    placement = state.cluster.workers["w0"].placements["m"]
+    placement = at(state.cluster, state.cluster.models["m"], state.cluster.workers["w0"])
     index = placement.times.index_for(rows)
     due_ns = now_ns + 2 * MS + placement.times.ns[index] + round(slack_ms * MS)
     for id_ in range(rows):

@@ -1,0 +1,196 @@
+"""Models: what is served, with what waits for it, and on which workers it is.
+
+Clockwork, section 5.3: memory state and pending actions. Thousands of models on hundreds of workers are
+millions of pairs, nearly all of which say nothing but that the model is prepared there, or not yet. So a
+pair has an object (`Placement`) only while there is more to say, and otherwise a bit (`Model.prepared`);
+`cluster.pairs` answers for both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from mainspring.cluster.counts import RequestCounts
+from mainspring.cluster.requests import DeadlineQueue, Request
+from mainspring.cluster.seeds import indices_by_rows, profile_of
+from mainspring.messages.curve import Curve
+from mainspring.messages.model import MOST_BUCKETS, ModelSpec
+
+if TYPE_CHECKING:
+    from mainspring.cluster.estimates import InferTimes, LoadTime
+    from mainspring.cluster.placements import Placement
+    from mainspring.cluster.workers import Worker
+
+
+class Model:
+    """One model: its queues, and where it is.
+
+    One with symbols has a model for each bucket of shapes, with queues and estimates of its own: policies
+    look at those, and know nothing of shapes. The queues of the model itself stay empty then.
+    """
+
+    __slots__ = (
+        "absent",
+        "backlog",
+        "buckets",
+        "counts",
+        "curves",
+        "held",
+        "holders",
+        "index_of",
+        "infer_times",
+        "load_times",
+        "max_rows",
+        "name",
+        "note",
+        "number",
+        "of",
+        "overdue",
+        "pages",
+        "pinned",
+        "placements",
+        "prepared",
+        "queue",
+        "spec",
+        "usable",
+        "where",
+    )
+
+    def __init__(self, spec: ModelSpec, number: int, of: Model | None = None) -> None:
+        """``of`` is the model that this one is a bucket of."""
+        self.spec = spec
+        self.name = spec.name
+        self.number = number
+        self.of = of
+        self.pages = spec.pages
+        self.max_rows = spec.max_rows
+        self.index_of = indices_by_rows(spec.batch_sizes)
+        """For each number of rows up to ``max_rows``, the index of the smallest batch size that holds it."""
+        self.queue = DeadlineQueue()
+        self.backlog: deque[Request] = deque()
+        """Best-effort requests, the oldest first."""
+        self.placements: dict[str, Placement] = {}
+        """By worker, those of which there is more to say than `prepared` does, in no order."""
+        self.prepared = 0
+        """The set of workers (`Worker.bit`) where it is prepared and no more; a bucket's is its model's."""
+        self.absent = 0
+        """The set of workers where another model has its name, which it replaced and which has yet to go."""
+        self.usable: dict[str, Placement] = {}
+        """The placements that are resident or loading."""
+        self.held = 0
+        """The same as a set: the `Worker.bit` of each of their workers."""
+        self.holders: list[Worker] = []
+        """The workers of those that have not stalled, in the same order; a new list after each change."""
+        self.note: object = None
+        """The policy's own."""
+        self.overdue: dict[str, int] | None = None
+        """For each worker, by name, how often in a row an INFER took so long that the worker was dropped."""
+        self.pinned = False
+        """Whether it is kept resident somewhere because an operator wants it (`pins`)."""
+        self.where: tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
+        """The status's own note, until a placement changes: `Cluster.changes` as it was then, and where the
+        model is prepared, resident, and failed."""
+        self.infer_times: dict[str, InferTimes] = {}
+        """Estimates on each kind of device that a worker of the cluster has."""
+        self.load_times: dict[str, LoadTime] = {}
+        """Likewise."""
+        self.curves: dict[str, Curve] = {}
+        """How durations follow sizes on each kind of device that was asked about; `share` has its use."""
+        self.counts: RequestCounts = RequestCounts() if of is None else of.counts
+        self.buckets: dict[tuple[int, ...], Model] = {}
+        """By their ceilings; empty for a model without symbols."""
+        for ceilings in spec.buckets if spec.symbols else ():
+            self.buckets[ceilings] = Model(spec.at(ceilings), 0, self)
+        self.give_number(number)
+
+    def give_number(self, number: int) -> None:
+        """Have a number, and each bucket a negative one that is no other model's."""
+        self.number = number
+        for index, bucket in enumerate(self.buckets.values()):
+            bucket.number = -(MOST_BUCKETS * number + index + 1)
+
+    @property
+    def base(self) -> Model:
+        """The model that this one is a bucket of, or itself."""
+        return self if self.of is None else self.of
+
+    @property
+    def by_bucket(self) -> list[Model]:
+        """What has queues: the buckets, or the model if it has no symbols."""
+        return list(self.buckets.values()) or [self]
+
+    def find(self, sizes: tuple[int, ...]) -> Model | None:
+        """Return the bucket that a request of these sizes belongs to, or the model if it has no symbols.
+
+        None if the model does not take such sizes.
+        """
+        if not self.buckets:
+            return None if sizes and self.number else self
+        try:
+            return self.buckets[self.spec.bucket_of(sizes)]
+        except ValueError:
+            return None
+
+    def share(self, kind: str, batch_size: int, sizes: tuple[int, ...]) -> tuple[int, int]:
+        """Return how long a batch of these sizes takes to how long one takes at its bucket's ceilings.
+
+        ``sizes`` are within the limits of this model's symbols. Where nothing was profiled both are 1.
+        """
+        curve = self.curves.get(kind)
+        if curve is None:
+            profile = profile_of(kind, self.spec)
+            if profile is None:
+                return 1, 1
+            curve = self.curves[kind] = Curve(self.spec, profile)
+        return curve.share(batch_size, sizes)
+
+    def count_on(self, counts: RequestCounts) -> None:
+        """Count requests on from what another model has counted."""
+        for model in (self, *self.buckets.values()):
+            model.counts = counts
+
+    def register(self, placement: Placement) -> None:
+        """Enter a placement that became usable, or remove one that no longer is."""
+        name, usable = placement.worker.name, self.usable
+        self.where = None
+        if placement.usable:
+            if usable.get(name) is placement:
+                return
+            usable[name] = placement
+            self.held |= placement.worker.bit
+        elif usable.pop(name, None) is None:
+            return
+        else:
+            self.held &= ~placement.worker.bit
+        self.recount()
+
+    def recount(self) -> None:
+        """Find which workers hold the model and make progress with it."""
+        self.holders = [placement.worker for placement in self.usable.values() if not placement.stalled]
+
+    @property
+    def waiting(self) -> int:
+        """Queued requests, with a deadline or without; those of all buckets."""
+        if self.buckets:
+            return sum([bucket.waiting for bucket in self.buckets.values()])
+        return len(self.queue.dues) + len(self.backlog)
+
+    @property
+    def waiting_idly(self) -> bool:
+        """Whether any of them has no deadline."""
+        if self.buckets:
+            return sum([len(bucket.backlog) for bucket in self.buckets.values()]) > 0
+        return len(self.backlog) > 0
+
+    def fastest_ns(self, rows: int) -> int:
+        """Return the shortest estimate of a batch of ``rows`` rows on any kind of device in the cluster.
+
+        From when an action without inputs could begin: it includes the time that the inputs take.
+        """
+        fastest_ns, index = 0, self.index_of[rows]
+        for times in self.infer_times.values():
+            duration_ns = times.ns[index] + times.transfer_ns[index]
+            if duration_ns < fastest_ns or not fastest_ns:
+                fastest_ns = duration_ns
+        return fastest_ns

@@ -1,0 +1,133 @@
+"""Workers: their pages, their executors' timelines, and what they hold (Clockwork, section 5.3)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from mainspring.cluster.pages import PageTable
+from mainspring.cluster.placements import NO_BUCKETS, Placement
+from mainspring.cluster.timeline import ExecTimeline, Timeline
+from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
+
+if TYPE_CHECKING:
+    from mainspring.cluster.models import Model
+
+
+class Worker:
+    """One worker: its pages, its executors' timelines, and what it holds."""
+
+    __slots__ = (
+        "bit",
+        "device_kind",
+        "draining",
+        "exec",
+        "exec_alarm_ns",
+        "fleeting",
+        "held_for",
+        "held_until_ns",
+        "lead_ns",
+        "load",
+        "load_alarm_ns",
+        "lru",
+        "name",
+        "note",
+        "number",
+        "others",
+        "pages",
+        "placements",
+        "prepare_queue",
+        "prepared",
+        "prepares",
+        "stall_alarm_ns",
+        "stalled",
+        "stopping",
+        "watched",
+    )
+
+    def __init__(self, name: str, number: int, device_kind: str, pages: int, grace_ns: int = 0) -> None:
+        """``grace_ns`` is how long results are on their way."""
+        self.name = name
+        self.number = number
+        self.bit = 1 << number
+        """Stands for the worker in sets of workers, which are ints; `Cluster.seat` gives it a low one."""
+        self.device_kind = device_kind
+        self.pages = PageTable(pages)
+        self.exec = ExecTimeline(grace_ns)
+        self.load: Timeline[Load] = Timeline(grace_ns)
+        self.others: dict[int, tuple[Unload | Prepare | Release, int]] = {}
+        """Outstanding actions without a window, with the instant they were sent."""
+        self.placements: dict[str, Placement] = {}
+        """By model, those of which there is more to say than `Model.prepared` does, in no order."""
+        self.fleeting: list[Placement] = []
+        """Placements that may be plain by now (`pairs.tidy`); the cluster's, once it has a seat."""
+        self.lru: OrderedDict[str, Placement] = OrderedDict()
+        """Resident placements, the least recently used first."""
+        self.prepare_queue: OrderedDict[str, None] = OrderedDict()
+        self.prepares = 0
+        """PREPAREs outstanding."""
+        self.prepared = 0
+        """Models in one of `PREPARED_STATES`."""
+        self.lead_ns = 0
+        """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
+        self.exec_alarm_ns: int | None = None
+        """The nearest alarm that will look at the EXEC executor."""
+        self.load_alarm_ns: int | None = None
+        """The nearest alarm that will look at the LOAD executor."""
+        self.held_until_ns = 0
+        """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
+        self.held_for: Model | None = None
+        """The model of that batch, if other workers that hold the model would wait for it too."""
+        self.stopping = False
+        """Whether it said that it begins nothing more."""
+        self.stalled = False
+        """Whether what EXEC is at takes far longer than predicted (`stalls`)."""
+        self.stall_alarm_ns: int | None = None
+        """The nearest alarm that will look for that."""
+        self.draining = False
+        """Whether an operator wants nothing more sent to it."""
+        self.watched = False
+        """Whether an alarm will look for owed results."""
+        self.note: object = None
+        """The policy's own."""
+
+    def find(self, name: str, sizes: tuple[int, ...]) -> Placement:
+        """Return the placement of a model that has one, by its name, or of its bucket of these sizes.
+
+        Raises KeyError where there is none.
+        """
+        placement = self.placements[name]
+        if not placement.buckets:
+            return placement
+        bucket = placement.model.find(sizes)
+        return placement if bucket is None else bucket.placements[self.name]
+
+    def has(self, placement: Placement) -> bool:
+        """Return whether a placement is still the worker's."""
+        return self.placements.get(placement.base.model.name) is placement.base
+
+    def outstanding(self, action_id: int) -> tuple[Action, int] | None:
+        """Return an outstanding action with the instant at which it was sent, or None."""
+        executed = self.exec.get(action_id)
+        if executed is not None:
+            return executed.action, executed.action.earliest_ns
+        load = self.load.get(action_id)
+        if load is not None:
+            return load.action, load.action.earliest_ns
+        return self.others.get(action_id)
+
+    def forget(self) -> None:
+        """Drop the placements of a worker that is gone, and the policy's note.
+
+        They point back to it: without this only a garbage collection would free them.
+        """
+        for placement in self.placements.values():
+            placement.buckets = NO_BUCKETS
+        self.placements.clear()
+        self.lru.clear()
+        self.note = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it takes new work."""
+        return not self.stopping and not self.draining
