@@ -227,6 +227,7 @@ def test_what_a_device_can_do_follows_the_slo_unless_it_is_set(
     workers = [Worker(f"w{number}", number, "gpu", 64) for number in range(2)]
     model = Model(spec("m"), 1)
     for worker in workers:
+        state.cluster.seat(worker)
         state.cluster.place(model, worker).enter(State.PREPARED)
     model.placements["w0"].enter(State.RESIDENT)
     for id_ in range(58):
