@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from mainspring.cluster.execution import infer_ended, infer_sent, learn_from_unanswered, orphans
 from mainspring.cluster.membership import (
+    OVERDUE,
     lose,
     misplaced,
     model_added,
@@ -19,10 +20,12 @@ from mainspring.cluster.membership import (
     model_restored,
     operator_asked,
     stop,
+    to_give_up,
     worker_joined,
 )
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import (
+    give_up,
     leave,
     load_ended,
     load_sent,
@@ -172,6 +175,9 @@ def _ended(cluster: Cluster, now_ns: int, result: Result) -> None:
         executed = slot.action
         if isinstance(executed, Infer):
             cluster.undecided += infer_ended(cluster, now_ns, worker, slot, executed, result)
+            placement = worker.placements[executed.model]
+            if to_give_up(placement, result):
+                give_up(placement, OVERDUE)
         else:
             open_ended(cluster, now_ns, worker, executed, result)
             _leave_if_failed(cluster, worker, executed.model)

@@ -89,6 +89,9 @@ def infer_ended(
                 request.place = _GONE
                 del cluster.requests[request.id]
     else:
+        if result.status is Status.OVERRUN:
+            # How long it would have taken is not known, so no estimate learns of it.
+            _overdue(placement)
         _come_back(requests)
     return requests
 
@@ -113,7 +116,12 @@ def learn_from_unanswered(now_ns: int, worker: Worker, unanswered: Unanswered) -
     if placement.of is not None:
         waited_ns = placement.at_ceilings_ns(waited_ns, unanswered.batch_size, unanswered.sizes)
     placement.times.give_up(now_ns, index, waited_ns)
-    model = placement.model.base
+    _overdue(placement)
+
+
+def _overdue(placement: Placement) -> None:
+    """Note that an INFER took far too long."""
+    model, worker = placement.model.base, placement.worker
     overdue = model.overdue = model.overdue or {}
     overdue[worker.name] = overdue.get(worker.name, 0) + 1
 

@@ -11,6 +11,8 @@ from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
 from mainspring.cluster.workers import Worker
+from mainspring.messages.actions import Result
+from mainspring.messages.codes import Status
 from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import (
@@ -25,8 +27,9 @@ from mainspring.messages.operating import (
 PINNED_SHARE: Final = 0.5
 """Of all workers' pages, what pinned models may take together."""
 OVERDUE_ATTEMPTS: Final = 3
-"""How often a model's INFER may cost a worker its place before the model is given up on that worker."""
-OVERDUE: Final = "INFERs took so long again and again that the worker was dropped for it"
+"""How often in a row a worker may end a model's INFER, or be dropped for it, before the model is given up on
+that worker."""
+OVERDUE: Final = "INFERs took so long again and again that they were ended, or the worker dropped for it"
 
 
 def add_model(cluster: Cluster, spec: ModelSpec, former: Model | None) -> Model:
@@ -167,6 +170,13 @@ def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> None:
             give_up(placement, OVERDUE)
 
 
+def to_give_up(placement: Placement, result: Result) -> bool:
+    """Return whether the end of an INFER is the last reason to try the model no more on the worker."""
+    base = placement.base
+    idle = base.infers == 0 and base.state is State.RESIDENT and not base.leaving
+    return result.status is not Status.OK and idle and _was_overdue(base.model, base.worker)
+
+
 def unwelcome(cluster: Cluster, worker: Worker) -> list[Placement]:
     """Return what a worker that has just joined is to give up: what is leaving, and models whose INFERs have
     cost it its place too often."""
@@ -177,6 +187,7 @@ def unwelcome(cluster: Cluster, worker: Worker) -> list[Placement]:
 
 
 def _was_overdue(model: Model, worker: Worker) -> bool:
+    """Return whether the model's INFERs have taken far too long on the worker too often."""
     overdue = model.overdue
     return overdue is not None and overdue.get(worker.name, 0) >= OVERDUE_ATTEMPTS
 

@@ -85,7 +85,7 @@ class Model:
         self.note: object = None
         """The policy's own."""
         self.overdue: dict[str, int] | None = None
-        """For each worker, by name, how often in a row an INFER took so long that the worker was dropped."""
+        """By worker, how often in a row an INFER took so long that it was ended, or the worker dropped."""
         self.pinned = False
         """Whether it is kept resident somewhere because an operator wants it (`pins`)."""
         self.where: tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None

@@ -116,7 +116,7 @@ def leave(cluster: Cluster, placement: Placement) -> None:
 
 
 def give_up(placement: Placement, detail: str) -> None:
-    """Try a model no more on a worker that has just joined; if it is resident there, its UNLOAD follows."""
+    """Try a model no more on a worker; if it is resident there, its UNLOAD follows."""
     placement.detail = detail
     if placement.state is State.RESIDENT:
         placement.given_up = True

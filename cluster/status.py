@@ -75,10 +75,8 @@ def impossible(cluster: Cluster, model: Model) -> tuple[Reason, str]:
     failed = [p for p in model.placements.values() if p.failed]
     if failed and is_hopeless(cluster, model):
         first = min(failed, key=lambda placement: placement.worker.number)
-        return (
-            Reason.NO_WORKER,
-            f"no worker could run model {model.name!r}; {first.worker.name} says: {first.detail}",
-        )
+        detail = f"no worker could run model {model.name!r}; {first.worker.name} says: {first.base.detail}"
+        return Reason.NO_WORKER, detail
     able = [worker for worker in hosts(cluster, model) if not is_barred(model, worker)]
     if able and all(worker.draining for worker in able):
         drained = ", ".join(worker.name for worker in able)

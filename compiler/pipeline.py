@@ -100,7 +100,7 @@ def compile_file(
     path: Path,
     name: str,
     store: Store,
-    batch_sizes: Sequence[int] = BATCH_SIZES,
+    batch_sizes: Sequence[int] | None = None,
     shapes: Shapes | None = None,
     target: Target = DEFAULT_TARGET,
     judge: Judge | None = None,
@@ -113,6 +113,7 @@ def compile_file(
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
+    ``batch_sizes`` is `compile_model`'s.
     ``shapes`` fixes dynamic dimensions of inputs. If ``whole``, shapes have no axis for rows, unless file and
     ``shapes`` leave the first axis of every input open; if it is None, where no such axis can be found, and
     where the file fixes a batch that can't be opened or whose rows aren't proven independent.
@@ -125,9 +126,10 @@ def compile_file(
     check_target_names(target, judge)
     if not 1 <= text_bytes <= MOST_TEXT_BYTES:
         raise CompileError(f"texts can't have {text_bytes:,} bytes each: give 1 to {MOST_TEXT_BYTES:,}")
+    sizes = None if batch_sizes is None else check_batch_sizes(batch_sizes)
     task = partial(
         _compile_file,
-        *(path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge, most, origin, pad),
+        *(path, name, store, sizes, shapes, target, judge, most, origin, pad),
         *(described, text_bytes),
     )
     try:
@@ -146,7 +148,7 @@ def _compile_file(
     path: Path,
     name: str,
     store: Store,
-    sizes: tuple[int, ...],
+    sizes: tuple[int, ...] | None,
     shapes: Shapes | None,
     target: Target,
     judge: Judge | None,
@@ -195,7 +197,7 @@ def compile_model(
     model: onnx.ModelProto,
     name: str,
     store: Store,
-    batch_sizes: tuple[int, ...],
+    batch_sizes: tuple[int, ...] | None,
     source: Source,
     quick: bool = False,
     target: Target = DEFAULT_TARGET,
@@ -209,7 +211,7 @@ def compile_model(
     the same executable was compared, only the smallest two are: enough to see that the weights are in place.
     If the rows are not proven to be independent, the model is compiled for batches of one row, and its
     manifest names the node that is the reason. If ``source.whole``, its shapes have no axis for rows.
-    Of the default ``batch_sizes`` those are left out whose activations need more than 2 GiB.
+    ``batch_sizes`` of None are the default ones, without those whose activations need more than 2 GiB.
     Dimensions besides the batch may be open, up to the limits in ``source.most`` or up to found ones. For the
     engine ``auto``, ``judge`` measures artifacts for other devices than this CPU. Raises
     `CompileError` for a model that can't be served, `StoreError` if it can't be stored; if ``or_whole``,
@@ -220,9 +222,10 @@ def compile_model(
         # What was measured for the store before is used without a GPU too.
         target = msgspec.structs.replace(target, tuner=Tuner(store))
     of_source = partial(Prepared, whole=source.whole, most=source.most, text_bytes=source.text_bytes)
-    prepared = of_source(model, batch_sizes[-1], or_fewer=batch_sizes == BATCH_SIZES)
+    wanted = batch_sizes or BATCH_SIZES
+    prepared = of_source(model, wanted[-1], or_fewer=batch_sizes is None)
     independence = prepared.independence
-    fitting = tuple(size for size in batch_sizes if size <= prepared.most_rows)
+    fitting = tuple(size for size in wanted if size <= prepared.most_rows)
     sizes = (1,) if source.whole or independence.mixes else fitting
     task = Task(name, store, sizes, source, quick, target, independence, sequencing)
     fixes = or_whole and prepared.fixed_rows > 1

@@ -16,6 +16,7 @@ from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, name_squeezed, open_batch, repair_reshapes
 from mainspring.compiler.choices import Choices, compared_numbers
 from mainspring.compiler.contents import serialise
+from mainspring.compiler.division import guard_divisions
 from mainspring.compiler.forms import Range
 from mainspring.compiler.locales import with_locales
 from mainspring.compiler.maps import without_maps
@@ -118,6 +119,7 @@ class Prepared:
             if most and not whole:
                 check_limits(readable, most)
             model = normalise(readable, whole=whole, symbols=most is not None)
+            guard_divisions(model)
             fixed = baked_batch(model)
             self.fixed_rows = 0 if whole else fixed or 0
             """Rows of the batch that the file fixes; 0 if it leaves the batch open, or has none."""

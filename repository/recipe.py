@@ -29,7 +29,8 @@ SEPARATOR = "@"
 class Recipe(msgspec.Struct, frozen=True):
     """What the compiler is told beside the file."""
 
-    batch_sizes: tuple[int, ...]
+    batch_sizes: tuple[int, ...] | None
+    """None for the compiler's default ones, of which it may leave some out."""
     shapes: dict[str, tuple[int, ...]] = {}
     """Dimensions of inputs, the batch first if there is one; -1 for one that stays as the file has it."""
     whole: bool | None = False
@@ -88,12 +89,13 @@ def _sequencing(config: ModelConfig) -> Sequencing | None:
 
 def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -> str:
     """Return what the artifact of these files is called, such as ``net@3-0123456789ab``."""
-    told: dict[str, Any] = {"batch_sizes": recipe.batch_sizes, "shapes": recipe.shapes}
+    told: dict[str, Any] = {"batch_sizes": recipe.batch_sizes or DEFAULT_SIZES, "shapes": recipe.shapes}
     # What a recipe does not say is left out, so that artifacts of earlier releases are found.
     told |= {"whole": True} if recipe.whole else {}
     told |= {"most": recipe.most} if recipe.most else {}
     told |= {"pad": recipe.pad} if recipe.pad else {}
     told |= {"text_bytes": recipe.text_bytes} if recipe.text_bytes != TEXT_BYTES else {}
+    told |= {"batch_sizes_asked": True} if recipe.batch_sizes == DEFAULT_SIZES else {}
     told |= {"sequencing": recipe.sequencing} if recipe.sequencing is not None else {}
     content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
     digest = hashlib.sha256(content).hexdigest()
@@ -140,13 +142,14 @@ def _is_whole(config: ModelConfig) -> bool:
     return config.max_batch_size == 0 and not (known and all(shape[:1] == (-1,) for shape in known))
 
 
-def _batch_sizes(config: ModelConfig) -> tuple[int, ...]:
+def _batch_sizes(config: ModelConfig) -> tuple[int, ...] | None:
     most = config.max_batch_size
     if most == 0:
         said = any(tensor.dims is not None for tensor in config.inputs)
-        return (1,) if said and _is_whole(config) else DEFAULT_SIZES
+        return (1,) if said and _is_whole(config) else None
     if most is None:
-        return tuple(sorted({*DEFAULT_SIZES, *config.preferred_batch_sizes}))
+        preferred = config.preferred_batch_sizes
+        return tuple(sorted({*DEFAULT_SIZES, *preferred})) if preferred else None
     powers = [1 << exponent for exponent in range(most.bit_length())]
     return tuple(sorted({1, most, *(config.preferred_batch_sizes or powers)}))
 

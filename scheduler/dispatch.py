@@ -6,6 +6,7 @@ from itertools import takewhile
 from typing import Final
 
 from mainspring.cluster.execution import infer_ended
+from mainspring.cluster.membership import OVERDUE, to_give_up
 from mainspring.cluster.models import Model
 from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Place, Request
@@ -265,6 +266,9 @@ class Dispatcher:
             index = placement.times.sizes.index(action.batch_size)
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
         else:
+            if to_give_up(placement, result):
+                self._residency.give_up(now_ns, placement.base, OVERDUE)
+                self._lifecycle.reconsider(now_ns, placement.base.model)
             self._try_again(now_ns, requests, action, result)
         if placement.leaving and placement.base.infers == 0:
             self._residency.leave(now_ns, placement.base)
@@ -275,9 +279,14 @@ class Dispatcher:
         reason = Reason.DEADLINE_PASSED if late else Reason.WORKER_FAILED
         detail = f"{result.worker} {'could not begin' if late else 'failed to run'} the batch"
         detail = f"{detail}: {result.detail or result.status.value}"
-        spoilt = result.status in (Status.INPUT_MISSING, Status.ENGINE_ERROR, Status.BAD_VALUES)
+        spoilt = result.status in (
+            Status.INPUT_MISSING,
+            Status.ENGINE_ERROR,
+            Status.BAD_VALUES,
+            Status.OVERRUN,
+        )
         alone = len(requests) == 1
-        if alone and result.status is Status.BAD_VALUES:
+        if alone and result.status in (Status.BAD_VALUES, Status.OVERRUN):
             # It would fail again, and no worker is at fault.
             if requests[0].place is not Place.GONE:
                 self._state.reject(now_ns, requests[0], Reason.BAD_VALUES, result.detail or detail)

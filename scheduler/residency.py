@@ -156,7 +156,7 @@ class Residency:
         self._state.loads_dirty = True
 
     def give_up(self, now_ns: int, placement: Placement, detail: str) -> None:
-        """Give up a model on a worker that has just joined, and may hold it."""
+        """Give up a model on a worker that has nothing to do for it, and may hold it."""
         give_up(placement, detail)
         if placement.state is State.RESIDENT:
             self.unload(now_ns, placement)

@@ -98,6 +98,7 @@ TIER_OF = {
     "transport/test_session": "unit",
     "worker": "cluster",
     "worker/core": "unit",
+    "worker/test_overruns": "unit",
     "worker/engines/test_zoo": "codegen",
     "worker/engines/cuda": "unit",
     "worker/engines/cuda/test_generated_kernels": "codegen",

@@ -75,6 +75,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     heartbeat_ms: float = 0.0
     """Time without work after which EXEC gives a GPU something tiny to do, again and again, so that it keeps
     its clocks; 0: never, else from 10 to 60,000. ``make gpu-check`` measures whether it helps."""
+    overrun_ms: float = 1500.0
+    """How much longer than predicted an INFER may compute before it is ended, if the engine can do that; 0:
+    for any time. ONNX Runtime on the CPU can, between two nodes of a graph. The controller drops a worker
+    that takes longer than its ``action_timeout_ms``, so this should be less."""
     early_inputs: int = 4096
     """Most inputs that are held until their action comes; beyond that, the oldest is dropped."""
     early_input_bytes: int = 256 * MIB
@@ -114,7 +118,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "pages": 0, "io_bytes": MIB,
             "workspace_bytes": MIB, "reserve_bytes": 0, "load_chunk_bytes": 65536, "host_weights_bytes": 0,
             "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
-            "emulated_open_ms": 0,
+            "emulated_open_ms": 0, "overrun_ms": 0,
             "early_inputs": 1, "early_input_bytes": MIB, "early_input_age_ms": 1, "max_message_bytes": MIB,
             "output_backlog_bytes": MIB, "slab_bytes": 0, "controller_silence_ms": 100, "hello_retry_ms": 10,
             "drain_timeout_ms": 0,

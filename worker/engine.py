@@ -138,6 +138,17 @@ class Queues(Protocol):
 
 
 @runtime_checkable
+class Interrupts(Protocol):
+    """An `Engine` that can end a run before it has computed its outputs."""
+
+    def interrupt(self, action_id: int) -> None:
+        """Have the INFER with this id end with `Interrupted`, soon, if EXEC computes it and it can be ended.
+
+        Any thread may call it; another INFER, though it begins meanwhile, is left alone.
+        """
+
+
+@runtime_checkable
 class OwnMemory(Protocol):
     """An `Engine` whose device has memory of its own, which the engine measures when it starts."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 
-from mainspring.compiler.artifact.errors import ValuesError
+from mainspring.compiler.artifact.errors import Interrupted, ValuesError
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.worker.committing import Committing
@@ -23,6 +23,7 @@ from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch
+from mainspring.worker.overruns import Overruns, told
 from mainspring.worker.realtime import Rights, name_thread
 from mainspring.worker.staging import Ended, Staging
 
@@ -122,11 +123,12 @@ class Executors:
         spin_ns: int,
         watch: StoreWatch | None = None,
         heartbeat_ns: int = 0,
+        overrun_ns: int = 0,
     ) -> None:
         """A thread rings ``outbox`` when it is about to run or wait, so that it does not fight with the
         network thread for the interpreter's lock between the end of one job and the next. ``watch`` notes
         models that fail; None without a store. After ``heartbeat_ns`` without work EXEC has the engine beat,
-        if it can; 0 is never."""
+        if it can; 0 is never. ``overrun_ns`` is that of `Overruns`."""
         self._core = core
         self._engine = engine
         self._rights = rights
@@ -140,6 +142,7 @@ class Executors:
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
         self._staging = Staging(core, engine, self._finish)
         self._committing = Committing(core, engine)
+        self._overruns = Overruns(core, engine, overrun_ns)
         self._driving = _Driving(core, self._lock, self._staging.settle, self._look_ahead)
         self._sparing: set[str] = set()
         """Models for which PREPARE's thread is to make a spare."""
@@ -178,6 +181,7 @@ class Executors:
             with self._lock:
                 self._staging.settle()
                 self._staging.withdraw_late(now_ns)
+                self._overruns.look(now_ns, self._exec_computed_ns)
                 for result in self._core.expire(now_ns):
                     self._outbox.put(result, None)
                 self._look_ahead()
@@ -196,8 +200,16 @@ class Executors:
                 pass
 
     def withdraw(self) -> None:
-        """With the core held: have no INFER staged, before `WorkerCore.stop` and `WorkerCore.abandon`."""
+        """With the core held: have no INFER staged, before `WorkerCore.stop`."""
         self._staging.withdraw()
+
+    def abandon(self) -> None:
+        """With the core held: forget the actions of a controller that has lost this worker."""
+        self._staging.withdraw()
+        self._core.abandon()
+        self._overruns.interrupt()
+        for name in self._core.forget_closed():
+            self.release(name)
 
     def awaits_inputs(self, action_id: int) -> bool:
         """Whether such an Infer waits; nothing changes, so the cost of `driving` is saved."""
@@ -409,7 +421,15 @@ class Executors:
                 ended = Ended(job, begin_ns, time.monotonic_ns(), device_ns)
         return ended
 
+    def _exec_computed_ns(self) -> int:
+        """Return the processor time that EXEC's thread has taken."""
+        ident = self._threads[list(Executor).index(Executor.EXEC)].ident
+        assert ident is not None, "EXEC runs a job"
+        return time.clock_gettime_ns(time.pthread_getcpuclockid(ident))
+
     def _failed(self, job: Job, begin_ns: int, error: Exception) -> Ended:
+        if isinstance(error, Interrupted):
+            return Ended(job, begin_ns, time.monotonic_ns(), 0, Status.OVERRUN, told(job))
         at_fault = isinstance(job.action, Infer) and isinstance(error, ValuesError)
         status = Status.BAD_VALUES if at_fault else Status.ENGINE_ERROR
         return Ended(job, begin_ns, time.monotonic_ns(), 0, status, str(error) or repr(error))

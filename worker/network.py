@@ -264,11 +264,8 @@ class Network:
         """Drop the actions of a controller that has lost this worker, so that the next hello is correct."""
         LOG.warning("greeting the controller again: %s", why)
         self.flush()
-        with self._executors.driving() as core:
-            self._executors.withdraw()
-            core.abandon()
-            for name in core.forget_closed():
-                self._executors.release(name)
+        with self._executors.driving():
+            self._executors.abandon()
         self._inputs.clear()
         self._loading.clear()
 

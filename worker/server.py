@@ -96,7 +96,14 @@ def _serve(
     core = WorkerCore(config.name, config.pages, PAGE_BYTES, config.io_bytes)
     watch = StoreWatch(Store(config.store)) if config.engine != "emulated" else None
     executors = Executors(
-        core, engine, rights, outbox, config.spin_us * 1000, watch, round(config.heartbeat_ms * 1e6)
+        core,
+        engine,
+        rights,
+        outbox,
+        config.spin_us * 1000,
+        watch,
+        round(config.heartbeat_ms * 1e6),
+        round(config.overrun_ms * 1e6),
     )
     inputs = Inputs(
         engine.io,

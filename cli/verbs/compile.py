@@ -125,7 +125,13 @@ def compile(
         ),
     ],
     name: Annotated[str, typer.Option(help="What clients call the model.")],
-    batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Batch sizes to verify and profile, separated by commas. Default: those of "
+            f"{DEFAULT_BATCH_SIZES} whose activations take no more than 2 GiB."
+        ),
+    ] = None,
     store: ModelStore = DEFAULT_STORE,
     shape: ShapeOption = None,
     most: MaxOption = None,
@@ -151,7 +157,7 @@ def compile(
     from mainspring.compiler.report import fields
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
-    asked = batch_sizes != DEFAULT_BATCH_SIZES
+    asked = batch_sizes is not None
     as_whole = whole or (False if asked else None)
     recipe = _recipe(batch_sizes, shape or [], as_whole, most or [], pad or [], text_bytes)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
@@ -165,7 +171,7 @@ def compile(
 
 
 def _recipe(
-    batch_sizes: str,
+    batch_sizes: str | None,
     shapes: Sequence[str],
     whole: bool | None,
     limits: Sequence[str],
@@ -178,7 +184,8 @@ def _recipe(
     from mainspring.compiler.shapes import parse_limits, parse_shapes
     from mainspring.repository.recipe import Recipe
 
-    sizes, dims = parse_batch_sizes(batch_sizes), parse_shapes(shapes)
+    sizes = None if batch_sizes is None else parse_batch_sizes(batch_sizes)
+    dims = parse_shapes(shapes)
     return Recipe(sizes, dims, whole, parse_limits(limits), parse_pads(pads), text_bytes)
 
 
@@ -286,11 +293,11 @@ def _print(console: Console, compiled: Compiled, notes: Sequence[str]) -> None:
 
 
 def _without_gpu(
-    model: Path, name: str, store: Path, batch_sizes: str, shapes: Sequence[str], arch: str | None
+    model: Path, name: str, store: Path, batch_sizes: str | None, shapes: Sequence[str], arch: str | None
 ) -> str:
     """Return how to keep the faster engine where the compiling machine has no GPU."""
     options = ["--device", "cuda", "--store", str(store)]
-    options += ["--batch-sizes", batch_sizes] if batch_sizes != DEFAULT_BATCH_SIZES else []
+    options += ["--batch-sizes", batch_sizes] if batch_sizes is not None else []
     options += [word for shape in shapes for word in ("--shape", shape)]
     options += ["--arch", arch] if arch else []
     first, second = (

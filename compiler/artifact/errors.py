@@ -35,6 +35,10 @@ class ExecutableError(Exception):
     """An executable does not open or does not run; the text names the executable and says why."""
 
 
+class Interrupted(ExecutableError):
+    """A run was ended before it had computed its outputs, as was asked for."""
+
+
 class ValuesError(ExecutableError):
     """A run failed on what its inputs hold; the text, which is for who sent them, says where and why."""
 

@@ -31,7 +31,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from mainspring.compiler.artifact.arrays import BatchArrays, Sizes
-from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.errors import ExecutableError, Interrupted
 from mainspring.compiler.artifact.failures import failed, not_run
 from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.store import Store, recompile_command
@@ -225,6 +225,7 @@ class _Run:
             for index, tensor in enumerate(info.outputs)
         ]
         self._placed: _Wanted | None = None
+        self._options = onnxruntime.RunOptions()
 
     def place(self, wanted: _Wanted) -> None:
         """Bind inputs and outputs, unless they are bound to these addresses in these sizes already."""
@@ -248,8 +249,9 @@ class _Run:
         """Run; raise `ExecutableError` if the engine fails, `ValuesError` if it does on what inputs hold."""
         assert self._placed is not None, "what runs is placed"
         batch_size, _, addresses, sizes = self._placed
+        options = self._options = onnxruntime.RunOptions()
         try:
-            self._session.run_with_iobinding(self._binding.io)
+            self._session.run_with_iobinding(self._binding.io, options)
             if self._own:
                 found = self._binding.io.get_outputs()
                 for index in self._own:
@@ -258,7 +260,11 @@ class _Run:
                     self._binding.own_output(self._info.outputs[index].name)
         except Exception as error:
             self._placed = None
-            raise failed(self._info, batch_size, error) from error
+            raise _why(options, self._info, batch_size, error) from error
+
+    def interrupter(self) -> Callable[[], None]:
+        """Return what ends the run that goes on, and no later one, between two nodes; any thread may."""
+        return partial(_interrupt, self._options)
 
 
 class _FedRun:
@@ -273,6 +279,7 @@ class _FedRun:
         self._weights = weights
         self._names = [tensor.name for tensor in info.outputs]
         self._placed: _Wanted | None = None
+        self._options = onnxruntime.RunOptions()
 
     def place(self, wanted: _Wanted) -> None:
         """Note what the next run reads and writes."""
@@ -282,16 +289,34 @@ class _FedRun:
         """Run; raise `ExecutableError` if the engine fails, `ValuesError` if it does on what inputs hold."""
         assert self._placed is not None, "what runs is placed"
         batch_size, inputs, outputs, sizes = self._placed
+        options = self._options = onnxruntime.RunOptions()
         try:
             feeds = dict(self._weights)
             for tensor, address in zip(self._info.inputs, inputs, strict=True):
                 read = texts_at if is_text(tensor.dtype) else value_at
                 feeds[tensor.name] = read(address, (batch_size, *tensor.at(sizes)), tensor.dtype)
-            found = self._session.run(self._names, feeds)
+            found = self._session.run(self._names, feeds, options)
             for tensor, value, address in zip(self._info.outputs, found, outputs, strict=True):
                 put(tensor, batch_size, sizes, value, address)
         except Exception as error:
-            raise failed(self._info, batch_size, error) from error
+            raise _why(options, self._info, batch_size, error) from error
+
+    def interrupter(self) -> Callable[[], None]:
+        """As `_Run.interrupter`."""
+        return partial(_interrupt, self._options)
+
+
+def _interrupt(options: onnxruntime.RunOptions) -> None:
+    options.terminate = True
+
+
+def _why(
+    options: onnxruntime.RunOptions, info: ExecutableInfo, batch_size: int, error: Exception
+) -> ExecutableError:
+    """Return what a run's error says: `Interrupted` if it had these options and was ended by them."""
+    if options.terminate:
+        return Interrupted(f"executable {info.executable[:12]} was ended at batch size {batch_size}")
+    return failed(info, batch_size, error)
 
 
 @functools.cache

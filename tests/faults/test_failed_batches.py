@@ -61,7 +61,9 @@ def test_inputs_that_were_lost_once_are_sent_again_with_those_of_the_whole_batch
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-@pytest.mark.parametrize("status", [Status.INPUT_MISSING, Status.ENGINE_ERROR, Status.BAD_VALUES])
+@pytest.mark.parametrize(
+    "status", [Status.INPUT_MISSING, Status.ENGINE_ERROR, Status.BAD_VALUES, Status.OVERRUN]
+)
 def test_a_request_that_spoils_every_batch_does_not_take_its_mates_with_it(
     stage: Stage, victim: int, status: Status
 ) -> None:

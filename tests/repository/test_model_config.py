@@ -198,26 +198,27 @@ X = TensorConfig(name="x", dims=(3, 4))
 @pytest.mark.parametrize(
     ("config", "recipe"),
     [
-        (ModelConfig(), Recipe(DEFAULT_SIZES, {}, None)),
+        (ModelConfig(), Recipe(None, {}, None)),
         (ModelConfig(max_batch_size=6), Recipe((1, 2, 4, 6))),
         (ModelConfig(max_batch_size=1), Recipe((1,))),
+        (ModelConfig(max_batch_size=16), Recipe(DEFAULT_SIZES)),
         (ModelConfig(max_batch_size=8, preferred_batch_sizes=(4,)), Recipe((1, 4, 8))),
         (ModelConfig(preferred_batch_sizes=(3,)), Recipe((1, 2, 3, 4, 8, 16), {}, None)),
-        (ModelConfig(inputs=(X,)), Recipe(DEFAULT_SIZES, {"x": (1, 3, 4)})),
+        (ModelConfig(inputs=(X,)), Recipe(None, {"x": (1, 3, 4)})),
         (
             ModelConfig(inputs=(msgspec.structs.replace(X, dims=(3, -1)),)),
-            Recipe(DEFAULT_SIZES, {"x": (1, 3, -1)}),
+            Recipe(None, {"x": (1, 3, -1)}),
         ),
-        (ModelConfig(inputs=(msgspec.structs.replace(X, dims=None),)), Recipe(DEFAULT_SIZES, {}, None)),
+        (ModelConfig(inputs=(msgspec.structs.replace(X, dims=None),)), Recipe(None, {}, None)),
         (
             ModelConfig(inputs=(msgspec.structs.replace(X, reshape=(12,)),)),
-            Recipe(DEFAULT_SIZES, {"x": (1, 12)}),
+            Recipe(None, {"x": (1, 12)}),
         ),
         (ModelConfig(max_batch_size=0, inputs=(X,)), Recipe((1,), {"x": (3, 4)}, True)),
-        (ModelConfig(max_batch_size=0), Recipe(DEFAULT_SIZES, {}, True)),
+        (ModelConfig(max_batch_size=0), Recipe(None, {}, True)),
         (
             ModelConfig(max_batch_size=0, inputs=(msgspec.structs.replace(X, dims=(-1, 4)),)),
-            Recipe(DEFAULT_SIZES, {"x": (1, 4)}),
+            Recipe(None, {"x": (1, 4)}),
         ),
         (
             ModelConfig(max_batch_size=1, pads={"mask": 0.0}),
@@ -227,6 +228,14 @@ X = TensorConfig(name="x", dims=(3, 4))
 )
 def test_how_it_is_compiled(config: ModelConfig, recipe: Recipe) -> None:
     assert recipe_of(config) == recipe
+
+
+def test_the_default_sizes_are_all_kept_where_they_are_asked_for() -> None:
+    asked, silent = recipe_of(ModelConfig(max_batch_size=16)), recipe_of(ModelConfig(max_batch_size=0))
+    assert silent.batch_sizes is None
+    same = msgspec.structs.replace(silent, whole=asked.whole, batch_sizes=asked.batch_sizes)
+    names = {artifact_name("net", 1, "a", each) for each in (asked, silent)}
+    assert (same, len(names)) == (asked, 2)
 
 
 def test_dims_fix_some_dimensions_and_leave_others_open() -> None:

@@ -6,7 +6,8 @@ import weakref
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release
+from mainspring.cluster.membership import OVERDUE
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import ModelAdded, ModelRemoved, ModelRestored, WorkerJoined, WorkerLeft
@@ -159,6 +160,57 @@ def test_a_model_that_costs_a_worker_its_place_again_and_again_is_given_up_there
         now_ms += 10
     assert hand.scheduler.status().models[0].failed_on
     assert reasons(hand.request(now_ms, 9, "m", None)) == [Reason.NO_WORKER]
+
+
+def overrun(hand: Hand, now_ms: float, id_: int) -> tuple[list[Command], float]:
+    """A request's INFER is ended by the worker; return what comes of it, and when."""
+    commands = hand.request(now_ms, id_, "m", None)
+    if loads := [c for c in commands if isinstance(c, Load)]:
+        now_ms += 8
+        commands = hand.ok(now_ms, loads[0])
+    (infer,) = [c for c in commands if isinstance(c, Infer)]
+    return hand.end(now_ms + 1600, infer, Status.OVERRUN, "it was ended"), now_ms + 1601
+
+
+def test_an_infer_that_was_ended_is_not_tried_again_and_teaches_no_estimate() -> None:
+    hand = slow_hand()
+    commands, now_ms = overrun(hand, 100, 1)
+    assert reasons(commands) == [Reason.BAD_VALUES]
+    assert [c.detail for c in commands if isinstance(c, Reject)] == ["it was ended"]
+    (infer,) = [c for c in hand.request(now_ms, 2, "m", None) if isinstance(c, Infer)]
+    assert infer.predicted_duration_ns == 50 * MS
+
+
+def test_a_model_whose_infers_are_ended_again_and_again_is_given_up_while_its_worker_goes_on() -> None:
+    hand, now_ms = slow_hand(), 100.0
+    for id_ in (1, 2):
+        _, now_ms = overrun(hand, now_ms, id_)
+    (infer,) = [c for c in hand.request(now_ms, 3, "m", None) if isinstance(c, Infer)]
+    hand.ok(now_ms + 50, infer)
+    now_ms += 60
+    for id_ in (4, 5, 6):
+        assert not hand.scheduler.status().models[0].failed_on
+        commands, now_ms = overrun(hand, now_ms, id_)
+    assert [type(c) for c in commands] == [Unload, Reject]
+    hand.ok(now_ms, commands[0])
+    assert hand.scheduler.status().models[0].failed_on == (f"w0: {OVERDUE}",)
+    assert len(hand.scheduler.status().workers) == 1
+    assert reasons(hand.request(now_ms, 9, "m", None)) == [Reason.NO_WORKER]
+
+
+def test_a_model_is_given_up_only_once_nothing_is_outstanding_on_it() -> None:
+    """An UNLOAD beside an INFER would be refused; what waits for the model is answered."""
+    hand, now_ms = slow_hand(), 100.0
+    for id_ in (1, 2):
+        _, now_ms = overrun(hand, now_ms, id_)
+    (first,) = [c for c in hand.request(now_ms, 3, "m", 60_000) if isinstance(c, Infer)]
+    hand.request(now_ms + 1, 4, "m", 60_000)
+    (second,) = [c for c in until(hand, now_ms + 49) if isinstance(c, Infer)]
+    hand.request(now_ms + 49, 5, "m", 60_000)
+    assert reasons(hand.end(now_ms + 1600, first, Status.OVERRUN)) == [Reason.BAD_VALUES]
+    commands = hand.end(now_ms + 1601, second, Status.TOO_LATE)
+    assert [c.model for c in commands if isinstance(c, Unload)] == ["m"]
+    assert Reason.NO_WORKER in reasons(commands)
 
 
 def test_a_stopping_worker_is_asked_once_and_others_take_over() -> None:

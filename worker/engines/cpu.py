@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, ExecutableInfo, Manifest, WeightTensor
@@ -67,6 +67,21 @@ class Bound(Protocol):
 
     def make_spare(self) -> None:
         """Make what `stage` needs to prepare a run of this model while this model runs."""
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """What `Bound.stage` returned, if its runs can be ended early."""
+
+    def interrupter(self) -> Callable[[], None]:
+        """Return what ends the run that goes on, and no later one; any thread may call both."""
+
+
+class _Computing(NamedTuple):
+    """The INFER that EXEC computes."""
+
+    action_id: int
+    run: Callable[[], None]
 
 
 class Plan(Protocol):
@@ -152,17 +167,16 @@ class _Prepared:
 class _StagedRun:
     """A batch whose slot is bound (`mainspring.worker.engine.Staged`)."""
 
-    __slots__ = ("_run", "spare")
+    __slots__ = ("_compute", "_computing", "spare")
 
-    def __init__(self, run: Callable[[], None], spare: bool) -> None:
-        self._run = run
+    def __init__(self, compute: Callable[[_Computing], int], computing: _Computing, spare: bool) -> None:
+        self._compute = compute
+        self._computing = computing
         self.spare = spare
 
     def run(self) -> int:
         """Compute."""
-        begin_ns = time.monotonic_ns()
-        self._run()
-        return time.monotonic_ns() - begin_ns
+        return self._compute(self._computing)
 
 
 class CpuEngine:
@@ -191,6 +205,7 @@ class CpuEngine:
         self._programs: dict[str, Program] = {}
         self._placements = Placements(placements)
         self._bound: dict[str, Bound] = {}
+        self._computing: _Computing | None = None
 
     def prepare(self, model: ModelSpec) -> None:
         """Raise `StoreError`, `ExecutableError` or `EngineError` if the store's artifact can't be served."""
@@ -246,18 +261,39 @@ class CpuEngine:
 
     def execute(self, action: Infer, io: Reservation) -> int:
         """Run the bound model; only the addresses of inputs and outputs are set."""
-        bound = self._bound[action.model]
-        inputs, outputs = self._addresses(io)
         begin_ns = time.monotonic_ns()
-        bound.run(action.batch_size, inputs, outputs, action.sizes)
+        bound = self._bound[action.model]
+        run = bound.stage(action.batch_size, *self._addresses(io), action.sizes, spare=False)
+        assert run is not None, f"{action} needs no spare"
+        self._compute(_Computing(action.action_id, run))
         return time.monotonic_ns() - begin_ns
+
+    def _compute(self, computing: _Computing) -> int:
+        self._computing = computing
+        begin_ns = time.monotonic_ns()
+        try:
+            computing.run()
+        finally:
+            self._computing = None
+        return time.monotonic_ns() - begin_ns
+
+    def interrupt(self, action_id: int) -> None:
+        """See `mainspring.worker.engine.Interrupts`: ONNX Runtime looks between two nodes whether to end."""
+        computing = self._computing
+        if computing is None or computing.action_id != action_id:
+            return
+        if isinstance(computing.run, Interruptible):
+            end = computing.run.interrupter()
+            # Not if that belongs to a later run, of the same binding.
+            if self._computing is computing:
+                end()
 
     def stage(self, action: Infer, io: Reservation, running: Infer, ahead: Staged | None) -> Staged | None:
         """See `mainspring.worker.engine.Stages`: set the addresses in a binding that is not running."""
         bound = self._bound[action.model]
         spare = bound is self._bound[running.model] and not (isinstance(ahead, _StagedRun) and ahead.spare)
         run = bound.stage(action.batch_size, *self._addresses(io), action.sizes, spare=spare)
-        return None if run is None else _StagedRun(run, spare)
+        return None if run is None else _StagedRun(self._compute, _Computing(action.action_id, run), spare)
 
     def make_spare(self, name: str) -> None:
         """See `mainspring.worker.engine.Stages`: bind the weights a second time."""
