@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from mainspring.compiler.normalise import MAIN_DOMAINS, all_nodes, graphs_of
 
-_TRAPPING = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}
+_TRAPPING: dict[int, type[np.int32 | np.int64]] = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}
 """Elements whose division traps."""
 _OF_SHAPES = {"Shape", "Size"}
 """Operators whose outputs follow from shapes alone: lengths are never -1."""

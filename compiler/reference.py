@@ -100,7 +100,6 @@ class Prepared:
         """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
 
         If ``or_fewer``, the largest batch may have less, as many as `MOST_WORKSPACE_BYTES` are enough for.
-
         If ``whole``, its shapes stay unchanged, behind a leading axis of 1. Unless ``most`` is None, other
         dimensions may be open, up to the limits in it, by name, or up to limits that are found.
         Texts have at most ``text_bytes``.

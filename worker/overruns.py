@@ -61,6 +61,6 @@ def told(job: Job) -> str:
     ran_ms = (time.monotonic_ns() - job.begin_ns) / 1e6
     predicted_ms = job.action.predicted_duration_ns / 1e6
     return (
-        f"the model still computed after {ran_ms:.0f} ms, where {predicted_ms:.3g} ms were predicted, and was "
-        "ended: these values may make it compute for ever (`overrun_ms` of the worker says when)"
+        f"the model still computed after {ran_ms:.0f} ms, where {predicted_ms:.3g} ms were predicted, and "
+        "was ended: these values may make it compute for ever (`[worker] overrun_ms`)"
     )

@@ -24,6 +24,14 @@ TEXT_BYTES = 1024
 BatchSizesOption = Annotated[
     str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
 ]
+SizesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--batch-sizes",
+        help="Batch sizes to verify and profile, separated by commas. Default: those of "
+        f"{DEFAULT_BATCH_SIZES} whose activations take no more than 2 GiB.",
+    ),
+]
 EngineOption = Annotated[
     str,
     typer.Option(
@@ -125,13 +133,7 @@ def compile(
         ),
     ],
     name: Annotated[str, typer.Option(help="What clients call the model.")],
-    batch_sizes: Annotated[
-        str | None,
-        typer.Option(
-            help="Batch sizes to verify and profile, separated by commas. Default: those of "
-            f"{DEFAULT_BATCH_SIZES} whose activations take no more than 2 GiB."
-        ),
-    ] = None,
+    batch_sizes: SizesOption = None,
     store: ModelStore = DEFAULT_STORE,
     shape: ShapeOption = None,
     most: MaxOption = None,

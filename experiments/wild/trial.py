@@ -148,10 +148,15 @@ class Trial:
                 else:
                     self._mark(FAILED, f"{where}: {error}")
             return False
-        comparison = compare(found, case.expected, described.half)
+        comparison = compare(found, case.expected, described.half, by_rows=described.most_rows > 0)
         with self._lock:
             self.row.requests += 1
             self.row.largest_difference = max(self.row.largest_difference, comparison.largest)
+            if comparison.with_rows and not self.row.sentence:
+                self.row.sentence = (
+                    f"output {comparison.with_rows!r} keeps the axis of rows, as the model's metadata says, "
+                    "where ONNX Runtime's answer of one row has none"
+                )
             if not comparison.same:
                 self._mark(WRONG, f"{where}: {comparison.problem}")
         return True

@@ -47,6 +47,18 @@ def test_shape_type_and_name_have_to_be_the_same() -> None:
     assert compare({"y": np.zeros((2, 0))}, {"y": np.zeros((2, 0))}).same
 
 
+def test_an_axis_of_one_row_is_told_and_allowed_of_models_that_take_batches_alone() -> None:
+    row, scalar = {"y": np.ones(1)}, {"y": np.ones(())}
+    assert "shape [1] instead of []" in compare(row, scalar).problem
+    assert (compare(row, scalar, by_rows=True).same, compare(row, scalar, by_rows=True).with_rows) == (
+        True,
+        "y",
+    )
+    assert compare(row, row, by_rows=True).with_rows == ""
+    assert "shape [2] instead of []" in compare({"y": np.ones(2)}, scalar, by_rows=True).problem
+    assert not compare({"y": np.zeros(1)}, scalar, by_rows=True).same
+
+
 def test_16_bits_are_compared_more_loosely_also_in_wider_arrays() -> None:
     close = floats(1.01, 2.0), floats(1.0, 2.0)
     assert not compare(*close).same
