@@ -63,6 +63,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     exec_core: int | None = None
     """Core for the EXEC thread alone; None for the last core that the process may use. Workers on one machine
     need one each."""
+    exec_core_shared: bool = False
+    """Whether gateway or controller use EXEC's core too, as they do in any case if the process has one core
+    alone: what computes there then goes behind them."""
     spin_us: int = 100
     """Time before an instant from which EXEC spins instead of sleeping; 0 saves CPU and costs precision."""
     emulated_seed: int = 0
@@ -104,6 +107,11 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The number of its GPU; None on the CPU."""
         kind, _, number = self.device.partition(":")
         return int(number) if kind == "cuda" else None
+
+    @property
+    def computes(self) -> bool:
+        """Whether EXEC keeps a core busy while it runs, instead of a GPU or nothing."""
+        return self.cuda_device is None and self.engine != "emulated"
 
     def __post_init__(self) -> None:
         """Raise `ValueError` that names the field and its limit."""

@@ -2,8 +2,12 @@
 
 A missing right is noted once, for the operator, and the worker goes on without it.
 
-EXEC has a core of its own: a SCHED_FIFO thread that leaves no time to a normal thread on its core is paused
-by the kernel for about 50 ms of each second, so every other thread of the process is kept off that core.
+EXEC has a core of its own if there is one: a SCHED_FIFO thread that leaves no time to a normal thread on its
+core is paused by the kernel for about 50 ms of each second, so every other thread of the process is kept off
+that core. Where it has to share a core with gateway and controller, it goes behind them: what they have not
+read has no deadline that anybody knows, and answers would be late that nobody could have refused. Then their
+work makes EXEC take longer, which is measured and so predicted.
+
 The network thread has real-time priority too: it holds the interpreter's lock, and EXEC would wait for that
 lock if another process preempted the network thread. LOAD and PREPARE run without real-time priority, so that
 their copies don't starve other processes. LOAD, whose duration is predicted, precedes normal threads; PREPARE
@@ -24,6 +28,9 @@ from pathlib import Path
 
 EXEC_PRIORITY = 50
 NETWORK_PRIORITY = 40
+SHARED_EXEC_PRIORITY = 25
+"""Of an EXEC that computes on a core that gateway and controller use: below theirs (30, `CONTROL_PRIORITY` of
+the launcher) and above that of programs without real-time priority."""
 LOAD_NICE = -10
 PREPARE_NICE = 5
 SWITCH_INTERVAL_S = 50e-6
@@ -37,8 +44,14 @@ _NAME_CHARACTERS = 15
 class Rights:
     """Requests cores, priorities and locked memory from the operating system; nothing if not ``realtime``."""
 
-    def __init__(self, realtime: bool, exec_core: int | None = None) -> None:
+    def __init__(
+        self, realtime: bool, exec_core: int | None = None, *, computes: bool = False, shared: bool = False
+    ) -> None:
+        """``computes``: whether EXEC keeps its core busy, and not a device beside it; ``shared``: whether
+        gateway or controller use that core too, as they do if there is no other."""
         self.realtime = realtime
+        self._computes = computes
+        self._shared = shared
         self.notes: list[str] = []
         self._exec_cores: frozenset[int] = frozenset()
         self._other_cores: frozenset[int] = frozenset()
@@ -81,9 +94,11 @@ class Rights:
         self._pin(self._other_cores)
 
     def claim_exec(self) -> None:
-        """Give the calling thread, EXEC, its own core and the highest priority."""
+        """Give the calling thread, EXEC, its core, and the highest priority unless it is to let others go
+        first there."""
         self._pin(self._exec_cores)
-        self._prioritise(EXEC_PRIORITY, "EXEC")
+        behind = self._computes and self._shared
+        self._prioritise(SHARED_EXEC_PRIORITY if behind else EXEC_PRIORITY, "EXEC")
 
     def claim_network(self) -> None:
         """Give the calling thread, the network thread, its cores and priority; new threads inherit them."""
@@ -117,6 +132,7 @@ class Rights:
                 f"core {wanted} is not among this process's cores {sorted(allowed)}: EXEC is not pinned"
             )
         elif len(allowed) == 1:
+            self._shared = True
             self._note("this process has one core: EXEC shares it with everything else")
         else:
             self._exec_cores = frozenset([wanted])

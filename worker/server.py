@@ -57,7 +57,9 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
     Raises `ValueError` for an unknown engine, `MemoryError` if the pages don't fit into memory, `OSError`
     that names the address if one can't be used, `WorkerFailed` if an executor broke.
     """
-    rights = Rights(config.realtime, config.exec_core)
+    rights = Rights(
+        config.realtime, config.exec_core, computes=config.computes, shared=config.exec_core_shared
+    )
     rights.claim_libraries()
     engine = make_engine(config)
     if isinstance(engine, OwnMemory):

@@ -134,6 +134,7 @@ DERIVED: dict[tuple[str, str], str] = {
     ("worker", "device"): "set [cluster] device",
     ("worker", "store"): "set [cluster] store",
     ("worker", "exec_core"): "the launcher divides the cores; [worker] realtime = false leaves them alone",
+    ("worker", "exec_core_shared"): "the launcher knows what it has put on EXEC's core",
 }
 """Keys of the structs that the launcher sets, and what to set instead."""
 

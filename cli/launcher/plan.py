@@ -31,7 +31,8 @@ CONTROL_NICE = -10
 """Of controller and gateway: a worker's copies share their core, and every request waits for them."""
 CONTROL_PRIORITY = 30
 """Of controller and gateway, where the user may: a message waits for no other program, as it does behind
-niceness alone for some milliseconds on a busy machine. Below a worker's EXEC (50) and network thread (40)."""
+niceness alone for some milliseconds on a busy machine. Below a worker's network thread (40) and EXEC (50),
+above an EXEC that computes on their core (25)."""
 
 ANY_HOST = ("*", "0.0.0.0", "::")
 """Hosts that stand for every address of the machine."""
@@ -289,6 +290,7 @@ def _worker_job(
         store=cluster.store or "",
         device_kind=EMULATED if cluster.profiles is not None else config.worker.device_kind,
         exec_core=core,
+        exec_core_shared=core in shared,
         emulated_seed=config.worker.emulated_seed + number,
     )
     # The worker keeps its other threads off the core of EXEC by itself, so it is allowed both.

@@ -13,7 +13,7 @@ from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.engines.emulated import EmulatedEngine, NoProfile
 from mainspring.worker.engines.registry import make_engine
-from mainspring.worker.realtime import Rights
+from mainspring.worker.realtime import EXEC_PRIORITY, SHARED_EXEC_PRIORITY, Rights
 from tests.worker.peers import MS, infer, load, spec
 
 
@@ -111,6 +111,44 @@ def test_load_goes_before_normal_threads_and_prepare_behind_them(monkeypatch: py
     load, prepare = asked
     assert load < os.getpriority(os.PRIO_PROCESS, 0) < prepare
     assert rights.notes == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "computes", "shared", "behind"),
+    [
+        ({0, 1}, True, False, False),
+        ({0, 1}, True, True, True),
+        ({0, 1}, False, True, False),
+        ({0}, True, False, True),
+        ({0}, False, False, False),
+    ],
+)
+def test_exec_goes_behind_control_where_it_computes_on_its_core(
+    monkeypatch: pytest.MonkeyPatch, cores: set[int], computes: bool, shared: bool, behind: bool
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    asked: list[int] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _who, _class, how: asked.append(how.sched_priority))
+    rights = Rights(realtime=True, computes=computes, shared=shared)
+    rights.claim_exec()
+    rights.claim_network()
+    exec_, network = asked
+    assert exec_ == (SHARED_EXEC_PRIORITY if behind else EXEC_PRIORITY)
+    assert SHARED_EXEC_PRIORITY < network < EXEC_PRIORITY
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "computes"),
+    [
+        ("onnxruntime", "cpu", True),
+        ("tvm", "cpu", True),
+        ("emulated", "cpu", False),
+        ("auto", "cuda:0", False),
+    ],
+)
+def test_only_engines_of_the_cpu_compute_on_execs_core(engine: str, device: str, computes: bool) -> None:
+    assert WorkerConfig(name="w", engine=engine, device=device).computes == computes
 
 
 def test_threads_of_libraries_stay_off_execs_core(monkeypatch: pytest.MonkeyPatch) -> None:
