@@ -108,6 +108,8 @@ class ZeroMqWay:
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, settings.longest_retry_ms)
         self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_LINK_EVENTS)
+        if _is_ipv6(settings.address):
+            self.socket.setsockopt(zmq.IPV6, 1)
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -176,6 +178,15 @@ class ZeroMqWay:
         if self._owned_context is not None:
             self._owned_context.term()
             self._owned_context = None
+
+
+def _is_ipv6(address: str) -> bool:
+    """Say whether ZeroMQ is to use IPv6, which it would otherwise prefer for names that have both."""
+    try:
+        family, _ = addresses.resolve(addresses.parse_tcp(address))
+    except (OSError, ValueError):
+        return False
+    return family == addresses.IPV6
 
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:

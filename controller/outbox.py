@@ -37,6 +37,9 @@ class Wire(Protocol):
     def backlog_bytes(self, peer: bytes) -> int:
         """Return how many bytes wait for a peer."""
 
+    def host_of(self, peer: bytes) -> str:
+        """Return the numeric address of a peer's host; empty if it is this one."""
+
     def disconnect(self, peer: bytes, why: str) -> None:
         """End the connection to a peer; what waits for the peer is discarded."""
 
@@ -96,6 +99,10 @@ class Outbox:
         self._gathering = False
         self._gathered: dict[Session, list[bytes]] = {}
         """What waits for `deliver`, in order."""
+
+    def host_of(self, peer: bytes) -> str:
+        """Return the numeric address of a peer's host; empty if it is this one."""
+        return self._wire.host_of(peer)
 
     def send(self, session: Session, message: msgspec.Struct) -> bool:
         """Send a message; return False, and mark the session as broken, if that is not possible."""

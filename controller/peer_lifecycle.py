@@ -14,6 +14,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox
+from mainspring.controller.reachable import address_fault, cut_off, unreachable
 from mainspring.controller.recovery import ModelRecovery
 from mainspring.controller.registry import MAX_NAME_CHARACTERS, MAX_PAGES, ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
@@ -119,10 +120,15 @@ class PeerLifecycle:
                 f"a newer process is {former.kind} {former.name!r} now",
             )
             self.end(now_ns, former, "a newer process took its name", name_lost=True)
+        host = self._outbox.host_of(peer)
         if isinstance(hello, WorkerHello):
-            self._welcome_worker(now_ns, self._sessions.open_worker(now_ns, peer, hello))
+            worker = self._sessions.open_worker(now_ns, peer, hello)
+            worker.host = host
+            self._welcome_worker(now_ns, worker)
         else:
-            self._welcome_gateway(now_ns, self._sessions.open_gateway(now_ns, peer, hello))
+            gateway = self._sessions.open_gateway(now_ns, peer, hello)
+            gateway.host = host
+            self._welcome_gateway(now_ns, gateway)
 
     def pong(self, now_ns: int, session: Session, pong: Pong) -> None:
         """Take a pong in; while the session is new, ping again at once or let the worker join."""
@@ -232,11 +238,14 @@ class PeerLifecycle:
                     "bad_page_size",
                     f"pages are {PAGE_BYTES} bytes here; the worker's are {hello.page_bytes}",
                 )
-            fault = name_fault(hello.worker) or memory_fault(hello)
+            fault = name_fault(hello.worker) or memory_fault(hello) or address_fault(hello.data_address)
         else:
             fault = name_fault(hello.gateway)
         if fault is not None:
             return "bad_message", f"the hello is of no use: {fault}"
+        cut = self._cut_off(peer, hello)
+        if cut is not None:
+            return "unreachable", cut
         if self._sessions.name_is_lost(peer, hello):
             return "name_taken", "a newer process has this name; stop this one, or give it a name of its own"
         if len(self._sessions) >= self._config.max_peers and not self._sessions.replaced_by(peer, hello):
@@ -244,6 +253,20 @@ class PeerLifecycle:
                 "too_many_peers",
                 f"{self._config.max_peers} peers are connected, which is the bound (max_peers)",
             )
+        return None
+
+    def _cut_off(self, peer: bytes, hello: WorkerHello | GatewayHello) -> str | None:
+        """Return which worker and gateway could not work together, of which the peer is one, and why."""
+        host = self._outbox.host_of(peer)
+        if isinstance(hello, WorkerHello):
+            address = hello.data_address
+            for gateway in self._sessions.gateways.values():
+                if unreachable(address, host, gateway.host):
+                    return cut_off(hello.worker, address, gateway.name)
+            return None
+        for worker in self._sessions.workers.values():
+            if unreachable(worker.hello.data_address, worker.host, host):
+                return cut_off(worker.name, worker.hello.data_address, hello.gateway)
         return None
 
     def _welcome_worker(self, now_ns: int, session: WorkerSession) -> None:

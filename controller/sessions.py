@@ -34,6 +34,8 @@ class Session:
         self.name = name
         self.number = number
         """Counts the sessions of its kind from 1; never used again in this controller's life."""
+        self.host = ""
+        """The numeric address of its host; empty if it is the controller's own."""
         self.clock = PeerClock(clock_window)
         self.heard_ns = now_ns
         """When the last message from this peer arrived."""

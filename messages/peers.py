@@ -59,7 +59,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The message was not accepted; ``code`` is one of protocol_mismatch, unknown_session, bad_message,
-    name_taken, bad_page_size, too_many_peers."""
+    name_taken, bad_page_size, unreachable, too_many_peers."""
 
     code: str
     detail: str

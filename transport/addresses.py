@@ -10,6 +10,7 @@ that speaks something else.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -24,6 +25,7 @@ from mainspring.transport.local import Local
 PREFIX = "tcp://"
 NAME_PREFIX = "name://"
 BACKLOG = 1024
+IPV6 = socket.AF_INET6
 _SEND_BYTES = 2 << 20
 """What a client's kernel may hold of what it has sent to a gateway, where the host allows as much."""
 _ALONE = "-clients"
@@ -32,6 +34,12 @@ _CREDENTIALS = struct.Struct("3i")
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 """Seconds, seconds, attempts: the failure of a peer's host is noticed after 20 s even if nothing is sent."""
 
+
+_TCP_RTO_MAX_MS = 44
+"""An option of Linux 6.15 and later (linux/tcp.h), which Python has no name for."""
+_RETRANSMIT_MS = 1000
+"""The longest time between two attempts to send the same bytes. Without it, it doubles up to two minutes, and
+so a connection rests for about as long again as the network was broken."""
 
 Target = tuple[int, Any]
 """A numeric address as sockets take it: its family, and the argument of ``connect``."""
@@ -72,11 +80,17 @@ def parse_tcp(address: str, listens: bool = False) -> Address:
     A listener may write ``*`` for all interfaces and for any free port.
     """
     host, _, port = address.removeprefix(PREFIX).rpartition(":")
-    host = host.strip("[]")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(
+            f"{address!r} is not an address; write an address of IPv6 in brackets, like tcp://[::1]:7401"
+        )
     if listens:
         host, port = ("0.0.0.0" if host == "*" else host), ("0" if port == "*" else port)
     number = int(port) if port.isdecimal() and len(port) < 6 else -1
-    sound = address.startswith(PREFIX) and host and host.isprintable() and " " not in host
+    sound = address.startswith(PREFIX) and host and host.isprintable() and not set(host) & set(" []/")
     if not sound or not (0 if listens else 1) <= number < 1 << 16:
         raise ValueError(f"{address!r} is not an address; write it like tcp://127.0.0.1:7401")
     return Address(host, number)
@@ -174,6 +188,8 @@ def prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _RETRANSMIT_MS)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -187,17 +203,19 @@ def in_numbers(address: Address) -> Target | None:
         return None
 
 
-def resolve(address: Address, flags: int = 0) -> Target:
+def resolve(address: Address, flags: int = 0, attempt: int = 0) -> Target:
     """Return an address's target, of IPv4 if it has one; raise OSError if the host is unknown.
 
+    A host may have several: ``attempt`` counts from 0, and the next one's target is another one's turn.
     Resolving a host's name may take many seconds.
     """
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError:
         raise OSError(errno.EINVAL, "no host can have that name") from None
-    best = min(found, key=lambda each: each[0] != socket.AF_INET)
-    return best[0], best[4]
+    in_order = sorted(found, key=lambda each: each[0] != socket.AF_INET)
+    chosen = in_order[attempt % len(in_order)]
+    return chosen[0], chosen[4]
 
 
 def _name(host: str, port: int, kind: str = "") -> bytes:
@@ -205,13 +223,58 @@ def _name(host: str, port: int, kind: str = "") -> bytes:
 
 
 def _is_local(host: str) -> bool:
-    """Say whether a numeric address is this host's: an address of another host can't be bound."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    """Say whether a numeric address is this host's: what is sent there comes from there.
+
+    To bind it tells less: with ``ip_nonlocal_bind`` a host may bind an address that another one has.
+    """
+    if is_loopback(host) or is_unspecified(host):
+        return True
+    return source_of((socket.AF_INET6 if ":" in host else socket.AF_INET, (host, _ANY_PORT))) == host
+
+
+_ANY_PORT = 9
+
+
+def source_of(to: Target) -> str:
+    """Return this host's numeric address in what it sends to a target; empty if there is no way to there."""
+    family, target = to
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.bind((host, 0))
+            # Nothing is sent: a datagram socket only looks up the way.
+            probe.connect(target)
+            return str(probe.getsockname()[0])
         except OSError:
-            return False
-    return True
+            return ""
+
+
+def host_of(sock: socket.socket) -> str:
+    """Return the numeric address of the host at the other end of a connection; empty if it is this one."""
+    if sock.family == socket.AF_UNIX:
+        return ""
+    try:
+        there, here = str(sock.getpeername()[0]), str(sock.getsockname()[0])
+    except OSError:
+        return "unknown"
+    return "" if there == here or is_loopback(there) else there
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host's address or name means, on each host, that host itself."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.rstrip(".").lower().rpartition(".")[2] == "localhost"
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
+
+
+def is_unspecified(host: str) -> bool:
+    """Say whether a host stands for every address of the one that listens."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "*"
+    return (getattr(found, "ipv4_mapped", None) or found).is_unspecified
 
 
 def user_of(sock: socket.socket) -> int:
@@ -227,8 +290,10 @@ class Lookup:
     threads as links to hosts whose name can't be resolved.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, attempt: int = 0) -> None:
+        """``attempt``: as `resolve` has it."""
         self._address = address
+        self._attempt = attempt
         self._lock = threading.Lock()
         self._closed = False
         self._found: Target | OSError | None = None
@@ -250,7 +315,7 @@ class Lookup:
 
     def _run(self) -> None:
         try:
-            found: Target | OSError = resolve(self._address)
+            found: Target | OSError = resolve(self._address, attempt=self._attempt)
         except OSError as error:
             found = error
         with self._lock:

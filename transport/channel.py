@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mainspring.transport import addresses
 from mainspring.transport.bounds import MAX_TENSORS, PROGRESS_BYTES, Delivery, Ended, Limits
 from mainspring.transport.handshake import Violation
 
@@ -417,6 +418,11 @@ class Channel:
             return False
         self._epoll.modify(self.fd, READABLE)
         return True
+
+    @property
+    def host(self) -> str:
+        """The numeric address of the other end's host; empty if it is this one."""
+        return addresses.host_of(self._socket)
 
     def close(self) -> None:
         """End the connection; the kernel still sends what it has taken."""

@@ -75,6 +75,8 @@ class Link:
         self._attempt: socket.socket | None = None
         self._greeting: Greeting | None = None
         self._channel: Channel | None = None
+        self._attempts = 0
+        """Lookups of a host's name: it may have several addresses, and only some may answer."""
         self._retry_ns = FIRST_RETRY_NS
         self._next_ns = 0
         """When the next attempt begins, or the one under way is given up; 0: at once. A lookup is never given
@@ -199,7 +201,8 @@ class Link:
         if target is not None:
             self._attempt_at(target)
             return
-        self._lookup = addresses.Lookup(self.address)
+        self._lookup = addresses.Lookup(self.address, self._attempts)
+        self._attempts += 1
         self._hub.own(self._lookup.fd, self)
         self._hub.epoll.register(self._lookup.fd, select.EPOLLIN)
 

@@ -168,6 +168,11 @@ class Listener:
         channel = self._peers.get(peer)
         return None if channel is None else channel.descriptor()
 
+    def host_of(self, peer: bytes) -> str:
+        """Return the numeric address of a peer's host; empty if it is this one, or the peer is gone."""
+        channel = self._peers.get(peer)
+        return "" if channel is None else channel.host
+
     def backlog_bytes(self, peer: bytes) -> int:
         """Return the number of bytes that wait to be sent to a peer; 0 without a connection to it."""
         channel = self._peers.get(peer)

@@ -30,8 +30,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where the data socket binds, such as ``tcp://0.0.0.0:*``, where ``*`` lets the system choose the port.
     Empty: a socket of the worker's name beside the controller's, or a port of 127.0.0.1 if that has none."""
     data_host: str = ""
-    """Host that gateways connect to; empty for the host of ``data_address``, or for this machine's name if
-    that host is a wildcard."""
+    """Host that gateways connect to, by name or number; empty for the host of ``data_address``, or for this
+    host's address on the way to the controller if that is a wildcard."""
     engine: str = "onnxruntime"
     """``onnxruntime``, ``tvm``, ``auto``, which runs each model with the engine that it was compiled for, or
     ``emulated``."""

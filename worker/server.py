@@ -16,6 +16,8 @@ import msgspec
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.roles import Role, may_connect
+from mainspring.transport import addresses
+from mainspring.transport.addresses import Address
 from mainspring.transport.bounds import Limits
 from mainspring.transport.greeting import Pass, read_secret
 from mainspring.transport.handshake import Identity
@@ -160,7 +162,7 @@ def _open_sockets(hub: Hub, config: WorkerConfig) -> Sockets:
     data = _data_listener(hub, config, limits, shows)
     # The link keeps nothing without a connection: what is sent belongs to the session that ends.
     controller = _link(hub, config, shows)
-    return Sockets(hub, controller, data, _reachable(data.address, config.data_host))
+    return Sockets(hub, controller, data, _reachable(data.address, config.data_host, config.controller))
 
 
 def _data_listener(hub: Hub, config: WorkerConfig, limits: Limits, shows: Pass) -> Listener:
@@ -200,11 +202,23 @@ def _listener(hub: Hub, address: str, limits: Limits, shows: Pass, name: str) ->
         raise OSError(error.errno, f"data_address {address}: {what}") from error
 
 
-def _reachable(address: str, host: str) -> str:
-    """The address that gateways connect to, for the one that was bound."""
-    if address.startswith(LOCAL):
+def _reachable(address: str, host: str, controller: str) -> str:
+    """Return the address that gateways connect to, for the one that was bound.
+
+    A wildcard is replaced by ``host``, else by this host's address on the way to the controller, which is
+    likely to be on the way to the gateways too, else by this host's name.
+    """
+    bound = addresses.parse(address, listens=True)
+    if not isinstance(bound, Address) or not (host or addresses.is_unspecified(bound.host)):
         return address
-    bound_host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if not host and bound_host not in ("0.0.0.0", "[::]"):
-        return address
-    return f"tcp://{host or socket.gethostname()}:{port}"
+    return str(Address(host.strip("[]") or _towards(controller) or socket.gethostname(), bound.port))
+
+
+def _towards(controller: str) -> str:
+    """Return this host's numeric address on the way to a controller on another one, else an empty text."""
+    try:
+        where = addresses.parse(controller)
+        source = addresses.source_of(addresses.resolve(where)) if isinstance(where, Address) else ""
+    except (OSError, ValueError):
+        return ""
+    return "" if not source or addresses.is_loopback(source) else source

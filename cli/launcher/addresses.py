@@ -32,6 +32,8 @@ def parse(address: str, prefix: str = PREFIX) -> tuple[str, int]:
     host, _, port = address.removeprefix(prefix).rpartition(":")
     if not address.startswith(prefix) or not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{address!r} is not an address: write it like {prefix}127.0.0.1:7400")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ConfigError(f"{address!r} is not an address: write one of IPv6 in brackets: {prefix}[::1]:7400")
     return host.strip("[]"), int(port)
 
 
@@ -79,6 +81,8 @@ def connectable(address: str) -> str:
     if not address.startswith(PREFIX):
         return address
     host, port = parse(address)
+    if host == "::":
+        return f"tcp://[::1]:{port}"
     return f"tcp://127.0.0.1:{port}" if host in {"*", "0.0.0.0"} else address
 
 

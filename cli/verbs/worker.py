@@ -45,8 +45,14 @@ DataAddress = Annotated[
         show_default=False,
     ),
 ]
-
-
+DataHost = Annotated[
+    str,
+    typer.Option(
+        help="Host by which gateways reach --data-address, a name or number. Default: the host in there or, "
+        "for a wildcard, this host's address on the way to the controller.",
+        show_default=False,
+    ),
+]
 Pages = Annotated[
     int | None,
     typer.Option(min=1, help="Pages of weights memory, 16 MiB each; 64, or all of a GPU, by default."),
@@ -64,6 +70,7 @@ def worker(
     controller: Controller = None,
     secret_file: SecretFile = None,
     data_address: DataAddress = "",
+    data_host: DataHost = "",
     store: ModelStore = DEFAULT_STORE,
     engine: Annotated[str, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = "onnxruntime",
     device: Annotated[str, typer.Option(help="cpu, or cuda:N for a GPU.")] = "cpu",
@@ -85,16 +92,12 @@ def worker(
     _check(engine, device, folder, exec_core)
     door = find(controller or whole.controller.address, secret_of(whole, secret_file))
     drain_ms = max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6))
-    flags: dict[str, tuple[str, object]] = {
-        "data_address": ("data_address", data_address),
-        "device_kind": ("device_kind", device_kind),
-        "pages": ("pages", pages),
-        "threads": ("threads", threads),
-        "realtime": ("realtime", realtime),
-        "drain_timeout": ("drain_timeout_ms", drain_ms),
-    }
+    own: dict[str, object] = {"data_address": data_address, "data_host": data_host, "pages": pages}
+    own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime}
+    flags = {each: (each, value) for each, value in own.items()}
+    flags["drain_timeout"] = ("drain_timeout_ms", drain_ms)
     table = whole.worker if device == "cpu" or _says(config, "pages") else replaced(whole.worker, pages=0)
-    own = replaced(
+    settings = replaced(
         with_typed(context, table, flags),
         name=name,
         controller=door.address,
@@ -104,8 +107,8 @@ def worker(
         device=device,
         exec_core=exec_core,
     )
-    check_guarded(own.data_address, door.secret_file, "--data-address")
-    run(own, begin(name, *log_of(context, whole, log_level, log_format)), ready)
+    check_guarded(settings.data_address, door.secret_file, "--data-address")
+    run(settings, begin(name, *log_of(context, whole, log_level, log_format)), ready)
 
 
 def _computes(

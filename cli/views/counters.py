@@ -98,6 +98,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "see which one in the controller's log; look whether its machine was suspended or restored",
     ),
     "bad_page_size": ("workers with another page size", VERSIONS),
+    "unreachable": (
+        "hellos of a worker or gateway, where that gateway could not connect to that worker's address",
+        "start the worker with --data-address tcp://HOST:*, and --data-host if others name it otherwise",
+    ),
     "too_many_peers": (
         "hellos beyond max_peers, or consoles' beyond max_observers, of [controller]",
         "raise it",

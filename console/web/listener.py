@@ -16,6 +16,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 
 from mainspring.console.config import ConsoleConfig, parse_address
+from mainspring.transport import addresses
 
 _BACKLOG = 128
 MOST_FRAGMENTS = 256
@@ -28,11 +29,11 @@ def listen(address: str) -> tuple[socket.socket, str]:
     """Return a listening socket and its address with the real port; raise OSError if it can't be had."""
     host, port = parse_address(address)
     host = "0.0.0.0" if host == "*" else host
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, target = addresses.resolve(addresses.Address(host, port), socket.AI_PASSIVE)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        listener.bind(target)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError:

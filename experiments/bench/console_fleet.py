@@ -84,7 +84,7 @@ class Fleet:
             )
             self._names[link] = name
             hello = WorkerHello(
-                PROTOCOL_VERSION, name, KIND, Setting().pages, PAGE_BYTES, f"tcp://127.0.0.1:1/{name}",
+                PROTOCOL_VERSION, name, KIND, Setting().pages, PAGE_BYTES, "tcp://127.0.0.1:1",
                 prepared, tuple(held),
             )  # fmt: skip
             link.send((encode(hello),))

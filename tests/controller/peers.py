@@ -141,7 +141,7 @@ class FakeWorker(Peer):
             "cpu",
             8,
             PAGE_BYTES,
-            f"tcp://127.0.0.1:1/{self.name}",
+            "tcp://127.0.0.1:1",
             self.prepared,
             tuple(self.resident.values()),
             ("memory is not locked",),

@@ -106,7 +106,7 @@ def test_a_newer_process_takes_the_name_over_and_keeps_it(stage: Stage) -> None:
     gateway, old = stage.cluster("m0")
     new = stage.worker("w0", peer_id="worker:newer")
     stage.until(lambda: bool(new.prepared))
-    assert old.last(Refused).code == "name_taken"
+    assert old.all(Refused)[0].code == "name_taken"
     assert [type(m) for m in gateway.received if isinstance(m, WorkerUp | WorkerDown)] == [
         WorkerUp,
         WorkerDown,
@@ -114,8 +114,8 @@ def test_a_newer_process_takes_the_name_over_and_keeps_it(stage: Stage) -> None:
     ]
     stage.pump_for(0.1)
     old.hello()
-    stage.until(lambda: len(old.all(Refused)) == 2)
-    assert old.last(Refused).code == "name_taken"
+    # Its last pongs may be refused as well: they are of no session.
+    stage.until(lambda: [each.code for each in old.all(Refused)].count("name_taken") == 2)
     gateway.arrive(1)
     stage.until(lambda: bool(new.all(Infer)))
     assert old.all(Infer) == []

@@ -40,7 +40,7 @@ def test_a_gateway_hears_of_models_and_workers_right_after_its_welcome(stage: St
         Welcome(1, 1),
         ModelUp(spec("m0")),
         ModelUp(spec("m1")),
-        WorkerUp("w0", "tcp://127.0.0.1:1/w0"),
+        WorkerUp("w0", "tcp://127.0.0.1:1"),
     ]
 
 

@@ -41,6 +41,8 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, dict[str, object]]] = []
         self.failing: dict[bytes, Delivery] = {}
+        self.hosts: dict[bytes, str] = {}
+        """Of peers on other hosts."""
         self.writes: list[tuple[bytes, int]] = []
         """Of several messages in one: to whom, and how many."""
 
@@ -56,6 +58,9 @@ class Wire:
 
     def backlog_bytes(self, peer: bytes) -> int:
         return 0
+
+    def host_of(self, peer: bytes) -> str:
+        return self.hosts.get(peer, "")
 
     def disconnect(self, peer: bytes, why: str) -> None:
         self.failing[peer] = Delivery.GONE
