@@ -7,6 +7,8 @@ and memory are known. Which one is kept, and what a compilation is about, ``pipe
 from __future__ import annotations
 
 import functools
+import itertools
+import statistics
 from typing import NamedTuple
 
 import msgspec
@@ -35,10 +37,12 @@ from mainspring.compiler.compiled import (
     measure_values,
 )
 from mainspring.compiler.packing import beside_stock, packed_in_every_run
+from mainspring.compiler.padded import verify_padded
 from mainspring.compiler.padding import padding
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.verify import verify
-from mainspring.messages.model import Profile, Sequencing, bucket_name
+from mainspring.messages.curve import Curve
+from mainspring.messages.model import ModelSpec, Profile, Sequencing, bucket_name
 from mainspring.messages.sequences import check_sequencing
 
 
@@ -81,7 +85,7 @@ def choose(
     if not candidates:
         raise refused[ONNXRUNTIME]
     if judge is None:
-        found = [_by_seeds(each, task.batch_sizes) for each in candidates.values()]
+        found = [_by_seeds(each, prepared, task.batch_sizes) for each in candidates.values()]
     else:
         found = [*judge([_contender(each, prepared, task) for each in candidates.values()])]
     judged = {engine: Judged(failed=str(error)) for engine, error in refused.items()}
@@ -92,10 +96,28 @@ def choose(
     return candidates[best], profiles, {engine: describe(judged[engine]) for engine in sorted(judged)}
 
 
-def _by_seeds(candidate: Candidate, batch_sizes: tuple[int, ...]) -> Judged:
+def _by_seeds(candidate: Candidate, prepared: Prepared, batch_sizes: tuple[int, ...]) -> Judged:
     """Judge by the measurements on this CPU."""
     profile = seed_profiles(candidate, batch_sizes)[CPU]
-    return Judged(infer_ns=profile.infer_ns, profile=profile)
+    return Judged(infer_ns=_over_sizes(candidate, prepared, profile), profile=profile)
+
+
+def _over_sizes(candidate: Candidate, prepared: Prepared, profile: Profile) -> dict[int, int]:
+    """Return how long an INFER of each batch size takes, over all ceilings that the model's symbols may have.
+
+    What runs at fewer ceilings takes as long as at the next of its own.
+    """
+    if not prepared.symbols:
+        return profile.infer_ns
+    info, padded = candidate.artifact.info, candidate.artifact.padded is not None
+    spec = ModelSpec(
+        *("", "", info.executable, (), 0, (), (), (), {}), symbols=info.symbols, at_ceilings=padded
+    )
+    curve, tried = Curve(spec, profile), [*itertools.product(*[each.ceilings for each in prepared.symbols])]
+    return {
+        size: round(statistics.geometric_mean(curve.share(size, sizes)[0] for sizes in tried))
+        for size in profile.infer_ns
+    }
 
 
 def _contender(candidate: Candidate, prepared: Prepared, task: Task) -> Contender:
@@ -123,7 +145,7 @@ def seed_profiles(candidate: Candidate, batch_sizes: tuple[int, ...]) -> dict[st
 
 def candidate_for(prepared: Prepared, task: Task, engine: str) -> Candidate:
     """Compile for one engine, compare and measure; raise `CompileError`."""
-    artifact = MAKERS[engine](prepared, task.batch_sizes, task.target)
+    artifact = MAKERS[engine](prepared, task.batch_sizes, task.target, task.source.pad)
     try:
         return _tried(artifact, prepared, task)
     except ExecutableError as error:
@@ -143,11 +165,15 @@ def _tried(artifact: Artifact, prepared: Prepared, task: Task) -> Candidate:
     checked = task.batch_sizes
     if task.quick and known:
         checked = tuple(size for size in checked if size in checked[:2] or size not in before.infer_ns)
-    bound = artifact.bind()
-    verification = verify(bound, prepared, checked, task.target.precision)
-    pad = padding(bound, prepared, task.source.pad, task.batch_sizes)
+    bound, precision = artifact.bind(), task.target.precision
+    if artifact.padded is not None:
+        verification = verify_padded(bound, prepared, artifact.padded, checked, precision)
+        pad = artifact.padded.values
+    else:
+        verification = verify(bound, prepared, checked, precision)
+        pad = padding(bound, prepared, task.source.pad, task.batch_sizes)
     measured = _measure(artifact, bound, task.batch_sizes, before)
-    if prepared.whole and artifact.info.device == CPU:
+    if prepared.whole and artifact.info.device == CPU and artifact.padded is None:
         measured = _measure_values(artifact, bound, prepared, measured)
     measured = _measure_packing(artifact, bound, prepared, task.batch_sizes, measured)
     return Candidate(artifact, verification, measured, known is not None, pad)
@@ -248,8 +274,9 @@ def put(
         precision=task.target.precision,
         independence=task.independence,
         whole=task.source.whole,
-        symbols=prepared.symbols,
+        symbols=info.symbols,
         pad=chosen.pad,
+        at_ceilings=artifact.padded is not None,
         sequencing=task.sequencing,
     )
     try:

@@ -16,7 +16,7 @@ import ctypes
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,17 +42,19 @@ from mainspring.compiler.artifact.manifest import (
     ExecutableInfo,
     IoTensor,
 )
-from mainspring.compiler.artifact.plan import SHARED_OBJECT
+from mainspring.compiler.artifact.plan import SHARED_OBJECT, Shape
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
 from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.blocked import in_blocks
 from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
+from mainspring.compiler.padded import Padded, padded
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shaped import profile
 from mainspring.compiler.split import split
 from mainspring.compiler.stock import optimise, optimise_portably
 from mainspring.compiler.timings import Effort, Timing, repeat
 from mainspring.compiler.tuning import Tuner
+from mainspring.messages.model import Symbol, TensorSpec
 
 if TYPE_CHECKING:
     from mainspring.compiler.tvm.build import Built, Model
@@ -104,6 +106,8 @@ class Artifact:
     """The file that the executable is named after."""
     kernels: dict[str, bytes]
     """The files beside it."""
+    padded: Padded | None = None
+    """Of a model with open dimensions that is compiled for fixed shapes, how requests get these."""
 
     def __init__(self, info: ExecutableInfo, weights: Sequence[npt.NDArray[np.generic]]) -> None:
         """``weights`` are arrays in the order of ``info.weights``."""
@@ -140,6 +144,7 @@ class OnnxRuntimeArtifact(Artifact):
         """
         if device != CPU:
             check_supported(prepared, f"the device {device}")
+            check_fixed(prepared, f"ONNX Runtime on the device {device}")
         if device == CPU:
             optimised = optimise(prepared.content)
             if blocks and in_blocks(optimised):
@@ -172,15 +177,27 @@ class OnnxRuntimeArtifact(Artifact):
 class TvmArtifact(Artifact):
     """Launch plans and kernels. Those for a GPU come with kernels for the CPU from the same functions."""
 
-    def __init__(self, prepared: Prepared, batch_sizes: Sequence[int], target: Target) -> None:
-        """Raise `CompileError` for a model that TVM can't compile, or if TVM is not installed."""
+    def __init__(
+        self,
+        prepared: Prepared,
+        batch_sizes: Sequence[int],
+        target: Target,
+        pads: Mapping[str, float] | None = None,
+    ) -> None:
+        """Raise `CompileError` for a model that TVM can't compile, or if TVM is not installed.
+
+        ``pads`` are values with which inputs were said to be padded.
+        """
         check_supported(prepared, f"the engine {TVM}")
-        model = _tvm_model(prepared, batch_sizes)
+        self.padded = padded(prepared, pads or {}, batch_sizes, f"the engine {TVM}")
+        shapes = [Shape(size) for size in batch_sizes]
+        model = _tvm_model(prepared, self.padded.shapes(batch_sizes) if self.padded else shapes)
         self._local = model.build(CPU, target.described, target.precision)
         built = self._local
         if target.device != CPU:
             built = model.build(CUDA, target.described, target.precision, target.tuner)
-        super().__init__(_info(built, prepared, target.device), built.weights)
+        info = _info(built, prepared, target.device, self.padded.symbols if self.padded else ())
+        super().__init__(info, built.weights)
         self.content = built.content
         self.kernels = built.files
         self._plans = built.plans
@@ -195,12 +212,12 @@ class TvmArtifact(Artifact):
         return kernels.bind(self.tensors, self.arena.address_of, int(self._workspace.ctypes.data))
 
     def workspace_bytes(self, batch_size: int) -> int:
-        """Return the plan's number."""
-        return self._plans.plan(batch_size).workspace_bytes
+        """Return the plan's number; of several buckets the largest."""
+        return max(plan.workspace_bytes for plan in self._plans.plans if plan.batch_size == batch_size)
 
 
 def check_supported(prepared: Prepared, what: str) -> None:
-    """Raise `CompileError` for a model with strings or shapes not all fixed, which ``what`` can't run."""
+    """Raise `CompileError` for a model with strings or shapes that follow from values."""
     tensors = (("input", prepared.inputs), ("output", prepared.outputs))
     texts = [f"{side} {spec.name!r}" for side, specs in tensors for spec in specs if is_text(spec.dtype)]
     if texts:
@@ -214,15 +231,20 @@ def check_supported(prepared: Prepared, what: str) -> None:
             f"the shape of output {varied!r} follows from values, and {what} is for fixed shapes: compile "
             f"with `--engine {ONNXRUNTIME} --device {CPU}`"
         )
+
+
+def check_fixed(prepared: Prepared, what: str) -> None:
+    """Raise `CompileError` for a model with open dimensions, which ``what`` can't run."""
     if prepared.symbols:
         symbol = prepared.symbols[0]
         raise CompileError(
             f"dimension {symbol.name!r} is open, and {what} is for fixed shapes: fix it with `--shape`, a "
-            f"number for each dimension, or compile with `--engine {ONNXRUNTIME} --device {CPU}`"
+            f"number for each dimension, compile with `--engine {TVM}`, for which requests are padded, or "
+            f"with `--engine {ONNXRUNTIME} --device {CPU}`"
         )
 
 
-def _tvm_model(prepared: Prepared, batch_sizes: Sequence[int]) -> Model:
+def _tvm_model(prepared: Prepared, shapes: Sequence[Shape]) -> Model:
     try:
         from mainspring.compiler.tvm.build import Model
     except ImportError as error:
@@ -230,28 +252,36 @@ def _tvm_model(prepared: Prepared, batch_sizes: Sequence[int]) -> Model:
             f"the engine tvm needs TVM to compile, which is not installed ({error}): "
             f"`{extras.command('tvm')}` installs it"
         ) from error
-    return Model(prepared, batch_sizes)
+    return Model(prepared, shapes)
 
 
-def _info(built: Built, prepared: Prepared, device: str) -> ExecutableInfo:
+def _info(built: Built, prepared: Prepared, device: str, symbols: tuple[Symbol, ...]) -> ExecutableInfo:
     return ExecutableInfo(
         executable=built.executable,
         instruction_set=kernels_instruction_set() if device == CPU else PORTABLE,
         onnxruntime=onnxruntime.__version__,
         cpu_flags=cpu_flags(),
         weights=built.tensors,
-        inputs=tuple(IoTensor(f"i{k}", each.dtype, each.shape) for k, each in enumerate(prepared.inputs)),
-        outputs=tuple(IoTensor(f"o{k}", each.dtype, each.shape) for k, each in enumerate(prepared.outputs)),
+        inputs=_io_tensors("i", prepared.inputs),
+        outputs=_io_tensors("o", prepared.outputs),
         engine=TVM,
         device=device,
+        symbols=symbols,
     )
 
 
-MAKERS: dict[str, Callable[[Prepared, Sequence[int], Target], Artifact]] = {
-    ONNXRUNTIME: lambda prepared, _sizes, target: OnnxRuntimeArtifact(prepared, target.device),
+def _io_tensors(prefix: str, specs: Sequence[TensorSpec]) -> tuple[IoTensor, ...]:
+    return tuple(
+        IoTensor(f"{prefix}{index}", each.dtype, each.shape, each.open) for index, each in enumerate(specs)
+    )
+
+
+MAKERS: dict[str, Callable[[Prepared, Sequence[int], Target, Mapping[str, float]], Artifact]] = {
+    ONNXRUNTIME: lambda prepared, _sizes, target, _pads: OnnxRuntimeArtifact(prepared, target.device),
     TVM: TvmArtifact,
 }
-"""For each engine, the class that compiles a model for it."""
+"""For each engine, the class that compiles a model for it; the last argument is what inputs were said to be
+padded with."""
 
 
 def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:
@@ -282,13 +312,19 @@ def measure_values(
 def measure_shaped(
     model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]
 ) -> dict[tuple[int, ...], dict[int, int]]:
-    """Return the seed durations in nanoseconds of each bucket of an executable with symbols."""
+    """Return the seed durations in nanoseconds of each bucket of an executable with symbols.
+
+    Those of kernels, which are of fixed shapes, follow no line: each is measured.
+    """
     first = measure_at(model, info, batch_sizes[0], tuple(each.limit for each in info.symbols), _ONCE)
     effort = _SHORT if first < _LONG_NS else _ONCE
 
     def at(batch_size: int, sizes: tuple[int, ...]) -> int:
         return measure_at(model, info, batch_size, sizes, effort)
 
+    if info.engine == TVM:
+        buckets = itertools.product(*[symbol.ceilings for symbol in info.symbols])
+        return {bucket: {size: at(size, bucket) for size in batch_sizes} for bucket in buckets}
     return profile(at, info.symbols, batch_sizes)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from mainspring.compiler.forms import Range
 
 _SMALLEST_CEILING = 16
@@ -20,6 +22,15 @@ def ladder(sizes: Range, most: int) -> tuple[int, ...]:
         if len(found) <= most:
             return found
     return found[-most:]
+
+
+def short_ladder(sizes: Range, most: int) -> tuple[int, ...]:
+    """Return at most ``most`` ceilings up to the limit, for what is compiled for each of them.
+
+    They are powers of two, or of four, and so on: what is padded to one is at least that part of it.
+    """
+    found = _ceilings(sizes, _PARTS[-1])
+    return found[:: -math.ceil(len(found) / most)][::-1]
 
 
 def _ceilings(sizes: Range, parts: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ bucket, the outputs of small ones have to be what the original says of these alo
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -24,10 +24,12 @@ from mainspring.compiler.independence.walk import why_places_mix
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.stock import optimise_portably
 from mainspring.compiler.verify import FLOOR, compare, tolerance_of
-from mainspring.messages.model import TensorSpec
+from mainspring.messages.model import Symbol, TensorSpec
 
 Array = npt.NDArray[np.generic]
 Sizes = tuple[int, ...]
+Says = Callable[[Sequence[Array]], npt.NDArray[np.bool_]]
+"""Returns which rows have anything but padding."""
 
 _DRAWN = 8
 """Rows that are drawn of each size."""
@@ -81,21 +83,35 @@ def padding(
     if declared and (not prepared.symbols or batch_sizes[-1] == 1):
         why = "all its dimensions are fixed" if not prepared.symbols else "a batch has one row only"
         raise CompileError(f"nothing can be padded, because {why}: leave `--pad` out")
-    if not prepared.symbols or batch_sizes[-1] == 1:
+    if batch_sizes[-1] == 1:
         return {}
-    values = check_pads(prepared, declared)
-    said = frozenset([*declared, *(name for name in values if declared and "mask" in name)])
-    if not declared and not _is_proven(prepared):
-        return {}
+    values = neutral_pads(prepared, declared)
+    says = speaking(prepared, values, declared)
     try:
-        for ceilings in _ceilings(prepared):
-            _compare_at(model, prepared, values, said, ceilings, batch_sizes)
+        for ceilings in _ceilings(prepared) if values else ():
+            _compare_at(model, prepared, values, says, ceilings, batch_sizes)
     except CompileError as error:
         if not declared:
             return {}
-        given = ", ".join(f"{name} = {value:g}" for name, value in values.items())
-        raise CompileError(f"requests can't be padded with {given}: {error}; leave `--pad` out") from None
+        said = padding_said(values)
+        raise CompileError(f"requests can't be {said}: {error}; leave `--pad` out") from None
     return values
+
+
+def neutral_pads(prepared: Prepared, declared: Mapping[str, float]) -> dict[str, float]:
+    """Return the values for inputs with open dimensions that are said or proven to change nothing.
+
+    Empty if none are, or nothing is open. Raises `CompileError` for values that no such input can have.
+    """
+    if not prepared.symbols:
+        return {}
+    values = check_pads(prepared, declared)
+    return values if declared or _is_proven(prepared) else {}
+
+
+def padding_said(values: Mapping[str, float]) -> str:
+    """Say with what requests are padded."""
+    return f"padded with {', '.join(f'{name} = {value:g}' for name, value in values.items())}"
 
 
 def _is_proven(prepared: Prepared) -> bool:
@@ -137,40 +153,43 @@ def _ceilings(prepared: Prepared) -> list[Sizes]:
     return list(dict.fromkeys(tuple(map(tuple.__getitem__, ladders, each)) for each in places))
 
 
-def _smallest(prepared: Prepared, ceilings: Sizes) -> Sizes:
-    """Return the smallest sizes of the bucket."""
+def smallest(prepared: Prepared, symbols: Sequence[Symbol], ceilings: Sizes) -> Sizes:
+    """Return the smallest sizes of a bucket of ``symbols``, which may have few ceilings."""
     found = []
-    for symbol, each, ceiling in zip(prepared.symbols, prepared.ranges, ceilings, strict=True):
+    for symbol, each, ceiling in zip(symbols, prepared.ranges, ceilings, strict=True):
         place = bisect_left(symbol.ceilings, ceiling)
         least = symbol.least if place == 0 else symbol.ceilings[place - 1] + 1
         found.append(min(ceiling, each.base - (each.base - least) // each.step * each.step))
     return tuple(found)
 
 
+def within(prepared: Prepared, sizes: Sizes, ceilings: Sizes) -> str:
+    """Say which request of which bucket it is."""
+    names = zip(prepared.symbols, sizes, ceilings, strict=True)
+    return f"of a request of {', '.join(f'{each.name} {size} of {most}' for each, size, most in names)}"
+
+
 def _compare_at(
     model: Runnable,
     prepared: Prepared,
     values: Mapping[str, float],
-    declared: frozenset[str],
+    says: Says,
     ceilings: Sizes,
     batch_sizes: Sequence[int],
 ) -> None:
     """Compare small requests beside ones as large as their bucket; raise `CompileError` if they differ."""
-    sizes = _smallest(prepared, ceilings)
+    sizes = smallest(prepared, prepared.symbols, ceilings)
     small, large = prepared.rows_at(sizes, _DRAWN), prepared.rows_at(ceilings, _DRAWN)
-    says = _says_something(prepared, small, values, declared)
     batch_size = next(size for size in batch_sizes if size > 1)
-    names = zip(prepared.symbols, sizes, ceilings, strict=True)
-    where = f"of a request of {', '.join(f'{each.name} {size} of {most}' for each, size, most in names)}"
+    where = within(prepared, sizes, ceilings)
     tolerance = tolerance_of("fp32")._replace(floor=FLOOR)
-    for row in np.flatnonzero(says):
+    for row in np.flatnonzero(says(small)):
         alone = prepared.reference.run([array[row : row + 1] for array in small])
         batch = []
         for spec, few, many in zip(prepared.inputs, small, large, strict=True):
             rows = np.resize(many, (batch_size, *many.shape[1:]))
             rows[0] = values.get(spec.name, 0)
-            within = tuple(map(slice, few.shape[1:]))
-            rows[0][within] = few[row]
+            rows[0][tuple(map(slice, few.shape[1:]))] = few[row]
             batch.append(rows)
         found = model.run_arrays(batch_size, batch, ceilings)
         for spec, output, expected in zip(prepared.outputs, found, alone, strict=True):
@@ -178,15 +197,23 @@ def _compare_at(
             compare(cut, expected, spec, where, prepared, tolerance)
 
 
-def _says_something(
-    prepared: Prepared, rows: Sequence[Array], values: Mapping[str, float], declared: frozenset[str]
-) -> npt.NDArray[np.bool_]:
-    """Return which rows have anything but padding in each mask and each input whose padding was declared.
+def said_by(values: Mapping[str, float], declared: Mapping[str, float]) -> frozenset[str]:
+    """Return the inputs whose padding says that there is nothing: declared ones, and masks beside these."""
+    return frozenset([*declared, *(name for name in values if declared and "mask" in name)])
+
+
+def speaking(prepared: Prepared, values: Mapping[str, float], declared: Mapping[str, float]) -> Says:
+    """Return what finds the rows that have anything but padding in each mask and each declared input.
 
     What a model makes of a request all of which is masked means nothing.
     """
-    found = np.ones(len(rows[0]), np.bool_)
-    for spec, array in zip(prepared.inputs, rows, strict=True):
-        if spec.name in declared:
-            found &= (array != values[spec.name]).reshape(len(array), -1).any(axis=1)
-    return found
+    named = said_by(values, declared)
+
+    def says(rows: Sequence[Array]) -> npt.NDArray[np.bool_]:
+        found = np.ones(len(rows[0]), np.bool_)
+        for spec, array in zip(prepared.inputs, rows, strict=True):
+            if spec.name in named:
+                found &= (array != values[spec.name]).reshape(len(array), -1).any(axis=1)
+        return found
+
+    return says

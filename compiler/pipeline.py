@@ -12,6 +12,7 @@ and ``split`` do for ``onnxruntime``. A model that can't be served, or whose out
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,8 @@ class Compiled(msgspec.Struct, frozen=True):
     """If the faster engine was requested: a description of each engine's performance."""
     smaller: bool = False
     """Whether batch sizes were left out that would need too much memory for activations."""
+    seconds: float = 0.0
+    """How long compiling took, with comparing and measuring."""
 
 
 def parse_batch_sizes(text: str) -> tuple[int, ...]:
@@ -217,6 +220,7 @@ def compile_model(
     `CompileError` for a model that can't be served, `StoreError` if it can't be stored; if ``or_whole``,
     `NoRows` for one that fixes a batch and can't be served by rows as it can whole.
     """
+    begin = time.monotonic()
     check_target_names(target, judge)
     if target.device == CUDA and target.tuner is None:
         # What was measured for the store before is used without a GPU too.
@@ -232,7 +236,7 @@ def compile_model(
     if fixes and independence.mixes:
         raise NoRows(_why_whole(prepared, independence.mixes))
     try:
-        return _compiled(prepared, task, judge)
+        compiled = _compiled(prepared, task, judge)
     except CompileError as error:
         if or_whole and prepared.fixed_rows:
             raise NoRows(_why_whole(prepared, str(error))) from error
@@ -240,7 +244,8 @@ def compile_model(
             raise
         # Samples may contradict what the rules prove; the samples decide.
         found = Independence(independence.version, str(error))
-        return _compiled(prepared, task._replace(batch_sizes=(1,), independence=found), judge)
+        compiled = _compiled(prepared, task._replace(batch_sizes=(1,), independence=found), judge)
+    return msgspec.structs.replace(compiled, seconds=time.monotonic() - begin)
 
 
 def _why_whole(prepared: Prepared, reason: str) -> str:

@@ -35,7 +35,7 @@ def describe_artifact(compiled: Compiled) -> str:
         f"{'' if manifest.engine == ONNXRUNTIME else f' for {manifest.engine}'}"
         f"{'' if manifest.precision == FP32 else f' in {manifest.precision}'}"
         f"{''.join(f', {symbol}' for symbol in manifest.symbols)}"
-        f"{', padded within buckets' if manifest.pad else ''}"
+        f"{', padded within buckets' if manifest.pad and not manifest.at_ceilings else ''}"
         f"{_texts(manifest)}"
     )
 
@@ -101,6 +101,9 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "unshared": manifest.unshared,
         "whole": manifest.whole,
         "pad": manifest.pad,
+        "at_ceilings": manifest.at_ceilings,
+        "ceilings": {symbol.name: list(symbol.ceilings) for symbol in manifest.symbols},
+        "seconds": compiled.seconds,
         "sequencing": msgspec.to_builtins(manifest.sequencing),
         "whole_because": compiled.whole_because,
         "smaller": compiled.smaller,
@@ -139,6 +142,18 @@ def describe_sharing(compiled: Compiled) -> str:
         f"served one row at a time, for requests that shared a run could change each other: {why}"
         if why
         else ""
+    )
+
+
+def describe_buckets(compiled: Compiled) -> str:
+    """Say in one line for which shapes a model that runs at its buckets' ceilings alone was compiled."""
+    manifest = compiled.manifest
+    ceilings = "; ".join(f"{each.name} {', '.join(map(str, each.ceilings))}" for each in manifest.symbols)
+    buckets = len(manifest.spec().buckets)
+    return (
+        f"kernels for {counted(buckets, 'bucket')} ({ceilings}) at "
+        f"{counted(len(manifest.batch_sizes), 'batch size')}, compiled and compared in "
+        f"{compiled.seconds:.0f} s; every request is padded to the next of these sizes"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -69,21 +69,25 @@ def in_tolerances(found: Array, expected: Array, allowed: Tolerance) -> float:
 
 
 def verify(
-    model: Runnable, prepared: Prepared, batch_sizes: Sequence[int], precision: str = FP32
+    model: Runnable,
+    prepared: Prepared,
+    batch_sizes: Sequence[int],
+    precision: str = FP32,
+    chosen: Callable[[list[Array]], list[Array]] = lambda rows: rows,
 ) -> Verification:
     """Compare at each of these batch sizes; raise `CompileError` that says where and by how much they differ.
 
     Every row of a batch is compared with the original's output for the same batch and, because different
     callers share batches, with the artifact's output for the row alone; `RowsMix` is raised if that differs.
+    ``chosen`` takes, of sampled rows, those whose outputs mean something, in as many rows.
     """
     tolerance = tolerance_of(precision)
     largest, rows = 0.0, 0
     for index, sizes in enumerate(prepared.shapes):
         # Batches are compared at the first shape; at the others, that rows are apart, too.
         few = [size for size in batch_sizes if index == 0 or size <= max(batch_sizes[0], _FEW)]
-        pool = _Pool(
-            model, prepared, sizes, prepared.rows if index == 0 else prepared.rows_at(sizes, max(few))
-        )
+        rows_here = prepared.rows if index == 0 else prepared.rows_at(sizes, max(few))
+        pool = _Pool(model, prepared, sizes, chosen(rows_here))
         difference, compared = _verify_at(pool, few, tolerance)
         largest, rows = max(largest, difference), rows + compared
     return Verification(tolerance.relative, tolerance.scale, largest, rows)

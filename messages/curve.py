@@ -3,6 +3,7 @@
 Within a bucket durations follow this curve: the scheduler learns what a bucket takes at its ceilings, and
 predicts a batch by its own sizes (`Curve.share`); emulated and simulated devices take just these times. A
 profile has noise, so a curve never falls, and falls below a bucket's ceiling no further than is plausible.
+Where every batch runs at its bucket's ceilings there is nothing between them: the curve is their durations.
 Integers only: every reader of a log finds the same.
 """
 
@@ -26,7 +27,8 @@ _Grid = npt.NDArray[np.int64]
 class Curve:
     """Durations by batch size and sizes: straight between ceilings, and never shorter for a larger size.
 
-    Below the first ceiling of a symbol the line goes on, less steep if the symbol's whole range is.
+    Below the first ceiling of a symbol the line goes on, less steep if the symbol's whole range is. If every
+    batch runs at ceilings, durations are those of the bucket's, at any sizes within it.
     """
 
     def __init__(self, spec: ModelSpec, profile: Profile) -> None:
@@ -37,10 +39,16 @@ class Curve:
         names = [bucket_name(ceilings) for ceilings in itertools.product(*ladders)]
         self._ladders = [(0, *ladder) for ladder in ladders]
         self._steps = [math.prod(each + 1 for each in shape[index + 1 :]) for index in range(len(shape))]
-        self._grids: dict[int, tuple[list[int], int]] = {}
+        self._grids: dict[int, tuple[list[int], int | None]] = {}
+        """Durations, and with which power of the sizes they may grow within a bucket; None if not at all."""
         for batch_size, limit_ns in profile.infer_ns.items():
             known = [profile.shaped.get(name, {}).get(batch_size, limit_ns) for name in names]
-            grid = _rising(np.array(known, np.int64).reshape(shape).clip(1))
+            grid = np.array(known, np.int64).reshape(shape).clip(1)
+            if spec.at_ceilings:
+                at_ceilings = np.pad(grid, [(1, 0)] * grid.ndim, "edge")
+                self._grids[batch_size] = at_ceilings.ravel().tolist(), None
+                continue
+            grid = _rising(grid)
             power = _power(grid, ladders)
             for axis, ladder in enumerate(ladders):
                 grid = _begun(grid, axis, ladder)
@@ -60,6 +68,8 @@ class Curve:
             index = bisect_left(ladder, size)
             at += index * step
             ceiling *= ladder[index]
+        if power is None:
+            return grid[at], grid[at]
         # The quotient is rounded up.
         least_ns = -(-grid[at] * math.prod(sizes) ** power // ceiling**power)
         return max(least_ns, self._between(grid, sizes, 0, 0)), grid[at]

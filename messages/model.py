@@ -367,6 +367,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
     """Of a model whose results don't depend on what follows behind a request's own sizes: for each input with
     an open dimension, the value with which it may be padded to the sizes of others of its bucket. Empty: an
     execution has requests of equal sizes only."""
+    at_ceilings: bool = False
+    """Whether the executable has a plan for each bucket, of its ceilings' shapes: every request is padded to
+    these, and an execution takes as long as they do whatever sizes its requests have."""
     sequencing: Sequencing | None = None
     """Of a model whose requests come in sequences. ``inputs`` and ``outputs`` hold what gateways keep, too;
     a gateway's list of models does not."""

@@ -211,7 +211,7 @@ class Dispatcher:
         """Return a batch's INFER."""
         state, placement, requests = self._state, batch.placement, batch.requests
         index = batch.size_index
-        sizes, request_sizes = _sizes(requests)
+        sizes, request_sizes = _sizes(placement.model, requests)
         plan = Plan(now_ns, now_ns + state.ns.dispatch_delay, placement, index)
         begin_ns, duration_ns = plan.begin_ns, plan.duration_ns
         if placement.of is not None:
@@ -320,15 +320,20 @@ def of_one_shape(batch: Batch) -> Batch:
     return batch if len(same) == len(batch.requests) else _only(batch, same)
 
 
-def _sizes(requests: list[Request]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the largest size of each symbol and, unless all requests have these sizes, those of each."""
+def _sizes(model: Model, requests: list[Request]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Return the sizes that a batch of a model runs at and, unless all requests have these, those of each.
+
+    They are the largest size of each symbol, or the bucket's ceilings if it runs at no others.
+    """
     first = requests[0].event.sizes
     if not first:
         return first, ()
     own = tuple([request.event.sizes for request in requests])
-    if own.count(first) == len(own):
-        return first, ()
-    return tuple([max([sizes[symbol] for sizes in own]) for symbol in range(len(first))]), own
+    if model.spec.at_ceilings:
+        most = model.base.spec.bucket_of(first)
+    else:
+        most = tuple([max([sizes[symbol] for sizes in own]) for symbol in range(len(first))])
+    return most, () if own.count(most) == len(own) else own
 
 
 def _only(batch: Batch, requests: list[Request]) -> Batch:

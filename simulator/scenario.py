@@ -54,7 +54,10 @@ def random_model(rng: np.random.Generator, name: str, executable: str) -> ModelS
 
 
 def give_symbols(rng: np.random.Generator, model: ModelSpec) -> ModelSpec:
-    """Return a model with one or two symbols, whose durations grow with their sizes."""
+    """Return a model with one or two symbols, whose durations grow with their sizes.
+
+    Some may be padded, and some of these run at their buckets' ceilings alone.
+    """
     symbols = []
     for name in ("height", "width")[: int(rng.integers(1, 3))]:
         ladder = np.cumsum(rng.integers(1, 4, size=int(rng.integers(1, 4))))
@@ -72,7 +75,8 @@ def give_symbols(rng: np.random.Generator, model: ModelSpec) -> ModelSpec:
         }
         profiles[kind] = msgspec.structs.replace(profile, shaped=shaped)
     pad = {tensor.name: 0.0 for tensor in model.inputs} if rng.random() < 0.5 else {}
-    return msgspec.structs.replace(open_model, profiles=profiles, pad=pad)
+    at_ceilings = bool(pad) and largest % 2 == 0
+    return msgspec.structs.replace(open_model, profiles=profiles, pad=pad, at_ceilings=at_ceilings)
 
 
 def random_faults(rng: np.random.Generator, workers: list[str], length_ns: int) -> Faults:

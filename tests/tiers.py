@@ -34,6 +34,7 @@ TIER_OF = {
     "client/test_faults": "cluster",
     "cluster": "unit",
     "compiler": "unit",
+    "compiler/test_padded": "codegen",
     "compiler/test_zoo": "codegen",
     "compiler/tvm": "codegen",
     "console": "unit",

@@ -28,6 +28,7 @@ from mainspring.worker.realtime import Rights
 
 NAME = "lone"
 Array = npt.NDArray[np.generic]
+Sizes = tuple[int, ...]
 Result = TypeVar("Result")
 
 
@@ -81,13 +82,16 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
         if self._places.pop(model.name, None) is not None:
             self.engine.unload(model.name)
 
-    def infer(self, model: ModelSpec, batch_size: int) -> Callable[[], int]:
+    def infer(self, model: ModelSpec, batch_size: int, sizes: Sizes = ()) -> Callable[[], int]:
         """Return what runs one batch of a resident model and returns the run's duration in ns.
 
         All batches share the beginning of IO memory, so `fill` it before: what lies there is the input.
+        ``sizes`` are of the model's symbols; without, they are at their limits.
         """
-        action = Infer(1, NAME, model.name, batch_size, (0,), (batch_size,), (False,), 0, 0, 0, 0)
-        place, execute = self._place(model, batch_size), self.engine.execute
+        sizes = sizes or tuple(symbol.limit for symbol in model.symbols)
+        rows = (batch_size,)
+        action = Infer(1, NAME, model.name, batch_size, (0,), rows, (False,), 0, 0, 0, 0, sizes=sizes)
+        place, execute = self._place(model, batch_size, sizes), self.engine.execute
         return lambda: execute(action, place)
 
     def run(self, model: ModelSpec, batch_size: int, inputs: Sequence[Array]) -> list[Array]:
@@ -111,25 +115,25 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
             found.append(bytes_.copy().view(array_dtype(tensor.dtype)).reshape(batch_size, *shape))
         return found
 
-    def fill(self, model: ModelSpec, batch_size: int, inputs: Sequence[Array]) -> None:
-        """Put a batch's inputs where `infer` of this batch size reads them.
+    def fill(self, model: ModelSpec, batch_size: int, inputs: Sequence[Array], sizes: Sizes = ()) -> None:
+        """Put a batch's inputs where `infer` of this batch size and these sizes reads them.
 
         Raises ValueError if an input has another shape, or the batch takes more IO memory than there is.
         """
-        place = self._place(model, batch_size)
+        place = self._place(model, batch_size, sizes)
         if isinstance(self.engine, OwnMemory):
             # Outputs of an earlier batch that nobody received may still be on their way into this memory.
             self.engine.transfers.receive(place)
         starts = place.layout.inputs
         for tensor, start, array in zip(model.inputs, starts, inputs, strict=True):
-            wanted = (batch_size, *tensor.shape)
+            wanted = (batch_size, *(tensor.at(sizes) if sizes else tensor).shape)
             if array.shape != wanted:
                 raise ValueError(f"{model.name}, input {tensor.name}: shape {array.shape} is not {wanted}")
             flat = np.ascontiguousarray(array, tensor.dtype).reshape(-1).view(np.uint8)
             self.engine.io[start : start + flat.size] = flat
 
-    def _place(self, model: ModelSpec, batch_size: int) -> Reservation:
-        layout = slot_layout(model, batch_size)
+    def _place(self, model: ModelSpec, batch_size: int, sizes: Sizes = ()) -> Reservation:
+        layout = slot_layout(model, batch_size, sizes)
         if layout.size > self.engine.io.size:
             raise ValueError(
                 f"a batch of {batch_size} of {model.name} takes {layout.size} bytes of inputs and outputs, "
@@ -154,12 +158,15 @@ def device_for(models: Sequence[ModelSpec], config: WorkerConfig, copies: int = 
     return LoneDevice(make_engine(fitting), pages, config.device_kind)
 
 
-def random_rows(model: ModelSpec, rows: int, seed: int = 0) -> list[Array]:
-    """Return random inputs of ``rows`` rows: normal numbers, and integers that any embedding has, 0 and 1."""
+def random_rows(model: ModelSpec, rows: int, seed: int = 0, sizes: Sizes = ()) -> list[Array]:
+    """Return random inputs of ``rows`` rows: normal numbers, and integers that any embedding has, 0 and 1.
+
+    ``sizes`` are of the model's symbols; without, they are at their limits.
+    """
     random = np.random.default_rng(seed)
     made: list[Array] = []
     for tensor in model.inputs:
-        dtype, shape = array_dtype(tensor.dtype), (rows, *tensor.shape)
+        dtype, shape = array_dtype(tensor.dtype), (rows, *(tensor.at(sizes) if sizes else tensor).shape)
         whole = dtype.kind in "biuS"
         numbers = random.integers(0, 2, shape) if whole else random.standard_normal(shape)
         made.append(numbers.astype(dtype))

@@ -7,7 +7,7 @@ sizes take turns, as they do in serving: an engine may be slower after a batch o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic_ns
 
 import msgspec
@@ -43,10 +43,18 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The device's part of LOAD: its copy."""
     infer_device: dict[int, Timing] = {}
     """The device's part of INFER, by batch size."""
+    shaped: dict[str, dict[int, Timing]] = {}
+    """Of a model that runs at its buckets' ceilings alone, INFER by bucket and batch size, in the same way;
+    ``infer`` is at the limits."""
 
     def profile(self) -> Profile:
         """Return the seed durations."""
-        return Profile({size: timing.seed_ns for size, timing in self.infer.items()}, self.load.seed_ns)
+        shaped = {bucket: _seeds(timings) for bucket, timings in self.shaped.items()}
+        return Profile(_seeds(self.infer), self.load.seed_ns, shaped)
+
+
+def _seeds(timings: Mapping[int, Timing]) -> dict[int, int]:
+    return {size: timing.seed_ns for size, timing in timings.items()}
 
 
 def by_executable(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
@@ -95,8 +103,8 @@ def measure(
 ) -> Measured:
     """Measure a group's first model: LOADs that go round in the device's pages, then all batch sizes.
 
-    ``effort`` is for the LOADs, and for each batch size; ``clock`` returns nanoseconds, by default the
-    monotonic clock's.
+    ``effort`` is for the LOADs, and for each batch size. If the model runs at its buckets' ceilings alone,
+    the buckets share as much again. ``clock`` returns nanoseconds, by default the monotonic clock's.
     """
     clock = clock or monotonic_ns
     first = group[0]
@@ -107,6 +115,12 @@ def measure(
         load = _Spans(clock)
         repeat(lambda: load.take(lambda: device.load(spec, next(places))), effort)
         infer = _infers(device, spec, batch_sizes, effort, clock)
+        buckets = spec.buckets if spec.at_ceilings else ()
+        few = msgspec.structs.replace(effort, seconds=effort.seconds / max(1, len(buckets)))
+        shaped = {
+            bucket_name(ceilings): _infers(device, spec, batch_sizes, few, clock, ceilings)
+            for ceilings in buckets
+        }
     finally:
         device.release(spec)
     return Measured(
@@ -120,6 +134,10 @@ def measure(
         infer={size: spans.whole(effort) for size, spans in infer.items()},
         load_device=load.device(effort),
         infer_device={size: spans.device(effort) for size, spans in infer.items()},
+        shaped={
+            bucket: {size: spans.whole(few) for size, spans in each.items()}
+            for bucket, each in shaped.items()
+        },
     )
 
 
@@ -150,18 +168,23 @@ class _Spans:
 
 
 def _infers(
-    device: LoneDevice, spec: ModelSpec, sizes: Sequence[int], effort: Effort, clock: Callable[[], int]
+    device: LoneDevice,
+    spec: ModelSpec,
+    sizes: Sequence[int],
+    effort: Effort,
+    clock: Callable[[], int],
+    ceilings: tuple[int, ...] = (),
 ) -> dict[int, _Spans]:
-    """Run the batch sizes in turn."""
+    """Run the batch sizes in turn, of a model with symbols at these ceilings or at the limits."""
     spans = {size: _Spans(clock) for size in sizes}
-    rows = {size: random_rows(spec, size) for size in sizes}
-    runs = {size: device.infer(spec, size) for size in sizes}
+    rows = {size: random_rows(spec, size, sizes=ceilings) for size in sizes}
+    runs = {size: device.infer(spec, size, ceilings) for size in sizes}
 
     def run_each() -> int:
         took_ns = 0
         for size in sizes:
             # All sizes share the memory of inputs and outputs.
-            device.fill(spec, size, rows[size])
+            device.fill(spec, size, rows[size], ceilings)
             took_ns += spans[size].take(runs[size])
         return took_ns
 
@@ -172,8 +195,8 @@ def _infers(
 def keep(store: Store, measured: Measured, device_kind: str) -> None:
     """Store the profile with every model that it is of; raise `StoreError` if one can't be written.
 
-    Batch sizes that were not measured keep what was known of them, and so do other sizes of open dimensions
-    than the limits, and the spread over values. Where durations follow from values, one request's values were
+    What was not measured stays as it was known: other batch sizes, buckets of a model that runs at any sizes
+    but the limits, and the spread over values. Where durations follow from values, one request's values were
     measured here and many by the compiler: the longer duration is kept.
     """
     found = measured.profile()
@@ -185,7 +208,11 @@ def keep(store: Store, measured: Measured, device_kind: str) -> None:
             measured_ns = {size: max(ns, before.infer_ns.get(size, 0)) for size, ns in measured_ns.items()}
         infer_ns = dict(sorted({**before.infer_ns, **measured_ns}.items()))
         limits = bucket_name(tuple(symbol.limit for symbol in manifest.symbols))
-        shaped = before.shaped and {**before.shaped, limits: infer_ns}
+        shaped = {**before.shaped}
+        for bucket, known in found.shaped.items():
+            shaped[bucket] = dict(sorted({**before.shaped.get(bucket, {}), **known}.items()))
+        if shaped:
+            shaped[limits] = infer_ns
         profile = msgspec.structs.replace(before, infer_ns=infer_ns, load_ns=found.load_ns, shaped=shaped)
         profiles = {**manifest.profiles, device_kind: profile}
         store.put_manifest(msgspec.structs.replace(manifest, profiles=profiles))

@@ -75,7 +75,7 @@ MaxOption = Annotated[
     typer.Option(
         "--max",
         help="The largest size of an open dimension, as in seq=512; otherwise the largest is found at "
-        "which a run takes no longer than requests wait. Engine onnxruntime on the CPU alone.",
+        "which a run takes no longer than requests wait.",
     ),
 ]
 WholeOption = Annotated[
@@ -98,7 +98,8 @@ PadOption = Annotated[
     list[str] | None,
     typer.Option(
         help="What an input with an open dimension may be padded with, as in attention_mask=0, so that "
-        "requests of different sizes share executions; unnamed ones are padded with 0. Compared on samples.",
+        "requests of different sizes share executions; unnamed ones are padded with 0. Compared on samples. "
+        "With the engine tvm kernels are for some sizes, and every request is padded to the next.",
     ),
 ]
 TextOption = Annotated[
@@ -278,6 +279,8 @@ def _print(console: Console, compiled: Compiled, notes: Sequence[str]) -> None:
     if packing := report.describe_packing(compiled):
         console.print(f"  {packing}")
     console.print(f"  {report.describe_verification(compiled)}")
+    if compiled.manifest.at_ceilings:
+        console.print(f"  {report.describe_buckets(compiled)}")
     if compiled.manifest.unshared or compiled.whole_because:
         console.print(f"  {report.describe_sharing(compiled)}")
     if compiled.smaller:

@@ -241,7 +241,8 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
         pages = "1 page" if spec.pages == 1 else f"{spec.pages} pages"
         print(f"{spec.name}: {spec.weights_bytes / 1e6:.1f} MB in {pages}, batches of {sizes}")
         if spec.symbols:
-            print(f"  open {', '.join(map(str, spec.symbols))} (times are for the largest)")
+            padded = ", requests padded to the next of the sizes below" if spec.at_ceilings else ""
+            print(f"  open {', '.join(map(str, spec.symbols))}{padded} (times are for the largest)")
         for word, tensors in (("in", spec.inputs), ("out", spec.outputs)):
             for tensor in tensors:
                 shape = ", ".join(tensor.dims if spec.whole else ["rows", *tensor.dims])

@@ -34,13 +34,13 @@ from mainspring import extras
 from mainspring.compiler.artifact.arrays import BatchArrays, Sizes, aligned_array
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
-from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand, Plans
+from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand, Plans, Shape
 
 SWITCH = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
 """Environment variable that says whether apache-tvm-ffi may look for PyTorch."""
 _TORCH = "torch"
 _MOST_SLOTS = 64
-"""Slots of IO memory whose descriptors are kept, for each bound model and batch size."""
+"""Slots of IO memory whose descriptors are kept, for each bound model and shape."""
 
 
 class CpuKernels:
@@ -51,6 +51,8 @@ class CpuKernels:
         self.info = info
         self.plans = plans
         self._functions = _functions(library, plans)
+        self._workspaces: dict[int, dict[Operand, Any]] = {}
+        """The descriptors of operands in each workspace, which all models and plans have in common."""
 
     def bind(
         self, tensors: Sequence[WeightTensor], address_of: Callable[[int], int], workspace: int
@@ -64,36 +66,32 @@ class CpuKernels:
         if [(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors] != expected:
             raise ExecutableError(f"executable {self.info.executable[:12]} has other weights than were bound")
         weights = [address_of(tensor.offset) for tensor in tensors]
-        runs = {plan.batch_size: _Run(plan, self._functions, weights, workspace) for plan in self.plans.plans}
+        described = _Descriptors(weights, workspace, self._workspaces.setdefault(workspace, {}))
+        runs = {plan.shape: _Run(plan, self._functions, described) for plan in self.plans.plans}
         return BoundPlans(self.info, runs)
 
 
 class BoundPlans:
     """An executable with one model's weights, ready to run."""
 
-    def __init__(self, info: ExecutableInfo, runs: dict[int, _Run]) -> None:
+    def __init__(self, info: ExecutableInfo, runs: dict[Shape, _Run]) -> None:
         self._info = info
         self._runs = runs
 
-    def run(
-        self,
-        batch_size: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        sizes: Sizes = (),  # noqa: ARG002
-    ) -> None:
+    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int], sizes: Sizes = ()) -> None:
         """Run one batch from and to these addresses; raise `ExecutableError` if a kernel fails.
 
-        Kernels are of fixed shapes, so there are no ``sizes`` of symbols.
+        Kernels are of fixed shapes, so ``sizes`` of symbols are a bucket's ceilings.
         """
-        self._launch(batch_size, partial(self._runs[batch_size].calls, tuple(inputs), tuple(outputs)))
+        shape = Shape(batch_size, sizes)
+        self._launch(shape, partial(self._runs[shape].calls, tuple(inputs), tuple(outputs)))
 
     def stage(
         self,
         batch_size: int,
         inputs: Sequence[int],
         outputs: Sequence[int],
-        sizes: Sizes = (),  # noqa: ARG002
+        sizes: Sizes = (),
         *,
         spare: bool,
     ) -> Callable[[], None]:
@@ -103,32 +101,30 @@ class BoundPlans:
         is no ``spare``.
         """
         del spare
-        calls = self._runs[batch_size].calls(tuple(inputs), tuple(outputs))
-        return partial(self._launch, batch_size, lambda: calls)
+        shape = Shape(batch_size, sizes)
+        calls = self._runs[shape].calls(tuple(inputs), tuple(outputs))
+        return partial(self._launch, shape, lambda: calls)
 
     def make_spare(self) -> None:
         """Do nothing: see `stage`."""
 
-    def _launch(self, batch_size: int, find: Callable[[], Sequence[_Call]]) -> None:
+    def _launch(self, shape: Shape, find: Callable[[], Sequence[_Call]]) -> None:
         """Run the launches in their order; each releases the interpreter's lock."""
         try:
             for function, arguments in find():
                 function(*arguments)
         except Exception as error:  # A kernel raises errors of any class from its generated checks.
             what = f"executable {self._info.executable[:12]}"
-            raise ExecutableError(f"{what} failed at batch size {batch_size}: {error}") from error
+            raise ExecutableError(f"{what} failed at {shape}: {error}") from error
 
     def run_arrays(
-        self,
-        batch_size: int,
-        arrays: Sequence[npt.NDArray[np.generic]],
-        sizes: Sizes = (),  # noqa: ARG002
+        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]], sizes: Sizes = ()
     ) -> list[npt.NDArray[np.generic]]:
         """Run one batch on arrays, for callers without IO memory of their own; return the outputs."""
-        batch = BatchArrays(self._info, batch_size)
+        batch = BatchArrays(self._info, batch_size, sizes)
         batch.fill(arrays)
         batch.run(self)
-        self._runs[batch_size].forget()
+        self._runs[Shape(batch_size, sizes)].forget()
         return batch.outputs
 
 
@@ -148,12 +144,26 @@ class _Call(NamedTuple):
     arguments: list[Any]
 
 
+class _Descriptors:
+    """The descriptors of one model's operands; those of weights are the same in all of its plans."""
+
+    def __init__(self, weights: Sequence[int], workspace: int, in_workspace: dict[Operand, Any]) -> None:
+        self._bases = {"weights": weights, "workspace": (workspace,)}
+        self._known: dict[str, dict[Operand, Any]] = {"weights": {}, "workspace": in_workspace}
+
+    def find(self, operand: Operand) -> Any:
+        """Return the descriptor of an operand that is not in a slot of IO memory."""
+        known = self._known[operand.region]
+        found = known.get(operand)
+        if found is None:
+            found = known[operand] = _described(operand, self._bases[operand.region][operand.index])
+        return found
+
+
 class _Run:
     """A plan with the addresses of weights and workspace filled in."""
 
-    def __init__(
-        self, plan: LaunchPlan, functions: dict[str, Any], weights: Sequence[int], workspace: int
-    ) -> None:
+    def __init__(self, plan: LaunchPlan, functions: dict[str, Any], described: _Descriptors) -> None:
         self._io: list[tuple[int, int, Operand]] = []
         """Which argument of which call is which operand of a slot."""
         self._template: list[_Call] = []
@@ -166,8 +176,7 @@ class _Run:
                     self._io.append((position, place, argument))
                     arguments.append(None)
                 elif isinstance(argument, Operand):
-                    weight = argument.region == "weights"
-                    arguments.append(_described(argument, weights[argument.index] if weight else workspace))
+                    arguments.append(described.find(argument))
                 else:
                     arguments.append(argument)
             self._template.append(_Call(functions[launch.kernel], arguments))

@@ -276,6 +276,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Open dimensions besides the batch."""
     pad: dict[str, float] = {}
     """As `ModelSpec.pad`."""
+    at_ceilings: bool = False
+    """As `ModelSpec.at_ceilings`."""
     sequencing: Sequencing | None = None
     """As `ModelSpec.sequencing`."""
 
@@ -313,7 +315,8 @@ class Manifest(msgspec.Struct, frozen=True):
             unshared=unshared,
             whole=self.whole,
             symbols=self.symbols,
-            pad={} if unshared else self.pad,
+            pad=self.pad if self.at_ceilings or not unshared else {},
+            at_ceilings=self.at_ceilings,
             sequencing=self.sequencing,
         )
 
@@ -359,6 +362,8 @@ class Manifest(msgspec.Struct, frozen=True):
         opened = {tensor.name for tensor in self.inputs if tensor.open}
         if self.pad and {*self.pad} != opened:
             found.append(f"it is padded in {sorted(self.pad)}, and {sorted(opened)} have open dimensions")
+        if self.at_ceilings and not (self.pad and self.symbols):
+            found.append("it runs at the ceilings of its buckets, and nothing says how it is padded to these")
         limits = tuple(each.limit for each in self.symbols)
         found += [
             f"output {tensor.name} can't vary along its axes {tensor.varies}"

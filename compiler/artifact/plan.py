@@ -1,5 +1,7 @@
 """What an executable of the ``tvm`` engine is: for each batch size, kernels to launch in a fixed order.
 
+Of a model with symbols there is such a plan for each batch size and bucket, of the bucket's ceilings.
+
 After compilation a model is a straight line of kernel launches whose operands have known places: bytes of a
 weight, of the workspace, of an input or of an output. A worker adds the addresses of its own memory and
 launches; there is nothing to allocate, look up or decide.
@@ -26,18 +28,20 @@ What the workspace and the outputs held before does not matter. Launches of a pl
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.manifest import FP32, TVM, GraphTensor, Manifest
+from mainspring.compiler.artifact.manifest import FP32, TVM, GraphTensor, IoTensor, Manifest
 from mainspring.compiler.artifact.store import Store, hash_of_file, recompile_command
+from mainspring.messages.model import bucket_name, item_bytes
 
 PLAN_FORMATS = {"cpu": 1, "cuda": 2}
 """Version of the plans, by target; those of another version have to be compiled again."""
@@ -93,6 +97,24 @@ def place(entry: int, offset: int) -> int:
     return entry << ENTRY_SHIFT | offset
 
 
+class Shape(NamedTuple):
+    """Which shape of a model a plan is for."""
+
+    batch_size: int
+    sizes: tuple[int, ...] = ()
+    """Of a model with symbols, the ceilings of a bucket."""
+
+    def __str__(self) -> str:
+        at = f" at {bucket_name(self.sizes)}" if self.sizes else ""
+        return f"batch size {self.batch_size}{at}"
+
+
+def shapes_of(manifest: Manifest) -> list[Shape]:
+    """Return the shapes that a model is served at, by batch size and then by its symbols' sizes."""
+    buckets = sorted(itertools.product(*[symbol.ceilings for symbol in manifest.symbols]))
+    return [Shape(size, bucket) for size in manifest.batch_sizes for bucket in buckets]
+
+
 class Operand(msgspec.Struct, frozen=True, omit_defaults=True):
     """A compact array that a kernel reads or writes, by its place."""
 
@@ -130,12 +152,19 @@ class Launch(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(argument for argument in self.arguments if isinstance(argument, Operand))
 
 
-class LaunchPlan(msgspec.Struct, frozen=True):
-    """A model at one batch size."""
+class LaunchPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A model at one batch size, and at one size of each of its symbols."""
 
     batch_size: int
     workspace_bytes: int
     launches: tuple[Launch, ...]
+    sizes: tuple[int, ...] = ()
+    """Of a model with symbols, the ceilings of the bucket that it is for."""
+
+    @property
+    def shape(self) -> Shape:
+        """Which shape of the model it is for."""
+        return Shape(self.batch_size, self.sizes)
 
 
 class Plans(msgspec.Struct, frozen=True):
@@ -149,7 +178,7 @@ class Plans(msgspec.Struct, frozen=True):
     files: dict[str, str]
     """SHA-256 of each file of kernels, by name."""
     plans: tuple[LaunchPlan, ...]
-    """In ascending order of their batch sizes."""
+    """In ascending order of their batch sizes, and for each of their symbols' sizes."""
     format: int = 1
     """`PLAN_FORMATS` of the target."""
     precision: str = FP32
@@ -160,29 +189,34 @@ class Plans(msgspec.Struct, frozen=True):
         """Workspace that is enough for every batch size."""
         return max((plan.workspace_bytes for plan in self.plans), default=0)
 
-    def plan(self, batch_size: int) -> LaunchPlan:
-        """Return the plan of this batch size; raise `KeyError`, which names the existing ones."""
+    def plan(self, batch_size: int, sizes: tuple[int, ...] = ()) -> LaunchPlan:
+        """Return the plan of this batch size; raise `KeyError`, which names the existing ones.
+
+        ``sizes`` are the ceilings of a bucket, one for each symbol of the model.
+        """
+        wanted = Shape(batch_size, sizes)
         for plan in self.plans:
-            if plan.batch_size == batch_size:
+            if plan.shape == wanted:
                 return plan
-        sizes = [plan.batch_size for plan in self.plans]
-        raise KeyError(f"no plan of batch size {batch_size}; there are plans of {sizes}")
+        known = ", ".join(str(plan.shape) for plan in self.plans)
+        raise KeyError(f"no plan of {wanted}; there are plans of {known}")
 
     def problems(
-        self, weights: Sequence[GraphTensor], inputs: Sequence[GraphTensor], outputs: Sequence[GraphTensor]
+        self, weights: Sequence[GraphTensor], inputs: Sequence[IoTensor], outputs: Sequence[IoTensor]
     ) -> list[str]:
         """Return what no device could do, so that an altered plan is found here and not by a kernel.
 
         ``weights``, ``inputs`` and ``outputs`` are those of `ExecutableInfo`, shapes without the batch axis.
         """
         found = []
-        sizes = [plan.batch_size for plan in self.plans]
-        if not sizes or sizes != sorted({*sizes}) or sizes[0] < 1:
-            found.append(f"batch sizes {sizes} are not ascending positive numbers")
+        shapes = [plan.shape for plan in self.plans]
+        if not shapes or shapes != sorted({*shapes}) or shapes[0].batch_size < 1:
+            known = ", ".join(map(str, shapes)) or "none"
+            found.append(f"its plans' shapes ({known}) are not ascending batch sizes from 1 on")
         for plan in self.plans:
             limits = _Limits(plan, weights, inputs, outputs)
             for position, launch in enumerate(plan.launches):
-                where = f"batch size {plan.batch_size}, launch {position} ({launch.kernel})"
+                where = f"{plan.shape}, launch {position} ({launch.kernel})"
                 found += [f"{where}: {problem}" for problem in _problems_of(launch, limits)]
         return found
 
@@ -194,14 +228,17 @@ class _Limits:
         self,
         plan: LaunchPlan,
         weights: Sequence[GraphTensor],
-        inputs: Sequence[GraphTensor],
-        outputs: Sequence[GraphTensor],
+        inputs: Sequence[IoTensor],
+        outputs: Sequence[IoTensor],
     ) -> None:
+        def batch(tensor: IoTensor) -> int:
+            return plan.batch_size * math.prod(tensor.at(plan.sizes)) * item_bytes(tensor.dtype)
+
         self._bytes: dict[str, list[int]] = {
             "weights": [tensor.size_bytes for tensor in weights],
             "workspace": [plan.workspace_bytes],
-            "input": [plan.batch_size * tensor.size_bytes for tensor in inputs],
-            "output": [plan.batch_size * tensor.size_bytes for tensor in outputs],
+            "input": [batch(tensor) for tensor in inputs],
+            "output": [batch(tensor) for tensor in outputs],
         }
 
     def problem(self, operand: Operand) -> str:
@@ -270,14 +307,21 @@ def read_plans(store: Store, manifest: Manifest) -> Plans:
         raise StoreError(
             f"{path} has plans of format {plans.format} and this version runs format {wanted}; {remedy}"
         )
+    symbols = len(info.symbols)
+    odd = next((plan for plan in plans.plans if len(plan.sizes) != symbols), None)
+    if odd is not None:
+        raise StoreError(f"{path} is damaged: {odd.shape} is not of {symbols} symbols; {remedy}")
     problems = plans.problems(info.weights, info.inputs, info.outputs)
     if info.device != plans.target:
         problems.append(f"its plans are for {plans.target}, its facts for {info.device}")
     if manifest.precision != plans.precision:
         problems.append(f"its plans are for {plans.precision}, its manifest for {manifest.precision}")
-    sizes = {plan.batch_size for plan in plans.plans}
-    if not sizes >= {*manifest.batch_sizes}:
-        problems.append(f"it has plans for batch sizes {sorted(sizes)}, not {list(manifest.batch_sizes)}")
+    shapes = {plan.shape for plan in plans.plans}
+    lacking = [shape for shape in shapes_of(manifest) if shape not in shapes]
+    if lacking:
+        problems.append(
+            f"it has no plan for {lacking[0]}, and plans for {', '.join(map(str, sorted(shapes)))}"
+        )
     if problems:
         raise StoreError(f"{path} is damaged: {problems[0]}; {remedy}")
     return plans

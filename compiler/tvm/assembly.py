@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, Launch, LaunchPlan, Operand
+from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, Launch, LaunchPlan, Operand, Shape
 from mainspring.compiler.tvm.kernels import Generated
 from mainspring.compiler.tvm.line import Argument, Line, Step, Value
 
 
-def assemble(batch_size: int, line: Line, generated: Generated, constants: tuple[int, ...]) -> LaunchPlan:
-    """Return the plan of a line whose functions' kernels are ``generated``.
+def assemble(shape: Shape, line: Line, generated: Generated, constants: tuple[int, ...]) -> LaunchPlan:
+    """Return the plan of a shape's line whose functions' kernels are ``generated``.
 
     ``constants`` says, for each of the line's constants, which of the artifact's weights it is. Raises
     `CompileError` for outputs that no launch writes, or that are one array.
@@ -40,7 +40,7 @@ def assemble(batch_size: int, line: Line, generated: Generated, constants: tuple
             )
             for call in generated.calls[step.function]
         ]
-    return LaunchPlan(batch_size, workspace_bytes, tuple(launches))
+    return LaunchPlan(shape.batch_size, workspace_bytes, tuple(launches), shape.sizes)
 
 
 class _Key(NamedTuple):

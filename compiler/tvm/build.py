@@ -16,12 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax
-from tvm_ffi.structural import structural_equal
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.gpu import Gpu
-from mainspring.compiler.artifact.manifest import CPU, FP32, GraphTensor
+from mainspring.compiler.artifact.manifest import CPU, FP32, GraphTensor, IoTensor
 from mainspring.compiler.artifact.nvrtc import REGISTERS, NvrtcFailed, NvrtcMissing, compile_cuda
 from mainspring.compiler.artifact.plan import (
     CUBIN,
@@ -30,6 +28,7 @@ from mainspring.compiler.artifact.plan import (
     SHARED_OBJECT,
     SOURCE,
     Plans,
+    Shape,
     ptx_arch,
 )
 from mainspring.compiler.reference import Prepared
@@ -47,6 +46,7 @@ from mainspring.compiler.tvm.kernels import (
 )
 from mainspring.compiler.tvm.line import Line
 from mainspring.compiler.tvm.lowering import Lowered, lower, tvm_errors
+from mainspring.compiler.tvm.packing import shared
 from mainspring.compiler.tvm.schedules_cpu import schedule_cpu
 from mainspring.compiler.tvm.schedules_cuda import schedule_cuda
 from mainspring.compiler.tvm.tensor_cores import rounded
@@ -79,16 +79,14 @@ class Built(NamedTuple):
 
 
 class Model:
-    """A model lowered at all of its batch sizes, its weights packed."""
+    """A model lowered at all of its shapes, its weights packed."""
 
-    def __init__(self, prepared: Prepared, batch_sizes: Sequence[int]) -> None:
+    def __init__(self, prepared: Prepared, shapes: Sequence[Shape]) -> None:
         """Lower the model; raise `CompileError` for what TVM can't compile."""
         parts = portable(prepared)
-        self._architecture = _architecture(
-            parts.graph, tuple(batch_sizes), parts.info.inputs, parts.info.weights
-        )
+        self._architecture = _architecture(parts.graph, tuple(shapes), parts.info.inputs, parts.info.weights)
         with tvm_errors():
-            packed = pack(self._architecture.packing, parts.weights)
+            packed = self._architecture.packing.pack(parts.weights)
         self._weights = (*packed, *self._architecture.constants)
 
     def build(
@@ -123,15 +121,18 @@ class _Architecture:
     def __init__(
         self,
         graph: bytes,
-        batch_sizes: tuple[int, ...],
-        inputs: tuple[GraphTensor, ...],
+        shapes: tuple[Shape, ...],
+        inputs: tuple[IoTensor, ...],
         weights: tuple[GraphTensor, ...],
     ) -> None:
-        self._lowered = {size: lower(graph, size, inputs, weights) for size in batch_sizes}
-        check_equal({size: lowered.packing for size, lowered in self._lowered.items()})
-        self.packing = self._lowered[batch_sizes[0]].packing
-        before = len(self.packing.ret_ty.fields)
-        self._constants, self.constants = _shared_constants(self._lowered, before)
+        lowered = {shape: lower(graph, shape, inputs, weights) for shape in shapes}
+        with tvm_errors():
+            self.packing = shared({shape: each.packing for shape, each in lowered.items()})
+        self._lowered = {
+            shape: each._replace(line=self.packing.numbered(shape, each.line))
+            for shape, each in lowered.items()
+        }
+        self._constants, self.constants = _shared_constants(self._lowered, self.packing.total)
         self._built: dict[_Key, tuple[Plans, dict[str, bytes]]] = {}
 
     def build(
@@ -171,22 +172,22 @@ class _Architecture:
             tvm=tvm.__version__,
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             plans=tuple(
-                assemble(size, line, generated, self._constants[size]) for size, line in lines.items()
+                assemble(shape, line, generated, self._constants[shape]) for shape, line in lines.items()
             ),
             format=PLAN_FORMATS[kind],
             precision=precision,
         )
         return plans, files
 
-    def _reading(self, halves: frozenset[int]) -> tuple[dict[int, Line], dict[str, Any]]:
-        """Return the lines by batch size and their functions, whose names tell batch sizes apart."""
-        lines: dict[int, Line] = {}
+    def _reading(self, halves: frozenset[int]) -> tuple[dict[Shape, Line], dict[str, Any]]:
+        """Return the lines by shape and their functions, whose names tell shapes apart."""
+        lines: dict[Shape, Line] = {}
         functions: dict[str, Any] = {}
-        for size, lowered in self._lowered.items():
+        for shape, lowered in self._lowered.items():
             line, called = reading_halves(lowered.line, lowered.functions, halves)
-            steps = tuple(step._replace(function=_symbol(size, step.function)) for step in line.steps)
-            lines[size] = line._replace(steps=steps)
-            functions |= {_symbol(size, name): function for name, function in called.items()}
+            steps = tuple(step._replace(function=_symbol(shape, step.function)) for step in line.steps)
+            lines[shape] = line._replace(steps=steps)
+            functions |= {_symbol(shape, name): function for name, function in called.items()}
         return lines, functions
 
 
@@ -194,9 +195,9 @@ _architecture = functools.lru_cache(maxsize=2)(_Architecture)
 """Copies of an architecture are compiled one after the other: they are lowered once."""
 
 
-def _symbol(size: int, function: str) -> str:
-    """Name a function of one batch size, apart from those of others."""
-    return f"b{size}_{function}"
+def _symbol(shape: Shape, function: str) -> str:
+    """Name a function of one shape, apart from those of others."""
+    return "_".join([f"b{shape.batch_size}", *[f"s{size}" for size in shape.sizes], function])
 
 
 def _measured(functions: dict[str, Any], gpu: Gpu, tuner: Tuner) -> dict[str, Choice]:
@@ -217,13 +218,13 @@ def _cuda_files(generated: Generated, arch: str) -> dict[str, bytes]:
 
 
 def _shared_constants(
-    lowered: dict[int, Lowered], before: int
-) -> tuple[dict[int, tuple[int, ...]], list[Array]]:
+    lowered: dict[Shape, Lowered], before: int
+) -> tuple[dict[Shape, tuple[int, ...]], list[Array]]:
     """Return the numbers of each line's constants as weights, after ``before`` others, and the constants."""
     known: dict[tuple[str, tuple[int, ...], bytes], int] = {}
     arrays: list[Array] = []
-    indices: dict[int, tuple[int, ...]] = {}
-    for size, each in lowered.items():
+    indices: dict[Shape, tuple[int, ...]] = {}
+    for shape, each in lowered.items():
         found = []
         for array in each.line.constants:
             key = (str(array.dtype), array.shape, array.tobytes())
@@ -231,29 +232,8 @@ def _shared_constants(
                 known[key] = before + len(arrays)
                 arrays.append(array)
             found.append(known[key])
-        indices[size] = tuple(found)
+        indices[shape] = tuple(found)
     return indices, arrays
-
-
-def pack(packing: Any, weights: Sequence[Array]) -> tuple[Array, ...]:
-    """Return the results of the Relax function ``packing`` on the weights, computed on this machine's CPU."""
-    module = tvm.IRModule({"pack": packing.with_attr("global_symbol", "pack")})
-    with tvm.target.Target("llvm"):
-        module = relax.transform.LegalizeOps()(module)
-    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
-    packed = machine["pack"](tuple(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in weights))
-    return tuple(np.ascontiguousarray(each.numpy()) for each in packed)
-
-
-def check_equal(packings: dict[int, Any]) -> None:
-    """Raise `CompileError` unless all batch sizes read the same packed weights: there is one weights file."""
-    (first_size, first), *others = packings.items()
-    for size, other in others:
-        if not structural_equal(first, other, map_free_vars=True):
-            raise CompileError(
-                f"TVM packs the weights for batch size {size} otherwise than for {first_size}, but an "
-                "artifact has one weights file; `--engine onnxruntime` compiles the model"
-            )
 
 
 _LINKERS = ("cc", "gcc", "clang", "c++")

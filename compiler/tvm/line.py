@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A model at one batch size."""
+    """A model at one of its shapes."""
 
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]

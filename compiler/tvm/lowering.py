@@ -18,7 +18,8 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.manifest import GraphTensor
+from mainspring.compiler.artifact.manifest import GraphTensor, IoTensor
+from mainspring.compiler.artifact.plan import Shape
 from mainspring.compiler.tvm.channels_last import channels_last
 from mainspring.compiler.tvm.line import Line, read_line
 
@@ -29,7 +30,7 @@ _EXTREMES = {"relax.less": relax.op.maximum, "relax.greater": relax.op.minimum}
 
 
 class Lowered(NamedTuple):
-    """A model at one batch size."""
+    """A model at one of its shapes."""
 
     line: Line
     functions: dict[str, Any]
@@ -38,14 +39,12 @@ class Lowered(NamedTuple):
     """A Relax function from the model's weights to those that the line reads."""
 
 
-def lower(
-    graph: bytes, batch_size: int, inputs: Sequence[GraphTensor], weights: Sequence[GraphTensor]
-) -> Lowered:
-    """Lower ``graph``, which has its weights as inputs, for one batch size; raise `CompileError`.
+def lower(graph: bytes, shape: Shape, inputs: Sequence[IoTensor], weights: Sequence[GraphTensor]) -> Lowered:
+    """Lower ``graph``, which has its weights as inputs, for one shape; raise `CompileError`.
 
     ``inputs`` are those that a request brings, their shapes without the batch axis.
     """
-    shapes: dict[str, list[int]] = {tensor.name: [batch_size, *tensor.shape] for tensor in inputs}
+    shapes = {tensor.name: [shape.batch_size, *tensor.at(shape.sizes)] for tensor in inputs}
     shapes |= {tensor.name: list(tensor.shape) for tensor in weights}
     dtypes = {tensor.name: tensor.dtype for tensor in (*inputs, *weights)}
     with tvm_errors():

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mainspring.compiler.artifact.plan import LaunchPlan, read_plans
+from mainspring.compiler.artifact.plan import LaunchPlan, Shape, read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
@@ -101,8 +102,8 @@ def check_graphs(settings: Settings) -> Iterator[Verdict]:
     driver.attach()
     noting: Any = NotingDriver(driver)
     image = image_for(driver, store, manifest, plans)
-    sizes = (settings.batch_sizes[0], settings.batch_sizes[-1])
-    layouts = {size: slot_layout(spec, size) for size in sizes}
+    shapes = (Shape(settings.batch_sizes[0]), Shape(settings.batch_sizes[-1]))
+    layouts = {shape: slot_layout(spec, shape.batch_size) for shape in shapes}
     memory = DeviceMemory(driver, Wanted(WORKSPACE_MIB << 20, 1 << 20, 0, pages=spec.pages))
     times = Times(driver.event(timed=True), driver.event(timed=True))
     stream = driver.stream()
@@ -112,10 +113,11 @@ def check_graphs(settings: Settings) -> Iterator[Verdict]:
         pages = [memory.page(page) for page in range(memory.pages)]
         # Weights are whatever is in the pages, which costs the same.
         program.bind(pages).set_addresses(memory.io, stream)
-        for size in sizes:
-            line, name = line_of(noting, program, size, stream), f"{spec.name}, batch {size}"
-            spans = measure(driver, lambda size=size: program.compute(size, stream), line, stream, settings)  # type: ignore[misc]
-            yield from verdicts(name, plans.plan(size), spans)
+        for shape in shapes:
+            line, name = line_of(noting, program, shape, stream), f"{spec.name}, batch {shape.batch_size}"
+            compute = partial(program.compute, shape, stream)
+            spans = measure(driver, compute, line, stream, settings)
+            yield from verdicts(name, plans.plan(*shape), spans)
             yield from cost_verdicts(costs(driver, line, stream), len(line))
         program.close()
     finally:
@@ -123,10 +125,10 @@ def check_graphs(settings: Settings) -> Iterator[Verdict]:
         driver.close()
 
 
-def line_of(driver: Any, program: LaunchPlanProgram, batch_size: int, stream: int) -> list[Noted]:
+def line_of(driver: Any, program: LaunchPlanProgram, shape: Shape, stream: int) -> list[Noted]:
     """Return a batch's launches; ``driver`` is the `NotingDriver` that the program was made with."""
     driver.noted = []
-    program.compute_one_by_one(batch_size, stream)
+    program.compute_one_by_one(shape, stream)
     launches: list[Noted] = driver.noted
     driver.noted = None
     return launches

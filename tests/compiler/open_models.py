@@ -138,6 +138,86 @@ def attention() -> onnx.ModelProto:
     return _model(nodes, inputs, one=np.float32(1), far=np.float32(1e9), axis=np.array([1]))
 
 
+def encoder(layers: int = 2, width: int = 32, heads: int = 4, words: int = 40, most: int = 64) -> Any:
+    """A text encoder such as MiniLM: ids and a mask to the normed mean of the places that the mask leaves."""
+    random = np.random.default_rng(layers)
+    nodes: list[onnx.NodeProto] = []
+    arrays: dict[str, Any] = {
+        **{"zero": np.array([0]), "one": np.float32(1), "far": np.float32(1e9), "half": np.float32(0.5)},
+        **{"wide": np.array([1, 2]), "last": np.array([2]), "root": np.float32(2**0.5)},
+        **{"scale": np.float32((width // heads) ** -0.5), "split": np.array([0, 0, heads, width // heads])},
+        **{"joined": np.array([0, 0, width]), "tiny": np.float32(1e-9)},
+    }
+
+    def weight(name: str, *shape: int) -> str:
+        arrays[name] = (random.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+        return name
+
+    def node(kind: str, inputs: str, output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs.split(), [output], output, **attributes))
+        return output
+
+    def linear(x: str, name: str, before: int, after: int) -> str:
+        node("MatMul", f"{x} {weight(f'{name}.w', before, after)}", f"{name}.product")
+        return node("Add", f"{name}.product {weight(f'{name}.b', after)}", name)
+
+    def normed(one: str, other: str, name: str) -> str:
+        arrays[f"{name}.g"], arrays[f"{name}.b"] = np.ones(width, np.float32), np.zeros(width, np.float32)
+        return node(
+            "LayerNormalization", f"{node('Add', f'{one} {other}', f'{name}.sum')} {name}.g {name}.b", name
+        )
+
+    node("Cast", "mask", "m", to=FLOAT)
+    node("Mul", f"{node('Sub', 'm one', 'out')} far", "less")
+    node("Unsqueeze", "less wide", "bias")
+    node("Gather", f"{weight('table', words, width)} ids", "embedded")
+    node(
+        "Slice",
+        f"{weight('places', most, width)} zero {node('Shape', 'ids', 'length', start=1, end=2)} zero",
+        "here",
+    )
+    x = normed("embedded", "here", "first")
+    for layer in range(layers):
+        at = f"layer{layer}"
+        parts = [linear(x, f"{at}.{each}", width, width) for each in "qkv"]
+        q, k, v = (node("Reshape", f"{each} split", f"{each}.heads") for each in parts)
+        q, v = (node("Transpose", each, f"{each}.first", perm=[0, 2, 1, 3]) for each in (q, v))
+        k = node("Transpose", k, f"{k}.first", perm=[0, 2, 3, 1])
+        scores = node("Mul", f"{node('MatMul', f'{q} {k}', f'{at}.scores')} scale", f"{at}.scaled")
+        share = node("Softmax", node("Add", f"{scores} bias", f"{at}.masked"), f"{at}.share", axis=-1)
+        mixed = node(
+            "Transpose", node("MatMul", f"{share} {v}", f"{at}.mixed"), f"{at}.back", perm=[0, 2, 1, 3]
+        )
+        x = normed(
+            x, linear(node("Reshape", f"{mixed} joined", f"{at}.joined"), f"{at}.o", width, width), f"{at}.n"
+        )
+        hidden = linear(x, f"{at}.up", width, 4 * width)
+        erf = node("Erf", node("Div", f"{hidden} root", f"{at}.d"), f"{at}.erf")
+        gelu = node(
+            "Mul",
+            f"{node('Mul', f'{hidden} half', f'{at}.h')} {node('Add', f'{erf} one', f'{at}.e1')}",
+            f"{at}.g",
+        )
+        x = normed(x, linear(gelu, f"{at}.down", 4 * width, width), f"{at}.out")
+    node("Unsqueeze", "m last", "keep")
+    node("ReduceSum", f"{node('Mul', f'{x} keep', 'kept')} axis", "total", keepdims=0)
+    node("ReduceSum", "keep axis", "count", keepdims=0)
+    node("Div", f"total {node('Max', 'count tiny', 'counted')}", "y")
+    return _model(
+        nodes, [("ids", INT64, ["n", "seq"]), ("mask", INT64, ["n", "seq"])], axis=np.array([1]), **arrays
+    )
+
+
+def sounds() -> onnx.ModelProto:
+    """Convolutions over time, the second at each place alone: silence behind a sound changes nothing."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[2, 2]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["y"]),
+    ]
+    return _model(nodes, [("x", FLOAT, ["n", 3, "time"])], w=_weights(8, 3, 5), v=_weights(4, 8, 1))
+
+
 def cached(total: str) -> onnx.ModelProto:
     """Scores of new places against past and new ones, with a mask of ``total`` places."""
     nodes = [

@@ -23,7 +23,7 @@ import onnx
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.gpu import known_gpu
 from mainspring.compiler.artifact.manifest import FP32, PRECISIONS, GraphTensor
-from mainspring.compiler.artifact.plan import SOURCE, LaunchPlan
+from mainspring.compiler.artifact.plan import SOURCE, LaunchPlan, Shape
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
 from tests.emulator.build import EmulationError
@@ -52,7 +52,7 @@ def compile_case(model: onnx.ModelProto, batch_size: int, precision: str = FP32)
 
     prepared = Prepared(model, batch_size)
     with mock.patch("mainspring.compiler.tvm.build.compiled_kernels", return_value=None):
-        built = Model(prepared, [batch_size]).build("cuda", known_gpu("sm_90"), precision)
+        built = Model(prepared, [Shape(batch_size)]).build("cuda", known_gpu("sm_90"), precision)
     rows: list[Any] = [array[:batch_size] for array in prepared.rows]
     source = built.files[SOURCE].decode()
     return Case(built.plans.plan(batch_size), source, built.weights, rows, prepared.reference.run(rows))

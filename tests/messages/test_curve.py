@@ -14,13 +14,18 @@ from mainspring.messages.model import ModelSpec, Profile, Symbol, bucket_name
 Ladders = tuple[tuple[int, ...], ...]
 
 
-def curve(ladders: Ladders, durations: list[int], batch_sizes: tuple[int, ...] = (1,)) -> Curve:
+def curve(
+    ladders: Ladders, durations: list[int], batch_sizes: tuple[int, ...] = (1,), *, at_ceilings: bool = False
+) -> Curve:
     """Return a curve through durations of the buckets, the last symbol's ceilings first."""
     names = [bucket_name(ceilings) for ceilings in itertools.product(*ladders)]
     shaped = {name: dict.fromkeys(batch_sizes, ns) for name, ns in zip(names, durations, strict=True)}
     profile = Profile(dict.fromkeys(batch_sizes, durations[-1]), 0, shaped)
     symbols = tuple([Symbol(f"s{index}", ladder) for index, ladder in enumerate(ladders)])
-    spec = ModelSpec("m", "", "", batch_sizes, 0, (), (), (), {"cpu": profile}, symbols=symbols)
+    tensors = (), (), ()
+    spec = ModelSpec(
+        *("m", "", "", batch_sizes, 0, *tensors, {"cpu": profile}), symbols=symbols, at_ceilings=at_ceilings
+    )
     return Curve(spec, profile)
 
 
@@ -50,6 +55,17 @@ def test_a_part_is_never_above_its_ceiling_nor_far_below(
     for size, ceiling in zip(sizes, ceilings_of(ladders, sizes), strict=True):
         ratio *= size / ceiling
     assert part >= ratio**2 * whole * (1 - 1e-9)
+
+
+@given(noisy(), st.data())
+def test_what_runs_at_ceilings_takes_what_was_measured_there(
+    made: tuple[Ladders, list[int]], data: st.DataObject
+) -> None:
+    ladders, durations = made
+    found = curve(ladders, durations, at_ceilings=True)
+    sizes = tuple([data.draw(st.integers(1, ladder[-1])) for ladder in ladders])
+    places = list(itertools.product(*ladders)).index(ceilings_of(ladders, sizes))
+    assert found.share(1, sizes) == (max(1, durations[places]),) * 2
 
 
 @given(noisy(), st.data())

@@ -162,6 +162,38 @@ def test_requests_of_a_bucket_share_an_execution_where_they_may_be_padded() -> N
     assert (alone.sizes, alone.request_sizes) == ((20,), ()), "another bucket's"
 
 
+def test_what_runs_at_its_ceilings_alone_takes_as_long_whatever_the_sizes() -> None:
+    hand = loaded(msgspec.structs.replace(shaped(), pad={"x": 0.0}, at_ceilings=True))
+    found = infers(ask(hand, 20, 1, 17))
+    for index, length in enumerate((40, 128, 2, 16)):
+        assert not infers(ask(hand, 20.1, 2 + index, length))
+    found += infers(hand.ok(28, found[0]))
+    while len(found) < 3:
+        found += infers(hand.ok(60, found[-1]))
+    own = {each.request_ids: (each.sizes, each.request_sizes) for each in found}
+    assert own == {
+        (1,): ((128,), ((17,),)),
+        (2, 3): ((128,), ((40,), (128,))),
+        (4, 5): ((16,), ((2,), (16,))),
+    }
+    durations = {each.request_ids: each.predicted_duration_ns for each in found}
+    assert durations == {(1,): 8 * MS, (2, 3): 12 * MS, (4, 5): 2 * MS}
+
+
+def test_a_request_of_its_buckets_ceilings_is_not_padded() -> None:
+    hand = loaded(msgspec.structs.replace(shaped(), pad={"x": 0.0}, at_ceilings=True))
+    (full,) = infers(ask(hand, 20, 1, 128))
+    assert (full.sizes, full.request_sizes) == ((128,), ())
+
+
+def test_what_runs_at_its_ceilings_learns_what_was_measured() -> None:
+    hand = loaded(msgspec.structs.replace(shaped(), pad={"x": 0.0}, at_ceilings=True))
+    (short,) = infers(ask(hand, 20, 1, 20))
+    hand.end(33, msgspec.structs.replace(short, predicted_duration_ns=13 * MS), Status.OK)
+    (after,) = infers(ask(hand, 40, 2, 128))
+    assert after.predicted_duration_ns == 13 * MS, "of a short request as of one at the ceilings"
+
+
 def test_a_deadline_is_judged_by_the_bucket() -> None:
     hand = loaded()
     assert reasons(ask(hand, 20, 1, 100, slo_ms=8)) == [Reason.DEADLINE_UNREACHABLE]

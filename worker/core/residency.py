@@ -148,9 +148,12 @@ class PreparedModel:
             sizes = self.model.batch_sizes
             return Status.BAD_ACTION, f"batch size {action.batch_size} is none of {action.model}'s {sizes}"
         try:
-            self.model.bucket_of(action.sizes)
+            ceilings = self.model.bucket_of(action.sizes)
         except ValueError as error:
             return Status.BAD_ACTION, f"sizes of {action.model}: {error}"
+        if self.model.at_ceilings and action.sizes != ceilings:
+            known = f"it runs at the ceilings of its buckets, here {ceilings}, not at {action.sizes}"
+            return Status.BAD_ACTION, f"sizes of {action.model}: {known}"
         ids, rows = action.request_ids, action.rows
         if not ids or len(set(ids)) != len(ids):
             return Status.BAD_ACTION, "request ids must be at least one, each named once"

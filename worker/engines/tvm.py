@@ -84,11 +84,17 @@ class TvmPlan:
         return self._kernels.bind(self._tensors, address_of, self._workspace)
 
     def warm(self, address_of: AddressOf, batch_sizes: Sequence[int]) -> None:
-        """Run each size on zeros, in a separate workspace: the EXEC thread may be using the other."""
+        """Run each size on zeros, in a separate workspace: the EXEC thread may be using the other.
+
+        Of a model with symbols, in the largest bucket and in the smallest.
+        """
         workspace = allocate_workspace(self._kernels.plans)
         bound = self._kernels.bind(self._tensors, address_of, int(workspace.ctypes.data))
+        ladders = [symbol.ceilings for symbol in self.info.symbols]
+        ends = dict.fromkeys(tuple(each[end] for each in ladders) for end in (-1, 0))
         for size in batch_sizes:
-            BatchArrays(self.info, size).run(bound)
+            for ceilings in ends:
+                BatchArrays(self.info, size, ceilings).run(bound)
 
 
 class TvmCpuEngine(CpuEngine):

@@ -30,10 +30,11 @@ from mainspring.cli.profiling.profiling import (
     measure,
     measure_models,
 )
-from mainspring.compiler.artifact.manifest import Source
+from mainspring.compiler.artifact.manifest import TVM, Source
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.compiled import Target
+from mainspring.compiler.pipeline import compile_file, compile_model
 from mainspring.compiler.timings import Effort, Timing
 from mainspring.compiler.zoo import build
 from mainspring.compiler.zoo.copies import compile_zoo
@@ -42,6 +43,7 @@ from mainspring.messages.model import ModelSpec, Profile, Symbol
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.realtime import Rights
+from tests.compiler import open_models
 
 BRIEF = Effort(seconds=0, fewest=3, most=3, warm_up=1)
 
@@ -306,3 +308,38 @@ def test_engines_have_a_column_if_there_are_several() -> None:
     console.print(terminal_table([one, other]))
     text = console.export_text()
     assert text.splitlines()[-1].split() == ["b", "tvm", "4.00", "0.40", "1.00", "3.00", "3.00", "1.00"]
+
+
+def test_every_bucket_of_a_model_with_kernels_for_each_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("tvm", reason="compiling for the engine tvm needs the extra tvm")
+    store = Store(tmp_path / "store")
+    file = open_models.save(open_models.sounds(), tmp_path / "sounds.onnx")
+    most, target = {"time": 40}, Target(TVM)
+    manifest = compile_file(file, "sounds", store, (1, 2), most=most, pad={"x": 0.0}, target=target).manifest
+    store.put_manifest(msgspec.structs.replace(manifest, profiles={}))
+    config = WorkerConfig(name="w", store=str(store.root), engine=TVM, workspace_bytes=1 << 20)
+    with device_for([manifest.spec()], config) as device:
+        measured = measure(device, [manifest], (1, 2), BRIEF)
+    assert {*measured.shaped} == {"16", "32", "40"}
+    assert all({*timings} == {1, 2} for timings in measured.shaped.values())
+    keep(store, measured, "elsewhere")
+    profile = store.manifest("sounds").profiles["elsewhere"]
+    assert profile.infer_ns == {size: timing.seed_ns for size, timing in measured.infer.items()}
+    assert profile.shaped["40"] == profile.infer_ns
+    assert profile.shaped["16"] == {size: each.seed_ns for size, each in measured.shaped["16"].items()}
+    keep(store, msgspec.structs.replace(measured, shaped={"16": {1: measured.infer[1]}}), "elsewhere")
+    again = store.manifest("sounds").profiles["elsewhere"].shaped
+    assert again["16"] == {1: measured.infer[1].seed_ns, 2: profile.shaped["16"][2]}
+    assert again["32"] == profile.shaped["32"], "what was not measured again is kept"
+
+
+def test_a_model_of_any_sizes_is_measured_at_its_limits(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    file = open_models.save(open_models.lengths(), tmp_path / "lengths.onnx")
+    manifest = compile_file(file, "lengths", store, (1, 2), most={"seq": 40}).manifest
+    with device_for(
+        [manifest.spec()], WorkerConfig(name="w", store=str(store.root), engine="onnxruntime")
+    ) as device:
+        measured = measure(device, [manifest], (1, 2), BRIEF)
+    assert not measured.shaped
+    assert {*measured.infer} == {1, 2}

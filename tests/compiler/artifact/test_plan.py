@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.manifest import GraphTensor
+from mainspring.compiler.artifact.manifest import GraphTensor, IoTensor
 from mainspring.compiler.artifact.plan import (
     ADDRESSES_AT_ONCE,
     ADDRESSES_COUNT,
@@ -23,12 +23,13 @@ from mainspring.compiler.artifact.plan import (
     place,
     read_plans,
 )
+from mainspring.messages.model import OpenDim, Term
 from tests.worker.engines.cuda import tiny_plans as tiny
 from tests.worker.engines.cuda.tiny_store import tiny_store
 
 WEIGHTS = (GraphTensor("w0", "float32", (4, 3)),)
-INPUTS = (GraphTensor("i0", "float32", (4,)),)
-OUTPUTS = (GraphTensor("o0", "float32", (3,)),)
+INPUTS = (IoTensor("i0", "float32", (4,)),)
+OUTPUTS = (IoTensor("o0", "float32", (3,)),)
 
 READS = Operand("input", 0, 0, 32, "float32", (2, 4))
 WEIGHT = Operand("weights", 0, 0, 48, "float32", (4, 3))
@@ -85,15 +86,45 @@ def test_what_no_device_could_do_is_found(wrong: Launch, complaint: str) -> None
 @pytest.mark.parametrize("sizes", [(), (2, 1), (2, 2), (0, 2)])
 def test_batch_sizes_that_can_not_be_are_found(sizes: tuple[int, ...]) -> None:
     (problem,) = plans(sizes=sizes).problems(WEIGHTS, INPUTS, OUTPUTS)
-    assert problem == f"batch sizes {list(sizes)} are not ascending positive numbers"
+    known = ", ".join(f"batch size {size}" for size in sizes) or "none"
+    assert problem == f"its plans' shapes ({known}) are not ascending batch sizes from 1 on"
 
 
 def test_plans_are_found_by_batch_size() -> None:
     several = plans(sizes=(1, 4))
     assert several.plan(4).batch_size == 4
     assert several.workspace_bytes == 512
-    with pytest.raises(KeyError, match=r"no plan of batch size 2; there are plans of \[1, 4\]"):
+    with pytest.raises(
+        KeyError, match="no plan of batch size 2; there are plans of batch size 1, batch size 4"
+    ):
         several.plan(2)
+
+
+def test_plans_of_buckets_are_found_by_their_ceilings_and_checked_at_these() -> None:
+    opened = IoTensor("i0", "float32", (8,), (OpenDim(0, (Term(0),)),))
+    inputs, outputs = (opened,), (msgspec.structs.replace(opened, name="o0"),)
+    reads = [Operand("input", 0, 0, 4 * 2 * size, "float32", (2, size)) for size in (4, 8)]
+    writes = [msgspec.structs.replace(each, region="output", writes=True) for each in reads]
+    each = [
+        LaunchPlan(2, workspace, (launch(read, write),), (size,))
+        for read, write, size, workspace in zip(reads, writes, (4, 8), (256, 768), strict=True)
+    ]
+    whole = Plans("cuda", "sm_90", "0.27.0", {}, tuple(each))
+    assert whole.problems((), inputs, outputs) == []
+    assert [whole.plan(2, (size,)) for size in (4, 8)] == each
+    assert whole.workspace_bytes == 768
+    assert msgspec.json.decode(msgspec.json.encode(whole), type=Plans) == whole
+    with pytest.raises(KeyError, match="no plan of batch size 2 at 5; there are plans of batch size 2 at 4"):
+        whole.plan(2, (5,))
+    smaller = msgspec.structs.replace(whole, plans=(msgspec.structs.replace(each[1], sizes=(4,)),))
+    assert len(smaller.problems((), inputs, outputs)) == 2, (
+        "operands of another bucket are beyond its tensors"
+    )
+
+
+def test_a_plan_without_sizes_is_written_as_before() -> None:
+    """So that executables that are compiled again keep their names."""
+    assert b"sizes" not in msgspec.json.encode(plans(launch(READS)))
 
 
 @pytest.mark.parametrize("version", [1, 3])

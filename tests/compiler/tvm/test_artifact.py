@@ -26,6 +26,7 @@ from mainspring.compiler.artifact.plan import (
     PTX,
     SHARED_OBJECT,
     SOURCE,
+    Shape,
     kernels_path,
     read_plans,
 )
@@ -210,15 +211,14 @@ def test_altered_files_are_found(
 def test_wrongly_packed_weights_are_never_stored(
     store: Store, make_network: MakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mainspring.compiler.tvm import build
-    from mainspring.compiler.tvm import build as packing
+    from mainspring.compiler.tvm import packing
 
     right = packing.pack
 
     def wrong(*arguments: object) -> tuple[Array, ...]:
         return tuple(array[::-1].copy() if array.ndim == 1 else array for array in right(*arguments))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(build, "pack", wrong)
+    monkeypatch.setattr(packing, "pack", wrong)
     with pytest.raises(CompileError, match=r"output 'y' at batch size 1 differs from stock ONNX Runtime's"):
         compile_here(make_network(1), store, sizes=(1,))
     assert store.names() == [] if store.root.is_dir() else True
@@ -307,16 +307,16 @@ def test_a_graph_for_a_gpu_depends_on_no_instruction_set(store: Store, make_netw
 def test_copies_of_an_architecture_are_lowered_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from mainspring.compiler.tvm import build, lowering
 
-    sizes: list[int] = []
+    sizes: list[Shape] = []
 
-    def counted(graph: bytes, size: int, *others: object) -> object:
-        sizes.append(size)
-        return lowering.lower(graph, size, *others)  # type: ignore[arg-type]
+    def counted(graph: bytes, shape: Shape, *others: object) -> object:
+        sizes.append(shape)
+        return lowering.lower(graph, shape, *others)  # type: ignore[arg-type]
 
     build._architecture.cache_clear()
     monkeypatch.setattr(build, "lower", counted)
     done = list(compile_zoo(["digits"], store, copies=3, batch_sizes=(1, 2), target=CPU_KERNELS))
-    assert sorted(sizes) == [1, 2]
+    assert sorted(sizes) == [Shape(1), Shape(2)]
     assert [each.shared for each in done] == [False, True, True]
     assert len({each.manifest.executable for each in done}) == 1
     assert len({each.manifest.weights_hash for each in done}) == 3

@@ -9,7 +9,7 @@ import pytest
 from mainspring.compiler.artifact.gpu import known_gpu
 from mainspring.compiler.artifact.manifest import CUDA, FP16, FP32, PRECISIONS, TF32, TVM
 from mainspring.compiler.artifact.nvrtc import NvrtcMissing, Resources, header_folders, kernel_resources
-from mainspring.compiler.artifact.plan import SET_ADDRESSES, SOURCE
+from mainspring.compiler.artifact.plan import SET_ADDRESSES, SOURCE, Shape
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
@@ -65,7 +65,7 @@ def test_no_kernel_of_the_zoo_spills(
     from mainspring.compiler.tvm.fragments import MULTIPLY
 
     monkeypatch.setattr(tvm_build, "compiled_kernels", lambda *_: None)
-    model = tvm_build.Model(Prepared(build(name), batch_size), [batch_size])
+    model = tvm_build.Model(Prepared(build(name), batch_size), [Shape(batch_size)])
     for arch in ARCHS:
         built = model.build(CUDA, known_gpu(arch), precision)
         assert (f"{MULTIPLY}{precision}(".encode() in built.files[SOURCE]) == (precision != FP32)
@@ -90,7 +90,7 @@ def test_no_kernel_that_copies_ahead_spills(
 
     monkeypatch.setattr(tvm_build, "compiled_kernels", lambda *_: None)
     with copying_ahead():
-        model = tvm_build.Model(Prepared(build(name), batch_size), [batch_size])
+        model = tvm_build.Model(Prepared(build(name), batch_size), [Shape(batch_size)])
         sources = {arch: model.build(CUDA, known_gpu(arch)).files[SOURCE] for arch in ARCHS}
     for arch, source in sources.items():
         assert source.count(b"mainspring_wait();") >= 10

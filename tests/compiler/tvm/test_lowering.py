@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from mainspring.compiler.artifact.plan import Shape
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.tvm.graph import portable
 from mainspring.compiler.tvm.line import Line
@@ -15,7 +16,7 @@ from tests.compiler.conftest import MakeModel
 
 def lowered(model: onnx.ModelProto, batch_size: int = 2) -> Lowered:
     parts = portable(Prepared(model, batch_size))
-    return lower(parts.graph, batch_size, parts.info.inputs, parts.info.weights)
+    return lower(parts.graph, Shape(batch_size), parts.info.inputs, parts.info.weights)
 
 
 def names(line: Line) -> list[str]:

@@ -16,7 +16,7 @@ from msgspec import structs
 from onnx import helper
 
 from mainspring.compiler.artifact.gpu import known_gpu
-from mainspring.compiler.artifact.plan import Launch, Operand
+from mainspring.compiler.artifact.plan import Launch, Operand, Shape
 from mainspring.compiler.tvm import build, schedules_cuda
 from mainspring.compiler.tvm.tiles import TILES, Choice
 from mainspring.compiler.zoo.catalogue import build as zoo
@@ -94,7 +94,7 @@ def test_a_function_takes_every_choice_that_it_is_offered(make_model: MakeModel)
     from mainspring.compiler.tvm.lowering import lower
 
     parts = portable(Prepared(convolution(make_model), 2))
-    functions = lower(parts.graph, 2, parts.info.inputs, parts.info.weights).functions
+    functions = lower(parts.graph, Shape(2), parts.info.inputs, parts.info.weights).functions
     products = {name: schedules_cuda.product_of(each) for name, each in functions.items()}
     ((name, product),) = ((name, each) for name, each in products.items() if each is not None)
     offered = schedules_cuda.candidates(functions[name], product, H100)

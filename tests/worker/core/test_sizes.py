@@ -101,6 +101,18 @@ def test_requests_of_a_padded_batch_fit_in_it(action: Infer, words: str) -> None
     )
 
 
+def test_what_runs_at_ceilings_alone_is_given_no_other_sizes() -> None:
+    core = WorkerCore("w", 4, PAGE_BYTES, 1 << 20)
+    model = msgspec.structs.replace(spec_of_lengths(), pad={"x": 0.0}, at_ceilings=True)
+    core.submit(0, Prepare(-1, "w", model))
+    core.begin(Executor.PREPARE, 0)
+    core.finish(Executor.PREPARE, -1, 0, 0)
+    (wrong,) = core.submit(0, infer(1, sizes=(9,), window=WINDOW))
+    assert wrong.status is Status.BAD_ACTION
+    assert "ceilings of its buckets, here (16,), not at (9,)" in wrong.detail
+    assert not core.submit(0, infer(2, (1, 2), sizes=(16,), request_sizes=((9,), (4,)), window=WINDOW))
+
+
 def test_different_sizes_are_refused_where_nothing_says_how_to_pad(core: WorkerCore) -> None:
     action = infer(1, (1, 2), sizes=(9,), request_sizes=((9,), (4,)), window=WINDOW)
     (result,) = core.submit(0, action)

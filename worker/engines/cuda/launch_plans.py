@@ -1,9 +1,10 @@
 """The ``tvm`` engine's executables on a GPU: a launch plan is a CUDA graph, made at PREPARE (Clockwork, 5.1).
 
 Kernels find weights, inputs and outputs through a table of addresses in the device's constant memory, so the
-graph of a batch size serves every model of the executable, wherever its pages are: LOAD is a copy and nothing
-else. EXEC is two launches: a kernel of one block writes the table, then the graph runs, and nothing stands
-between its kernels. One EXEC runs at a time, on one stream, so no kernel reads the table while it is written.
+graph of a shape (a batch size, and a bucket of a model with symbols) serves every model of the executable,
+wherever its pages are: LOAD is a copy and nothing else. EXEC is two launches: a kernel of one block writes
+the table, then the graph runs, and nothing stands between its kernels. One EXEC runs at a time, on one
+stream, so no kernel reads the table while it is written.
 
 The addresses travel as that kernel's arguments, by value: the driver copies them when it is launched, so the
 host waits for nothing and keeps nothing. A copy from the host would wait behind a LOAD's chunks for the bus.
@@ -25,6 +26,7 @@ from mainspring.compiler.artifact.plan import (
     SET_ADDRESSES,
     LaunchPlan,
     Plans,
+    Shape,
 )
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import DeviceLost, EngineError
@@ -64,10 +66,10 @@ class LaunchPlanProgram:
         plans: Plans,
         image: bytes,
         tensors: Sequence[WeightTensor],
-        layouts: dict[int, SlotLayout],
+        layouts: dict[Shape, SlotLayout],
         times: Times | None = None,
     ) -> None:
-        """Load the machine code ``image``; ``layouts`` are of the batch sizes that will be served.
+        """Load the machine code ``image``; ``layouts`` are of the shapes that will be served.
 
         Without ``times`` nothing but kernels is launched. Raises `EngineError` for a plan that this device
         can't run.
@@ -76,8 +78,8 @@ class LaunchPlanProgram:
         self._driver = driver
         self._memory = memory
         self._times = times
-        self._graphs: dict[int, int] = {}
-        """Ready to launch, by batch size; without those that can't be made."""
+        self._graphs: dict[Shape, int] = {}
+        """Ready to launch, by shape; without those that can't be made."""
         needed = entries(tensors)
         if needed > ADDRESSES_COUNT:
             raise EngineError(
@@ -90,8 +92,8 @@ class LaunchPlanProgram:
             self._set_addresses = driver.function(self._module, SET_ADDRESSES, 0)
             functions = self._functions(plans)
             self._batches = {
-                size: self._batch(plans.plan(size), functions, tensors, layout)
-                for size, layout in layouts.items()
+                shape: self._batch(plans.plan(*shape), functions, tensors, layout)
+                for shape, layout in layouts.items()
             }
         except BaseException:
             driver.unload_module(self._module)
@@ -106,9 +108,9 @@ class LaunchPlanProgram:
 
         Nothing is launched: the kernels were loaded with their module, and the device may be serving.
         """
-        for size, batch in self._batches.items():
+        for shape, batch in self._batches.items():
             try:
-                self._graphs[size] = self._make_graph(batch, stream)
+                self._graphs[shape] = self._make_graph(batch, stream)
             except Exception as error:
                 reason = self._driver.explain(error)
                 if isinstance(reason, DeviceLost):
@@ -132,21 +134,21 @@ class LaunchPlanProgram:
         for parameters in table.parameters(slot):
             self._driver.launch(self._set_addresses, (1, 1, 1), block, 0, parameters, stream)
 
-    def compute(self, batch_size: int, stream: int) -> None:
+    def compute(self, shape: Shape, stream: int) -> None:
         """Give the kernels to the stream, for the addresses that were set last."""
-        graph = self._graphs.get(batch_size)
+        graph = self._graphs.get(shape)
         if graph is not None:
             self._driver.launch_graph(graph, stream)
             return
         if self._times is not None:
             self._driver.record(self._times.begin, stream)
-        self.compute_one_by_one(batch_size, stream)
+        self.compute_one_by_one(shape, stream)
         if self._times is not None:
             self._driver.record(self._times.end, stream)
 
-    def compute_one_by_one(self, batch_size: int, stream: int) -> None:
+    def compute_one_by_one(self, shape: Shape, stream: int) -> None:
         """Launch the same kernels without their graph."""
-        for step in self._batches[batch_size].steps:
+        for step in self._batches[shape].steps:
             self._driver.launch(*step, stream)
 
     def _functions(self, plans: Plans) -> dict[str, int]:
@@ -165,7 +167,7 @@ class LaunchPlanProgram:
     ) -> _Batch:
         if plan.workspace_bytes > self._memory.workspace_bytes:
             raise EngineError(
-                f"a batch of {plan.batch_size} needs {plan.workspace_bytes} bytes of workspace and the "
+                f"a run at {plan.shape} needs {plan.workspace_bytes} bytes of workspace and the "
                 f"worker has {self._memory.workspace_bytes}; give it more with [worker] workspace_bytes, or "
                 "compile the model for smaller batches"
             )
@@ -223,10 +225,10 @@ class LaunchPlanBound:
         """See `Bound`: its kernels read a table, so there are none."""
         return iter(())
 
-    def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:  # noqa: ARG002
+    def launch(self, shape: Shape, slot: int, layout: SlotLayout, stream: int) -> None:  # noqa: ARG002
         """See `Bound`."""
         self.set_addresses(slot, stream)
-        self.program.compute(batch_size, stream)
+        self.program.compute(shape, stream)
 
     def set_addresses(self, slot: int, stream: int) -> None:
         """Have the stream's later kernels find the model's weights, and a slot at this address."""

@@ -24,6 +24,7 @@ import onnxruntime
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.executable import FATAL_ONLY, Binding
 from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, WeightTensor
+from mainspring.compiler.artifact.plan import Shape
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import EngineError
@@ -142,7 +143,7 @@ class OnnxRuntimeProgram:
         driver, stream = self._device.driver, self._device.stream
         # Integers that index rows of a table have to be valid: zeros are.
         driver.clear(self._device.workspace, layout.size, stream)
-        bound.launch(size, self._device.workspace, layout, stream)
+        bound.launch(Shape(size), self._device.workspace, layout, stream)
         driver.record(self._done, stream)
         driver.synchronize(self._done)
 
@@ -195,19 +196,19 @@ class OnnxRuntimeBound:
                     yield
             yield
 
-    def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
+    def launch(self, shape: Shape, slot: int, layout: SlotLayout, stream: int) -> None:
         """See `Bound`; the stream is the session's own, EXEC's."""
-        bound = self._sizes[batch_size]
+        bound = self._sizes[shape.batch_size]
         try:
             if bound.slot != slot:
-                self._bind_slot(bound, batch_size, slot, layout)
+                self._bind_slot(bound, shape.batch_size, slot, layout)
             self._device.driver.record(self._device.times.begin, stream)
             bound.session.run_with_iobinding(bound.binding.io, self._options)
             self._device.driver.record(self._device.times.end, stream)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             bound.slot = None
             raise EngineError(
-                f"executable {self._info.executable[:12]} failed at batch size {batch_size}: {error}"
+                f"executable {self._info.executable[:12]} failed at {shape}: {error}"
             ) from error
 
     def _bind_slot(self, bound: _BoundSize, batch_size: int, slot: int, layout: SlotLayout) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from mainspring.compiler.artifact.errors import ExecutableError, StoreError
 from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Manifest
-from mainspring.compiler.artifact.plan import read_plans
+from mainspring.compiler.artifact.plan import Shape, read_plans, shapes_of
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import SlotLayout
@@ -91,7 +91,7 @@ class Opener:
         plans = read_plans(self._store, manifest)
         image = image_for(self._driver, self._store, manifest, plans)
         return lambda: LaunchPlanProgram(
-            self._driver, self._memory, plans, image, manifest.tensors, _layouts(manifest), self._times
+            self._driver, self._memory, plans, image, manifest.tensors, _by_shape(manifest), self._times
         )
 
     def _find_graph(self, manifest: Manifest) -> Callable[[], Program]:
@@ -134,5 +134,9 @@ def count_sessions(store: Store, stored: Sequence[Manifest]) -> int:
 
 
 def _layouts(manifest: Manifest) -> dict[int, SlotLayout]:
+    return {shape.batch_size: layout for shape, layout in _by_shape(manifest).items()}
+
+
+def _by_shape(manifest: Manifest) -> dict[Shape, SlotLayout]:
     spec = manifest.spec()
-    return {size: slot_layout(spec, size) for size in manifest.batch_sizes}
+    return {shape: slot_layout(spec, *shape) for shape in shapes_of(manifest)}

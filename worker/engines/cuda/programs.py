@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from mainspring.compiler.artifact.plan import Shape
 from mainspring.worker.core.jobs import SlotLayout
 
 
@@ -24,7 +25,7 @@ class Bound(Protocol):
     def steps(self) -> Iterator[None]:
         """Bind the weights, as far as that takes time; each step takes less than a chunk's copy."""
 
-    def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
+    def launch(self, shape: Shape, slot: int, layout: SlotLayout, stream: int) -> None:
         """Give a whole batch to the stream; ``slot`` is the slot's address in the device's IO cache.
 
         The program's `Times` happen before and after its kernels.

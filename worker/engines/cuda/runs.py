@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from mainspring.compiler.artifact.plan import Shape
 from mainspring.messages.actions import Infer
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import Ran
@@ -87,7 +88,8 @@ class Runs:
                 bound = find()
                 self._transfers.await_inputs(io, stream)
                 driver.record(run.times.begin, stream)
-                bound.launch(action.batch_size, self._transfers.address(io), io.layout, stream)
+                shape = Shape(action.batch_size, action.sizes)
+                bound.launch(shape, self._transfers.address(io), io.layout, stream)
                 driver.record(run.times.end, stream)
                 self._transfers.begin_outputs(io, run.times.end)
             except Exception as error:

@@ -11,6 +11,7 @@ import sys
 
 import msgspec
 
+from mainspring.compiler.artifact.plan import Shape
 from mainspring.compiler.artifact.trials import Timed, Trial
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import DeviceLost, EngineError
@@ -44,21 +45,21 @@ class Bench:
         try:
             # Zeros are numbers of any type, and no index among them is out of range.
             driver.clear(memory.workspace, memory.workspace_bytes, self._stream)
-            layouts = {plan.batch_size: _NO_TENSORS for plan in plans.plans}
+            layouts = {plan.shape: _NO_TENSORS for plan in plans.plans}
             program = LaunchPlanProgram(driver, memory, plans, trial.image, (), layouts, self._times)
             try:
                 program.warm((), self._stream)
                 program.bind(()).set_addresses(memory.io, self._stream)
-                for number in layouts:
-                    self._once(program, number)
-                return tuple(self._once(program, number) for number in trial.order)
+                for shape in layouts:
+                    self._once(program, shape)
+                return tuple(self._once(program, Shape(number)) for number in trial.order)
             finally:
                 program.close()
         finally:
             memory.close()
 
-    def _once(self, program: LaunchPlanProgram, number: int) -> int:
-        program.compute(number, self._stream)
+    def _once(self, program: LaunchPlanProgram, shape: Shape) -> int:
+        program.compute(shape, self._stream)
         self._driver.record(self._done, self._stream)
         self._driver.synchronize(self._done)
         return self._driver.elapsed_ns(*self._times)

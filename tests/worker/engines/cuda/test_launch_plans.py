@@ -13,6 +13,7 @@ from mainspring.compiler.artifact.plan import (
     ADDRESSES_COUNT,
     FIRST_PAGE_ENTRY,
     SLOT_ENTRY,
+    Shape,
     place,
 )
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
@@ -33,9 +34,7 @@ class Bench:
         self.driver = FakeDriver(kernels=dict(tiny.KERNELS))
         self.driver.attach()
         self.memory = DeviceMemory(self.driver, Wanted(MIB, MIB, MIB, PAGES))
-        self.program = LaunchPlanProgram(
-            self.driver, self.memory, tiny.PLANS, b"", tiny.TENSORS, tiny.LAYOUTS
-        )
+        self.program = LaunchPlanProgram(self.driver, self.memory, tiny.PLANS, b"", tiny.TENSORS, tiny.SHAPES)
         self.stream, self.preparing = self.driver.stream(), self.driver.stream()
         self.done = self.driver.event()
 
@@ -52,7 +51,7 @@ class Bench:
         rows, layout = len(x), tiny.LAYOUTS[len(x)]
         address = self.memory.io + slot
         tiny.floats(address, x.size)[:] = x.reshape(-1)
-        bound.launch(rows, address, layout, self.stream)
+        bound.launch(Shape(rows), address, layout, self.stream)
         self.driver.record(self.done, self.stream)
         self.driver.synchronize(self.done)
         return tiny.floats(address + layout.outputs[0], x.size).reshape(x.shape).copy()
@@ -131,7 +130,7 @@ def test_addresses_that_the_host_has_changed_reach_only_later_batches() -> None:
     for slot, x in enumerate(inputs):
         address = bench.memory.io + slot * 4096
         tiny.floats(address, x.size)[:] = x.reshape(-1)
-        bound.launch(2, address, layout, bench.stream)
+        bound.launch(Shape(2), address, layout, bench.stream)
     bench.driver.run_all()
     for slot, x in enumerate(inputs):
         found = tiny.floats(bench.memory.io + slot * 4096 + layout.outputs[0], x.size).reshape(x.shape)
@@ -171,7 +170,7 @@ def test_a_plan_that_needs_more_workspace_is_refused_with_the_remedy() -> None:
     driver.attach()
     memory = DeviceMemory(driver, Wanted(128, MIB, MIB, PAGES))
     with pytest.raises(EngineError, match=r"needs 192 bytes of workspace.*has 128.*workspace_bytes"):
-        LaunchPlanProgram(driver, memory, tiny.PLANS, b"", tiny.TENSORS, tiny.LAYOUTS)
+        LaunchPlanProgram(driver, memory, tiny.PLANS, b"", tiny.TENSORS, tiny.SHAPES)
     assert "modules" not in driver.leaks
 
 
@@ -181,9 +180,9 @@ def test_weights_that_the_table_can_not_address_are_refused_with_the_remedy() ->
     memory = DeviceMemory(driver, Wanted(MIB, MIB, MIB, PAGES))
     last = (ADDRESSES_COUNT - FIRST_PAGE_ENTRY) * PAGE_BYTES
     fits, beyond = (msgspec.structs.replace(tiny.TENSORS[1], offset=last - less) for less in (64, 0))
-    LaunchPlanProgram(driver, memory, tiny.PLANS, b"", (tiny.TENSORS[0], fits), tiny.LAYOUTS)
+    LaunchPlanProgram(driver, memory, tiny.PLANS, b"", (tiny.TENSORS[0], fits), tiny.SHAPES)
     with pytest.raises(EngineError, match=r"take 2049 entries.*has 2048; `--engine onnxruntime`"):
-        LaunchPlanProgram(driver, memory, tiny.PLANS, b"", (tiny.TENSORS[0], beyond), tiny.LAYOUTS)
+        LaunchPlanProgram(driver, memory, tiny.PLANS, b"", (tiny.TENSORS[0], beyond), tiny.SHAPES)
 
 
 def test_a_kernel_that_is_missing_names_itself() -> None:
@@ -191,7 +190,7 @@ def test_a_kernel_that_is_missing_names_itself() -> None:
     driver.attach()
     memory = DeviceMemory(driver, Wanted(MIB, MIB, MIB, PAGES))
     with pytest.raises(RuntimeError, match="multiply_1"):
-        LaunchPlanProgram(driver, memory, tiny.PLANS, b"", tiny.TENSORS, tiny.LAYOUTS)
+        LaunchPlanProgram(driver, memory, tiny.PLANS, b"", tiny.TENSORS, tiny.SHAPES)
     assert "modules" not in driver.leaks
 
 

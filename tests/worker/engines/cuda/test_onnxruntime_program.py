@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, IoTensor, WeightTensor
+from mainspring.compiler.artifact.plan import Shape
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
@@ -180,7 +181,7 @@ def test_weights_are_bound_at_their_pages_and_batches_in_their_slots(arenas: lis
     bound = bench.bind()
     assert bench.session.bound["w0"] == ("cuda", 0, np.dtype("float32"), (4,), (1 << 30) + 128)
     assert bench.session.bound["w1"] == ("cuda", 0, np.dtype("float16"), (2, 3), (5 << 30) + 64)
-    bound.launch(4, 7 << 30, LAYOUTS[4], bench.stream)
+    bound.launch(Shape(4), 7 << 30, LAYOUTS[4], bench.stream)
     session = bench.sessions[4]
     assert session.bound["w0"] == bench.session.bound["w0"]
     assert session.bound["i0"] == ("cuda", 0, np.dtype("float32"), (4, 3), 7 << 30)
@@ -192,12 +193,12 @@ def test_a_session_sees_one_batch_size_and_is_not_bound_again_to_the_same_slot(a
     bench = Bench()
     bound = bench.bind()
     for size in (1, 4):
-        bound.launch(size, 7 << 30, LAYOUTS[size], bench.stream)
+        bound.launch(Shape(size), 7 << 30, LAYOUTS[size], bench.stream)
     before = [each.rebound for each in bench.sessions.values()]
     for size in (1, 4, 4, 1):
-        bound.launch(size, 7 << 30, LAYOUTS[size], bench.stream)
+        bound.launch(Shape(size), 7 << 30, LAYOUTS[size], bench.stream)
     assert [each.rebound for each in bench.sessions.values()] == before
-    bound.launch(4, 8 << 30, LAYOUTS[4], bench.stream)
+    bound.launch(Shape(4), 8 << 30, LAYOUTS[4], bench.stream)
     assert bench.sessions[4].rebound == before[1] + 3
     assert {size: len(each.runs) for size, each in bench.sessions.items()} == {1: 3, 4: 4}
 
@@ -280,9 +281,9 @@ def test_a_failing_run_is_explained_and_the_next_one_binds_anew(arenas: list[Any
     bound = bench.bind()
     bench.session.fails = "Available memory of 0 is smaller than requested bytes of 512"
     with pytest.raises(EngineError, match=r"executable eeeeeeeeeeee failed at batch size 1: Available"):
-        bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
+        bound.launch(Shape(1), 7 << 30, LAYOUTS[1], bench.stream)
     bench.session.fails = ""
-    bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
+    bound.launch(Shape(1), 7 << 30, LAYOUTS[1], bench.stream)
     assert len(bench.session.runs) == 1
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import GraphTensor, IoTensor, WeightTensor
-from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans
+from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans, Shape
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.io_memory import align
@@ -87,6 +87,7 @@ def layout(rows: int) -> SlotLayout:
 
 
 LAYOUTS = {rows: layout(rows) for rows in SIZES}
+SHAPES = {Shape(rows): layout for rows, layout in LAYOUTS.items()}
 
 
 def weights_file(seed: int) -> bytes:
