@@ -2,7 +2,8 @@
 
 Durations are those that were measured: the median for each executable, batch size and kind of device, and how
 far measurements are spread around it. What was never measured keeps its profile, corrected by as much as
-what was measured was off.
+what was measured was off. A batch of a model with open dimensions counts by how far it was off what the
+profile says of its sizes, which moves what the profile says of all others of that batch size.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.codes import Status
+from mainspring.messages.curve import Curve
 from mainspring.messages.events import (
     Event,
     ModelAdded,
@@ -96,7 +98,7 @@ def recorded_arrivals(recording: Recording) -> Iterator[Arrival]:
             slo_ns = None
             if entry.deadline_ns is not None:
                 slo_ns = max(1, entry.deadline_ns - recording.start_ns - at_ns)
-            yield Arrival(at_ns, entry.model, entry.rows, slo_ns)
+            yield Arrival(at_ns, entry.model, entry.rows, slo_ns, sizes=entry.sizes)
 
 
 class _Reader:
@@ -116,6 +118,8 @@ class _Reader:
         self._open: dict[int, Infer | Load] = {}
         self._durations: dict[Key, list[int]] = {}
         self._delays: list[int] = []
+        self._curves: dict[tuple[str, str], Curve] = {}
+        """By kind of device and model."""
 
     def take(self, now_ns: int, entry: object) -> None:
         """Enter the next event or command; time counts from `LEAD_NS` before the first one."""
@@ -181,8 +185,22 @@ class _Reader:
             kind = self._joins[action.worker][1].device_kind
             size = action.batch_size if isinstance(action, Infer) else 0
             key = (kind, spec.executable if size else spec.name, size)
-            self._durations.setdefault(key, []).append(max(1, result.end_ns - result.begin_ns))
+            duration_ns = max(1, result.end_ns - result.begin_ns)
+            if isinstance(action, Infer) and action.sizes:
+                duration_ns = self._at_limits_ns(spec, kind, action, duration_ns)
+            self._durations.setdefault(key, []).append(duration_ns)
             self._delays.append(max(0, now_ns - result.end_ns))
+
+    def _at_limits_ns(self, spec: ModelSpec, kind: str, action: Infer, duration_ns: int) -> int:
+        """Return what a batch would have taken at the limits of its model's symbols, by its profile."""
+        profile = spec.profiles.get(kind)
+        if profile is None or action.batch_size not in profile.infer_ns:
+            return duration_ns
+        curve = self._curves.get((kind, spec.name))
+        if curve is None or curve.profile is not profile:
+            curve = self._curves[kind, spec.name] = Curve(spec, profile)
+        at_sizes_ns = curve.share(action.batch_size, action.sizes)[0]
+        return max(1, duration_ns * profile.infer_ns[action.batch_size] // at_sizes_ns)
 
     def _change(self, event: Event, medians: dict[Key, int]) -> Event:
         return ModelAdded(self._measured(event.model, medians)) if isinstance(event, ModelAdded) else event
@@ -202,4 +220,9 @@ class _Reader:
         infer_ns = {
             size: value or max(1, round(seeds.get(size, 1) * factor)) for size, value in known.items()
         }
-        return Profile(infer_ns, medians.get((kind, spec.name, 0), max(1, seed.load_ns)))
+        shaped = {
+            bucket: {size: max(1, round(ns * infer_ns[size] / seeds[size])) for size, ns in each.items()}
+            for bucket, each in seed.shaped.items()
+        }
+        load_ns = medians.get((kind, spec.name, 0), max(1, seed.load_ns))
+        return msgspec.structs.replace(seed, infer_ns=infer_ns, load_ns=load_ns, shaped=shaped)

@@ -20,7 +20,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.recorded import Recording, read_recording
+from mainspring.simulator.recorded import Recording, read_recording, recorded_arrivals
 from mainspring.simulator.redecide import LogError, redecide
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import (
@@ -33,7 +33,7 @@ from mainspring.simulator.spec import (
     WorkloadSpec,
 )
 from mainspring.simulator.whatif import bounded, other_policy, what_happened, what_if
-from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries
+from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, read_log
 
 SPEC = SimulationSpec(
     devices=(DeviceGroup(count=2, pages=21),),
@@ -377,3 +377,36 @@ def test_a_log_that_is_no_controllers_is_refused(tmp_path: Path, wrong: dict[str
         simulate(
             msgspec.structs.replace(SPEC, workload=(WorkloadSpec(kind="log", log=str(tmp_path / "empty")),))
         )
+
+
+def test_requests_of_open_dimensions_keep_their_sizes(tmp_path: Path) -> None:
+    """So other policies play over them, with durations as measured at the sizes of each batch."""
+    shaped_ms = {
+        "16": {"1": 2.0, "4": 4.0},
+        "64": {"1": 5.0, "4": 12.0},
+        "128": {"1": 10.0, "4": 30.0},
+    }
+    spec = SimulationSpec(
+        warm_up_s=0.0,
+        duration_s=2.0,
+        devices=(DeviceGroup(count=1),),
+        models=(ModelGroup(name="text", copies=2, symbols=("seq",), shaped_ms=shaped_ms),),
+        workload=(WorkloadSpec(rate=150.0, slo_ms=60.0, shape={"seq": "40~0.8"}),),
+        scheduler=SchedulerConfig(policy="clockwork"),
+    )
+    log = record(tmp_path, spec)
+    recording = read_recording(log)
+    given = [entry.sizes for _, entry in read_log(log) if isinstance(entry, RequestArrived)]
+    assert len({*given}) > 50
+    assert [each.sizes for each in recorded_arrivals(recording)] == given
+    profile = recording.models[0].profiles["gpu"]
+    for bucket, durations in shaped_ms.items():
+        for size, ms in durations.items():
+            assert profile.shaped[bucket][int(size)] == pytest.approx(ms * 1e6, rel=0.03), (bucket, size)
+    happened = what_happened(recording).summary
+    again = what_if(recording, other_policy(recording, "clockwork")).summary
+    assert again.goodput == pytest.approx(happened.goodput, abs=0.02)
+    assert again.p50_ms == pytest.approx(happened.p50_ms, rel=0.1)
+    instead = what_if(recording, other_policy(recording, "fifo")).summary
+    assert instead.offered == happened.offered
+    assert instead.goodput > 0
