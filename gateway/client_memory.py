@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.memory import Lendings, Lent
 from mainspring.messages.clients import InferRequest, Stretch
-from mainspring.transport.shared_memory import Bytes, Unusable, map_to_read
+from mainspring.transport.shared_memory import Bytes, Unusable
 
 LEAST_BYTES = 1 << 12
 """Less is not worth a mapping."""
@@ -29,11 +30,15 @@ class BadPlace(Exception):
 class ClientMemories:
     """What the clients of one front end have offered, by the names of their connections."""
 
-    def __init__(self, config: GatewayConfig, *, local: bool) -> None:
-        """``local``: whether descriptors can come along with these clients' messages."""
+    def __init__(self, config: GatewayConfig, lendings: Lendings, *, local: bool) -> None:
+        """``local``: whether descriptors can come along with these clients' messages.
+
+        Workers find what is offered in ``lendings``.
+        """
+        self._lendings = lendings
         self._most_bytes = config.client_memory_bytes if local else 0
         self._most_message_bytes = config.max_message_bytes
-        self._mapped: dict[bytes, Bytes] = {}
+        self._lent: dict[bytes, Lent] = {}
         self._bytes = 0
         """Of all that are mapped."""
 
@@ -46,18 +51,18 @@ class ClientMemories:
         """Map what a client offers; return why it can't be read, or "". The descriptor is closed."""
         if descriptor is None:
             return "the descriptor of the memory did not come along; it only can over a connection by name"
-        if not self._most_bytes or peer in self._mapped or not LEAST_BYTES <= size <= self.room_bytes:
+        if not self._most_bytes or peer in self._lent or not LEAST_BYTES <= size <= self.room_bytes:
             os.close(descriptor)
             if not self._most_bytes:
                 return "this gateway reads no memory of clients ([gateway] client_memory_bytes)"
-            if peer in self._mapped:
+            if peer in self._lent:
                 return "this connection has offered memory before; it may do so once"
             return (
                 f"{size:,} bytes are offered; from {LEAST_BYTES:,} to {self.room_bytes:,} can be read at "
                 "present ([gateway] client_memory_bytes)"
             )
         try:
-            self._mapped[peer] = map_to_read(descriptor, size, huge=False)
+            self._lent[peer] = self._lendings.begin(descriptor, size)
         except Unusable as error:
             return f"the memory can't be read: {error}"
         except OSError as error:
@@ -75,13 +80,13 @@ class ClientMemories:
                 f"{len(request.places)} places were named for {len(request.inputs)} inputs: each has one, or "
                 "nil"
             )
-        mapped = self._mapped.get(peer)
-        if mapped is None:
+        lent = self._lent.get(peer)
+        if lent is None:
             raise BadPlace("a place was named, and this connection has no memory that the gateway reads")
         left = iter(parts)
         frames: list[Any] = []
         for header, place in zip(request.inputs, request.places, strict=True):
-            frame = next(left, None) if place is None else _read(mapped, header.name, place)
+            frame = next(left, None) if place is None else _read(lent.mapped, header.name, place)
             if frame is None:
                 raise BadPlace(f"{len(parts)} frames came, and more of its inputs have no place")
             frames.append(frame)
@@ -95,9 +100,10 @@ class ClientMemories:
 
     def end(self, peer: bytes) -> None:
         """A connection has ended: its memory stays mapped only for the requests that are still about it."""
-        mapped = self._mapped.pop(peer, None)
-        if mapped is not None:
-            self._bytes -= len(mapped)
+        lent = self._lent.pop(peer, None)
+        if lent is not None:
+            self._bytes -= len(lent.mapped)
+            self._lendings.end(lent)
 
 
 def _read(mapped: Bytes, name: str, place: Stretch) -> memoryview:

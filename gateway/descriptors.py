@@ -14,7 +14,7 @@ from mainspring.gateway.config import GatewayConfig
 METRICS_CONNECTIONS: Final = 32
 _LOCAL_CONNECTIONS: Final = 256
 """Clients of the gateway's own host and user, which are few; others of them use ZeroMQ."""
-_LOCAL_FRACTION: Final = 16
+_LOCAL_FRACTION: Final = 32
 """At most one part in this many, where there are few descriptors."""
 FEW_CONNECTIONS: Final = 1_000
 """Clients of one listener; a limit that leaves fewer is worth a warning."""
@@ -45,7 +45,8 @@ def share(config: GatewayConfig, configured: int) -> int:
 def share_of(files: int, listeners: int) -> int:
     """Return the share of one listener, of those beside metrics and this host's own clients. Pure."""
     spare = min(_SPARE_FILES, files // _SPARE_FRACTION)
-    kept = spare + METRICS_CONNECTIONS + local_share(files)
+    # Clients of this host have a connection each, and memory that workers are given.
+    kept = spare + METRICS_CONNECTIONS + 2 * local_share(files)
     return max((files - kept) // listeners, _LEAST_CONNECTIONS)
 
 

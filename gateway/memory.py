@@ -8,12 +8,14 @@ memory does: as bodies that have not wholly come, and as inputs of requests in f
 
 from __future__ import annotations
 
+import itertools
 import logging
-from typing import Any, Final
+import os
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from mainspring.transport.shared_memory import OwnMemory
+from mainspring.transport.shared_memory import Bytes, OwnMemory, map_to_read
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Found, Slab
 
 log = logging.getLogger("mainspring.gateway")
@@ -22,11 +24,60 @@ _LARGEST_PART: Final = 4
 """Nothing larger than this part of the slab is received there: a few clients could take all of it."""
 
 
+class Lent(NamedTuple):
+    """Memory of a client's that the gateway reads and hands on."""
+
+    number: int
+    """Which no other has had."""
+    mapped: Bytes
+    descriptor: int
+    address: int
+
+
+class Lendings:
+    """What clients of this host have lent; workers may read it until it is over."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._by_array: dict[int, Lent] = {}
+        """By the ``id`` of `Lent.mapped`, which lives as long as it is here."""
+        self.numbers: set[int] = set()
+        """Of those that are not over."""
+
+    def begin(self, descriptor: int, size: int) -> Lent:
+        """Map memory; the descriptor is this one's now. Raises `Unusable`, and OSError."""
+        try:
+            # One of the two is closed behind the mapping, the other is handed on.
+            mapped = map_to_read(os.dup(descriptor), size, huge=False)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        address: int = mapped.__array_interface__["data"][0]
+        lent = self._by_array[id(mapped)] = Lent(next(self._numbers), mapped, descriptor, address)
+        self.numbers.add(lent.number)
+        return lent
+
+    def find(self, view: memoryview) -> tuple[Lent, int] | None:
+        """Return whose memory bytes lie in that `Lent.mapped` was sliced for, and their offset, if any."""
+        lent = self._by_array.get(id(getattr(view.obj, "base", None)))
+        if lent is None:
+            return None
+        address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+        return lent, address - lent.address
+
+    def end(self, lent: Lent) -> None:
+        """Hand it on no more; it stays mapped while something refers to its bytes."""
+        del self._by_array[id(lent.mapped)]
+        self.numbers.discard(lent.number)
+        os.close(lent.descriptor)
+
+
 class Memory:
     """See the module's docstring; used in the loop's thread only."""
 
     def __init__(self, size: int) -> None:
         """``size`` of the slab in bytes; 0 for none."""
+        self.lendings = Lendings()
         self._own: OwnMemory | None = None
         self._slab: Slab | None = None
         self._most = 0

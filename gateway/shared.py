@@ -5,6 +5,9 @@ that is this connection's alone; until then tensors go as frames, and so they do
 keeps an input for as long as the worker may still read it: until the worker has said so, or the connection
 has ended. What the worker's outputs lie in belongs to the worker again once nothing here refers to it any
 more, which the gateway says with its next input, or by itself if that would take long.
+
+Memory of a client's is handed on to the worker with the first input that lies there. Until the worker has
+answered, and to one that does not read it, inputs are copied from there to the slab.
 """
 
 from __future__ import annotations
@@ -17,9 +20,19 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mainspring.gateway.memory import Memory
+from mainspring.gateway.memory import Lent, Memory
 from mainspring.messages.codec import FROM_WORKER, BadMessage, encode
-from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
+from mainspring.messages.peers import (
+    ClientSegment,
+    ClientSegmentOver,
+    ClientSegmentTaken,
+    Input,
+    Output,
+    Place,
+    Read,
+    Segment,
+    Taken,
+)
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.shared_memory import Unusable, map_to_read
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Found, Reader
@@ -69,6 +82,8 @@ class Shared:
         """Inputs with places that went over it."""
         self._leases: deque[tuple[int, list[Any]]] = deque()
         """What the worker may still read: which of those inputs, and the bytes that it named."""
+        self._clients: dict[int, bool] = {}
+        """Clients' segments that were handed on, by number: whether the worker reads them."""
         self._outputs: Reader | None = None
         self._outputs_bytes = 0
         self._lent: dict[int, weakref.ref[Any]] = {}
@@ -109,6 +124,7 @@ class Shared:
         self._offered = self._answered = False
         self._sent = 0
         self._leases.clear()
+        self._clients.clear()
         self._outputs = None
         self._lent.clear()
         self._ended = deque()
@@ -119,13 +135,13 @@ class Shared:
         left: list[Any] = []
         named: list[Any] = []
         for frame in frames:
-            shared = self._in_slab(frame) if len(frame) >= LEAST_SHARED_BYTES else None
+            shared = self._shared(frame) if len(frame) >= LEAST_SHARED_BYTES else None
             if shared is None:
                 places.append(None)
                 left.append(frame)
             else:
-                view, (offset, slot, stamp) = shared
-                places.append(Place(offset, len(view), slot, stamp))
+                view, place = shared
+                places.append(place)
                 named.append(view)
         self._collect()
         if not named and not self._unsaid:
@@ -141,6 +157,34 @@ class Shared:
             self._leases.append((self._sent, named))
         if message.read:
             self._unsaid, self._unsaid_bytes = [], 0
+
+    def _shared(self, frame: Any) -> tuple[memoryview, Place] | None:
+        """Return a tensor's bytes where the worker can read them, and their place; None: they are sent."""
+        if type(frame) is memoryview and (lent := self._memory.lendings.find(frame)) is not None:
+            segment, offset = lent
+            if self._reads(segment):
+                return frame, Place(offset, len(frame), 0, 0, segment.number)
+        found = self._in_slab(frame)
+        if found is None:
+            return None
+        view, (offset, slot, stamp) = found
+        return view, Place(offset, len(view), slot, stamp)
+
+    def _reads(self, segment: Lent) -> bool:
+        """Return whether the worker reads a client's memory, which it is given if it was not."""
+        known = self._clients.get(segment.number)
+        if known is None:
+            offer = encode(ClientSegment(segment.number, len(segment.mapped)))
+            if self._link.send_descriptor((offer,), segment.descriptor) is Delivery.SENT:
+                self._clients[segment.number] = False
+        return bool(known)
+
+    def _end_clients(self) -> None:
+        """Have the worker unmap the memory of clients that have left."""
+        over = self._clients.keys() - self._memory.lendings.numbers
+        for number in over:
+            if self._link.send((encode(ClientSegmentOver(number)),), keeps=False) is Delivery.SENT:
+                del self._clients[number]
 
     def _in_slab(self, frame: Any) -> tuple[memoryview, Found] | None:
         """Return a tensor's bytes in the slab, where they are copied if they are not; None: no room."""
@@ -166,6 +210,10 @@ class Shared:
                 return None
             case Taken():
                 self._took(message.inputs)
+                return None
+            case ClientSegmentTaken(number=number, refusal=refusal):
+                if number in self._clients:
+                    self._clients[number] = not refusal
                 return None
             case Output():
                 self._took(message.taken)
@@ -237,6 +285,8 @@ class Shared:
 
     def tell(self) -> None:
         """Tell the worker which of its places are in use no more, if there are any."""
+        if self._clients:
+            self._end_clients()
         self._collect()
         if self._unsaid and self._link.opened == self._opened:
             read = Read(tuple(self._unsaid))

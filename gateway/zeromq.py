@@ -98,7 +98,7 @@ class ZeroMqFrontEnd:
         self._config = config
         self._driver = driver
         self._settle = settle
-        self._memories = ClientMemories(config, local=listen is not None)
+        self._memories = ClientMemories(config, driver.memory.lendings, local=listen is not None)
         self._ways = Ways()
         self._connections: dict[bytes, Connection] = {}
         """Clients that said hello, the longest silent first."""

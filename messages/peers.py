@@ -311,15 +311,44 @@ class Segment(msgspec.Struct, frozen=True, tag="segment"):
     """In bytes; 0 without a descriptor, from a worker whose outputs come as frames."""
 
 
+class ClientSegment(msgspec.Struct, frozen=True, tag="client_segment"):
+    """Memory of a client's of this host that the gateway's inputs may lie in; its descriptor comes along.
+
+    The worker answers with `ClientSegmentTaken`; places may name it from then on, until `ClientSegmentOver`.
+    """
+
+    number: int
+    """From 1 on; no other has it over this connection."""
+    size: int
+    """In bytes."""
+
+
+class ClientSegmentTaken(msgspec.Struct, frozen=True, tag="client_segment_taken"):
+    """A worker's answer to `ClientSegment`."""
+
+    number: int
+    refusal: str = ""
+    """Why it does not read this memory; empty: it does."""
+
+
+class ClientSegmentOver(msgspec.Struct, frozen=True, tag="client_segment_over"):
+    """No place names this memory any more."""
+
+    number: int
+
+
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a tensor lies in the sender's segment (`transport.slab`)."""
+    """Where a tensor lies in the sender's segment (`transport.slab`), or in a client's."""
 
     offset: int
     size: int
     """In bytes."""
     slot: int
     stamp: int
-    """What the segment's table has in this slot for as long as the place is the tensor's."""
+    """What the segment's table has in this slot for as long as the place is the tensor's. A client's segment
+    has no table: slot and stamp are 0."""
+    client: int = 0
+    """The client's segment by its number; 0 for the sender's own."""
 
 
 class Input(msgspec.Struct, frozen=True, tag="input"):
@@ -384,10 +413,10 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
     """As `Taken.inputs`."""
 
 
-FromGateway = Segment | Input | Read
+FromGateway = Segment | ClientSegment | ClientSegmentOver | Input | Read
 """What a worker may receive from a gateway."""
 
-FromWorker = Segment | Output | Taken
+FromWorker = Segment | ClientSegmentTaken | Output | Taken
 """What a gateway may receive from a worker."""
 
 

@@ -65,7 +65,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Tensors of one message."""
     descriptors: int = 0
     """Descriptors that are taken from a peer of this host, over all of the connection's time."""
-
+    more_descriptors: bool = False
+    """Whether one more may come for each that its owner has taken: ``descriptors`` may wait at one time."""
     room: Room | None = None
     """What the unfinished messages of several connections may hold together; None for any number of bytes."""
     memory: Memory | None = None

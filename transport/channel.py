@@ -337,7 +337,11 @@ class Channel:
 
     def descriptor(self) -> int | None:
         """Return the oldest descriptor that came and was not asked for, which the caller is to close."""
-        return self._descriptors.popleft() if self._descriptors else None
+        if not self._descriptors:
+            return None
+        if self._limits.more_descriptors:
+            self._awaited += 1
+        return self._descriptors.popleft()
 
     # --- sending ---
 

@@ -6,6 +6,9 @@ before its action is copied aside. So nothing here reads a place after the messa
 off, which the gateway is told by a count of such messages, and may use the place again. A gateway that takes
 the worker for dead does not wait for that: then the place's stamp is another one, and the input is unusable.
 
+A gateway may hand on memory of its clients too, which they write and nobody stamps: an input is read there
+before its message is worked off, and what is read later than its client waited for is of no use to anyone.
+
 The memory for outputs lives as long as the connection: a gateway that still sends them to its clients after
 it keeps its mapping, and nobody writes there again.
 """
@@ -13,18 +16,31 @@ it keeps its mapping, and nobody writes there again.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from mainspring.messages.codec import BadMessage, encode
-from mainspring.messages.peers import Input, Place, Read, Segment, Taken
+from mainspring.messages.peers import (
+    ClientSegment,
+    ClientSegmentOver,
+    ClientSegmentTaken,
+    Input,
+    Place,
+    Read,
+    Segment,
+    Taken,
+)
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.shared_memory import OwnMemory, Unusable, map_to_read
+from mainspring.transport.shared_memory import Bytes, OwnMemory, Unusable, map_to_read
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Reader, Slab
 
 LOG = logging.getLogger(__name__)
+
+MOST_CLIENTS = 1024
+"""Clients' segments of one gateway at one time; of further clients the gateway copies inputs to its own."""
 
 Frames = Sequence[Any]
 """Each bytes, or an array or memoryview of them."""
@@ -50,6 +66,8 @@ class _Peer:
 
     def __init__(self, inputs: Reader) -> None:
         self.inputs = inputs
+        self.clients: dict[int, Bytes] = {}
+        """Segments of its clients, by number."""
         self.outputs: Slab | None = None
         self.own: OwnMemory | None = None
         self.taken = 0
@@ -70,11 +88,16 @@ class Segments:
         self._peers: dict[bytes, _Peer] = {}
         data.on_end = self.end
 
-    def said(self, sender: bytes, message: Segment | Read) -> None:
+    def said(self, sender: bytes, message: Segment | ClientSegment | ClientSegmentOver | Read) -> None:
         """Work off what a gateway says about memory; raise `BadMessage` if it makes no sense."""
         match message:
             case Segment():
                 self.begin(sender, message)
+            case ClientSegment():
+                self._begin_client(sender, message)
+            case ClientSegmentOver(number=number):
+                if (peer := self._peers.get(sender)) is not None:
+                    peer.clients.pop(number, None)
             case Read():
                 self.read(sender, message.stamps)
 
@@ -93,6 +116,27 @@ class Segments:
         if self._slab_bytes and self._offer(sender, peer):
             return
         self._data.send(sender, (encode(Segment(0)),))
+
+    def _begin_client(self, sender: bytes, message: ClientSegment) -> None:
+        """Map memory of a gateway's client, and say whether that worked; raise `BadMessage`."""
+        descriptor, peer, number = self._data.descriptor(sender), self._peers.get(sender), message.number
+        if descriptor is None:
+            raise BadMessage("a client's segment came without its descriptor")
+        refusal = ""
+        if peer is None or number in peer.clients or number < 1:
+            os.close(descriptor)
+            raise BadMessage(f"a client's segment {number} came, before the gateway's own or again")
+        if len(peer.clients) >= MOST_CLIENTS:
+            os.close(descriptor)
+            refusal = f"{MOST_CLIENTS:,} segments of clients are mapped, the most that are"
+        else:
+            try:
+                peer.clients[number] = map_to_read(descriptor, message.size, huge=False)
+            except Unusable as error:
+                refusal = str(error)
+            except OSError as error:
+                refusal = f"it can't be mapped ({error.strerror})"
+        self._data.send(sender, (encode(ClientSegmentTaken(number, refusal)),))
 
     def _offer(self, sender: bytes, peer: _Peer) -> bool:
         """Give a gateway memory to read outputs in; return False if that can't be."""
@@ -127,9 +171,7 @@ class Segments:
         found: list[Any] = []
         for place in message.places:
             try:
-                frame = (
-                    next(left) if place is None else peer.inputs.read(place.offset, place.size, place.slot)
-                )
+                frame = next(left) if place is None else _read(peer, place)
             except StopIteration:
                 raise BadMessage(f"{len(parts)} frames came, and more of its inputs have no place") from None
             except ValueError as error:
@@ -143,7 +185,9 @@ class Segments:
         """Say what is wrong with what was read of places until now; "" if it was theirs."""
         peer = self._peers.get(sender)
         for place in places:
-            if place is not None and (peer is None or not peer.inputs.holds(place.slot, place.stamp)):
+            if place is None or place.client:
+                continue
+            if peer is None or not peer.inputs.holds(place.slot, place.stamp):
                 return "its gateway did not wait until its inputs were read"
         return ""
 
@@ -204,3 +248,17 @@ class Segments:
     def take_back(self, sender: bytes, places: Sequence[Place | None]) -> None:
         """Take back what was lent in a message that was not sent."""
         self.read(sender, [place.stamp for place in places if place is not None])
+
+
+def _read(peer: _Peer, place: Place) -> Bytes:
+    """Return the bytes at a place, uncopied; raise ValueError if there are none."""
+    if not place.client:
+        return peer.inputs.read(place.offset, place.size, place.slot)
+    mapped = peer.clients.get(place.client)
+    if mapped is None:
+        raise ValueError(f"there is no client's segment {place.client}")
+    if place.offset < 0 or place.size <= 0 or place.offset + place.size > len(mapped):
+        raise ValueError(
+            f"{place.size:,} bytes at {place.offset:,} are not in a client's segment of {len(mapped):,}"
+        )
+    return mapped[place.offset : place.offset + place.size]

@@ -44,6 +44,8 @@ LINGER_NS = 500_000_000
 SEND_LIMIT = 10_000
 """Messages that may wait for a peer that reads slowly; further ones are dropped and counted."""
 CONTROLLER_BACKLOG_BYTES = 64 << 20
+WAITING_DESCRIPTORS = 4
+"""Descriptors of a gateway that may have come with messages that are not worked off."""
 
 OnReady = Callable[[str], None]
 """Called once, with the address of the data socket, when the worker can be reached."""
@@ -158,7 +160,13 @@ def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None
 def _open_sockets(hub: Hub, config: WorkerConfig) -> Sockets:
     """Listen for gateways, connect to the controller; raise `OSError` that names an unusable address."""
     shows = Pass(Role.WORKER, read_secret(config.secret_file))
-    limits = Limits(config.max_message_bytes, config.output_backlog_bytes, SEND_LIMIT, descriptors=1)
+    limits = Limits(
+        config.max_message_bytes,
+        config.output_backlog_bytes,
+        SEND_LIMIT,
+        descriptors=WAITING_DESCRIPTORS,
+        more_descriptors=True,
+    )
     data = _data_listener(hub, config, limits, shows)
     # The link keeps nothing without a connection: what is sent belongs to the session that ends.
     controller = _link(hub, config, shows)

@@ -21,6 +21,7 @@ from mainspring.client.result import InferResult
 from mainspring.gateway.client_memory import BadPlace, ClientMemories
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.cache import PredictionCache
+from mainspring.gateway.memory import Lendings
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.clients import InferRequest, MemoryTaken, OfferMemory, Stretch
 from mainspring.messages.codec import encode
@@ -357,7 +358,7 @@ def test_places_without_memory_are_refused_over_either_way(cluster: FakeCluster)
 
 
 def test_inputs_in_memory_have_the_bound_of_messages() -> None:
-    memories = ClientMemories(GatewayConfig(max_message_bytes=10_000), local=True)
+    memories = ClientMemories(GatewayConfig(max_message_bytes=10_000), Lendings(), local=True)
     assert memories.offer(b"one", 1 << 20, sealed(1 << 20)) == ""
     header = TensorHeader("data", "uint8", (1, 6_000))
     request = InferRequest(1, "m", (header, header), None, places=(Stretch(0, 6_000), Stretch(0, 6_000)))
@@ -377,12 +378,12 @@ def test_huge_pages_are_not_taken() -> None:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     except OSError:
         pytest.skip("this kernel has no huge pages")
-    memories = ClientMemories(GatewayConfig(), local=True)
+    memories = ClientMemories(GatewayConfig(), Lendings(), local=True)
     assert "huge pages" in memories.offer(b"one", 2 << 20, descriptor)
 
 
 def test_the_client_s_own_memory_keeps_what_the_gateway_needs() -> None:
     own = OwnMemory("mainspring-client", 1 << 20, huge=False)
-    memories = ClientMemories(GatewayConfig(), local=True)
+    memories = ClientMemories(GatewayConfig(), Lendings(), local=True)
     assert memories.offer(b"one", own.size, os.dup(own.descriptor)) == ""
     own.close()

@@ -12,7 +12,7 @@ from mainspring.gateway.descriptors import METRICS_CONNECTIONS, local_share, sha
 @pytest.mark.parametrize("files", [256, 1_024, 20_000, 1 << 20])
 @pytest.mark.parametrize("listeners", [1, 2, 3])
 def test_no_listener_can_take_anothers_descriptors(files: int, listeners: int) -> None:
-    taken = share_of(files, listeners) * listeners + METRICS_CONNECTIONS + local_share(files)
+    taken = share_of(files, listeners) * listeners + METRICS_CONNECTIONS + 2 * local_share(files)
     assert taken <= files * 3 // 4 or taken <= files - 512
     assert share_of(files, listeners) > files // listeners // 2
 

@@ -1,7 +1,8 @@
 """What a gateway and its workers share: seeded runs of both real ends over connections that break.
 
 Each request's content is its own. A worker that reads another's, or a client that is sent another's, has read
-a place that was used again too early; a place that is not free at the end was lost.
+a place that was used again too early; a place that is not free at the end was lost. Some inputs lie in
+memory of clients, which use a place again as soon as their request has its reply, and some clients leave.
 """
 
 from __future__ import annotations
@@ -18,8 +19,19 @@ import pytest
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.shared import Shared
 from mainspring.messages.codec import FROM_GATEWAY, BadMessage, encode
-from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
+from mainspring.messages.peers import (
+    ClientSegment,
+    ClientSegmentOver,
+    ClientSegmentTaken,
+    Input,
+    Output,
+    Place,
+    Read,
+    Segment,
+    Taken,
+)
 from mainspring.transport.bounds import Delivery
+from mainspring.transport.shared_memory import OwnMemory
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Slab
 from mainspring.worker.segments import Segments
 
@@ -109,6 +121,28 @@ class WorkerEnd:
         return parts
 
 
+class ClientEnd:
+    """A client with memory of its own, which the gateway has mapped."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.own = OwnMemory("test-client", 8 * 4096 + 20 * LARGE, huge=False)
+        self.slab = Slab(self.own.bytes)
+        self.lent = memory.lendings.begin(os.dup(self.own.descriptor), self.own.size)
+        self.requests: dict[int, list[memoryview]] = {}
+        """What each request's inputs lie in, until its reply."""
+
+    def write(self, request_id: int, content: bytes) -> memoryview | None:
+        """Return where the gateway sees a request's input; None if there is no room for it."""
+        place = self.slab.take(len(content))
+        if place is None:
+            return None
+        place[:] = content
+        found = self.slab.find(place)
+        assert found is not None
+        self.requests.setdefault(request_id, []).append(place)
+        return self.lent.mapped[found[0] : found[0] + len(content)].data
+
+
 class World:
     """A gateway, two workers, and requests under way."""
 
@@ -129,6 +163,9 @@ class World:
         self.computed: deque[tuple[int, bytes, int]] = deque()
         self.counts: Counter[str] = Counter()
         self.next_id = 0
+        self.clients = [ClientEnd(self.memory) for _ in range(3)]
+        self.lent: set[int] = set()
+        """Requests with inputs in a client's memory, whoever they were of."""
         for worker in range(2):
             self.connect(worker)
 
@@ -138,11 +175,15 @@ class World:
         """A request comes: its tensors are received into the slab or beside it, small ones beside it."""
         self.next_id += 1
         frames, contents = [], []
+        client = self.rng.choice(self.clients) if self.rng.random() < 0.4 else None
         for _ in range(self.rng.randint(1, 3)):
             size = self.rng.choice((8, LARGE - 1, LARGE, LARGE + 7, 2 * LARGE))
             content = self.content(self.next_id, size)
             frame: Any = content
-            if self.rng.random() < 0.6:
+            if client is not None and (seen := client.write(self.next_id, content)) is not None:
+                frame = seen
+                self.lent.add(self.next_id)
+            elif self.rng.random() < 0.6:
                 frame = self.memory.take(size + 5)[5:]
                 frame[:] = content
             frames.append(frame)
@@ -165,7 +206,23 @@ class World:
     def reply(self) -> None:
         """A request is refused, or its client is gone."""
         if self.requests:
-            del self.requests[self.rng.choice(list(self.requests))]
+            self.replied(self.rng.choice(list(self.requests)))
+
+    def replied(self, request_id: int) -> bool:
+        """A request has its reply: what its inputs lay in is its client's to write to."""
+        for client in self.clients:
+            for place in client.requests.pop(request_id, ()):
+                place[:] = bytes(len(place))
+        return self.requests.pop(request_id, None) is not None
+
+    def client_leaves(self) -> None:
+        """A client dies; its requests are given up, and another one comes."""
+        client = self.clients.pop(self.rng.randrange(len(self.clients)))
+        for request_id in client.requests:
+            self.requests.pop(request_id, None)
+        self.memory.lendings.end(client.lent)
+        client.own.close()
+        self.clients.append(ClientEnd(self.memory))
 
     def take_outputs(self) -> None:
         worker = self.rng.randrange(2)
@@ -177,7 +234,7 @@ class World:
             return
         output, frames = received
         self.counts["outputs in places"] += bool(output.places)
-        if self.requests.pop(output.request_id, None) is not None:
+        if self.replied(output.request_id):
             wanted = [self.content(output.request_id, len(frame)) for frame in frames]
             self.answers.append((list(frames), wanted))
 
@@ -210,6 +267,10 @@ class World:
         if fault:
             assert not wire.open, "a place was used again over a connection that lasts"
             self.counts["overtaken"] += 1
+            return
+        self.counts["inputs in clients' memory"] += any(each and each.client for each in message.places)
+        if message.request_id in self.lent and message.request_id not in self.requests:
+            # It was read later than its client waited for: whatever comes of it is of no use to anyone.
             return
         assert copied == self.contents[message.request_id], "the input of another request"
         self.computed.append((worker, wire.name, message.request_id))
@@ -277,7 +338,8 @@ class World:
 
     def end(self) -> None:
         """Nothing more comes: all that was taken is free again."""
-        self.requests.clear()
+        for request_id in list(self.requests):
+            self.replied(request_id)
         self.answers.clear()
         for _ in range(400):
             self.take_input()
@@ -298,6 +360,7 @@ class World:
         for segments in self.segments:
             assert len(segments._peers) <= 1, "memory of connections that have ended"
             for peer in segments._peers.values():
+                assert peer.clients.keys() <= self.memory.lendings.numbers, "memory of clients that have left"
                 assert peer.outputs is not None
                 peer.outputs.validate()
                 assert not peer.lent, "outputs are held for nobody"
@@ -312,6 +375,7 @@ STEPS = {
     World.take_input: 18,
     World.send_outputs: 12,
     World.notice_end: 1,
+    World.client_leaves: 0.3,
     World.lose: 1,
     World.connect_again: 3,
     World.settle: 2,
@@ -332,15 +396,17 @@ def test_no_place_is_used_again_while_anybody_may_read_it(seed: int) -> None:
     assert world.counts["outputs in places"] > 10
 
 
-def test_the_runs_come_to_late_readers() -> None:
-    overtaken = 0
+def test_the_runs_come_to_late_readers_and_to_clients_memory() -> None:
+    overtaken = in_clients = 0
     for seed in range(40, 60):
         world = World(seed)
         steps, weights = list(STEPS), list(STEPS.values())
         for _ in range(1500):
             world.rng.choices(steps, weights)[0](world)
         overtaken += world.counts["overtaken"]
+        in_clients += world.counts["inputs in clients' memory"]
     assert overtaken, "no worker ever read a place that was not waited for: the runs show nothing"
+    assert in_clients > 100
 
 
 # --- messages that make no sense ---
@@ -412,6 +478,47 @@ def test_outputs_that_are_not_there_are_unusable(places: tuple[Place, ...], fram
     with pytest.raises(BadMessage, match=why):
         shared.receive([encode(Output(1, 1, 1, None, places)), *[b"x"] * frames])
     assert shared.receive([encode(Output(1, 1, 1)), b"x"]) == (Output(1, 1, 1), (b"x",))
+
+
+def test_the_worker_reads_memory_of_a_client_once_it_has_said_so() -> None:
+    shared, link, world = pair()
+    client = ClientEnd(world.memory)
+    seen = client.write(1, b"x" * (LARGE + 8))
+    assert seen is not None
+    assert link.wire is not None
+    for number, answer in enumerate([None, ClientSegmentTaken(client.lent.number, "no"), None, None]):
+        if answer is not None:
+            shared.receive([encode(answer)])
+        link.wire.to_worker.clear()
+        shared.send(Input(number, 1), [seen])
+        sent = [FROM_GATEWAY.decode(parts[0]) for parts, _ in link.wire.to_worker]
+        # It is offered once, and what comes before the answer, or behind a refusal, lies in the slab.
+        offered = [ClientSegment(client.lent.number, client.own.size)] if number == 0 else []
+        assert [each for each in sent if isinstance(each, ClientSegment)] == offered
+        (message,) = [each for each in sent if isinstance(each, Input)]
+        (place,) = message.places
+        assert place is not None
+        assert place.client == 0
+    shared.receive([encode(ClientSegmentTaken(client.lent.number))])
+    shared.receive([encode(ClientSegmentTaken(77))])
+    link.wire.to_worker.clear()
+    shared.send(Input(9, 1), [seen[8:]])
+    shared.send(Input(9, 1), [client.lent.mapped[-LARGE:].data])
+    places = [FROM_GATEWAY.decode(parts[0]).places[0] for parts, _ in link.wire.to_worker]  # type: ignore[union-attr]
+    begin = client.slab.find(client.requests[1][0])
+    assert begin is not None
+    assert places == [
+        Place(begin[0] + 8, LARGE, 0, 0, client.lent.number),
+        Place(client.own.size - LARGE, LARGE, 0, 0, client.lent.number),
+    ]
+    world.memory.lendings.end(client.lent)
+    link.wire.to_worker.clear()
+    shared.settle()
+    shared.settle()
+    assert [parts[0] for parts, _ in link.wire.to_worker] == [encode(ClientSegmentOver(client.lent.number))]
+    shared.send(Input(9, 1), [seen])
+    parts, _ = link.wire.to_worker.pop()
+    assert FROM_GATEWAY.decode(parts[0]).places[0].client == 0, "it is copied"  # type: ignore[union-attr]
 
 
 def test_a_worker_can_not_say_that_it_has_read_what_was_not_sent() -> None:

@@ -13,7 +13,18 @@ import pytest
 from mainspring.messages.codec import FROM_WORKER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec, TensorSpec
-from mainspring.messages.peers import Input, Output, Place, Read, Segment, Taken
+from mainspring.messages.peers import (
+    ClientSegment,
+    ClientSegmentOver,
+    ClientSegmentTaken,
+    FromGateway,
+    FromWorker,
+    Input,
+    Output,
+    Place,
+    Read,
+    Segment,
+)
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
@@ -47,7 +58,7 @@ class Sharing:
         assert (descriptor is None) == (answer.size == 0)
         self.outputs = None if descriptor is None else Reader(map_to_read(descriptor, answer.size))
 
-    def receive(self) -> tuple[Segment | Output | Taken, list[bytes]]:
+    def receive(self) -> tuple[FromWorker, list[bytes]]:
         until_s = time.monotonic() + PATIENCE_S
         while (parts := self.link.receive()) is None:
             assert time.monotonic() < until_s, "the worker said nothing"
@@ -63,7 +74,7 @@ class Sharing:
         assert found is not None
         return view, Place(found[0], len(content), found[1], found[2])
 
-    def send(self, message: Input | Read | Segment) -> None:
+    def send(self, message: FromGateway) -> None:
         assert self.link.send((encode(message),)) is Delivery.SENT
         self.hub.wait(0)
 
@@ -105,6 +116,52 @@ def test_inputs_are_read_where_they_are_and_outputs_come_the_same_way(large: tup
     assert cluster.result(action).status is Status.OK
     sharing.send(Read((found.stamp,)))
     del held
+
+
+def test_inputs_in_a_clients_memory_are_read_there(large: tuple[Cluster, Sharing]) -> None:
+    """Its segment is handed on by the gateway, named by a number, and over once the gateway says so."""
+    cluster, sharing = large
+    own = OwnMemory("test-client", 1 << 21, huge=False)
+    own.bytes[4096 : 4096 + SIZE] = np.ones(FLOATS, np.float32).view(np.uint8)
+
+    def hand_on(number: int, size: int = own.size, descriptor: int = own.descriptor) -> str:
+        offer = encode(ClientSegment(number, size))
+        assert sharing.link.send_descriptor((offer,), descriptor) is Delivery.SENT
+        answer, _ = sharing.receive()
+        assert isinstance(answer, ClientSegmentTaken)
+        assert answer.number == number
+        return answer.refusal
+
+    def status(place: Place) -> Status:
+        action = cluster.next_id()
+        cluster.say(infer(action, (1,)))
+        sharing.send(Input(action, 1, places=(place,)))
+        return cluster.result(action).status
+
+    for number in (1, 2, 3):
+        # As often as clients come: not as many descriptors as there are over all of the connection's time.
+        assert hand_on(number) == ""
+    assert "were announced" in hand_on(4, own.size + 1)
+    with open(__file__, "rb") as file:
+        assert "not a file in memory" in hand_on(4, 100, file.fileno())
+    for number in range(5, 40):
+        assert hand_on(number) == ""
+        sharing.send(ClientSegmentOver(number))
+    assert status(Place(4096, SIZE, 0, 0, 2)) is Status.OK
+    output, _ = sharing.receive()
+    assert isinstance(output, Output)
+    assert output.taken == 1
+    for wrong in (
+        Place(4096, SIZE, 0, 0, 4),
+        Place(4096, SIZE, 0, 0, 7),
+        Place(own.size - 8, SIZE, 0, 0, 2),
+        Place(-8, SIZE, 0, 0, 2),
+        Place(1 << 62, SIZE, 0, 0, 2),
+        Place(4096, 0, 0, 0, 2),
+    ):
+        assert status(wrong) is not Status.OK, wrong
+    assert status(Place(4096, SIZE, 0, 0, 2)) is Status.OK
+    own.close()
 
 
 def test_the_memory_of_outputs_is_used_again_once_they_were_read(large: tuple[Cluster, Sharing]) -> None:
