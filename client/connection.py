@@ -22,6 +22,8 @@ own (the open-loop replayer) uses it directly::
 * It goes over ZeroMQ, or, to a gateway of this user on this host that allows it, past it (`client.ways`),
   which saves some tenths of a millisecond a request; all else is the same. There large inputs go through
   memory that the gateway reads (`client.memory`).
+* A gateway past ZeroMQ that says nothing for 2 s is asked for a sign of life, as ZeroMQ does by itself; the
+  connection is broken if none comes within 4 s more (`client.heartbeat`).
 * When the connection breaks, it is made again by itself and `receive` says hello again; requests that were in
   flight are lost. `link_lost` counts the breaks: compare it before and after.
 
@@ -48,10 +50,12 @@ from mainspring.client.errors import (
     Overloaded,
     Unauthenticated,
 )
+from mainspring.client.heartbeat import Heartbeat
 from mainspring.client.memory import ClientMemory, Lending
 from mainspring.client.ways import Event, Way, ZeroMqSettings, ZeroMqWay, local_way
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.clients import (
+    Alive,
     ClientHello,
     ClientRefused,
     ClientWelcome,
@@ -114,6 +118,7 @@ class Connection:
         """Replies that could not be read."""
         self._memory = ClientMemory() if memory is None else memory
         self._lending = Lending(self._memory)
+        self._heartbeat = Heartbeat(monotonic_ns())
         self._context = context
         self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes)
         self._may_be_local = local
@@ -181,6 +186,10 @@ class Connection:
 
     def poll(self, timeout_ms: float) -> bool:
         """Wait until there is something to receive, or ``hello_at`` has come; return whether it is so."""
+        if self._listens():
+            now_ns = monotonic_ns()
+            left_ms = (self._heartbeat.next_ns() - now_ns) / 1e6
+            return self._way.poll(max(0.0, min(timeout_ms, left_ms))) or left_ms <= timeout_ms
         if self.hello_at is None:
             return self._way.poll(timeout_ms)
         hello_ms = max(0.0, (self.hello_at - monotonic()) * 1e3)
@@ -222,7 +231,7 @@ class Connection:
             parts = self._way.receive()
             if not parts:
                 # After the replies, so that those which came before a break are still delivered.
-                if not self._follow_link():
+                if not self._follow_link() and not self._follow_gateway():
                     return None
                 continue
             try:
@@ -241,6 +250,8 @@ class Connection:
                     self._refused(message)
                 case MemoryTaken():
                     self._lending.answered(message)
+                case Alive():
+                    pass
                 case _:
                     if isinstance(message, InferReply | ErrorReply):
                         self._lending.replied(message.key)
@@ -279,11 +290,34 @@ class Connection:
             self._may_be_local = False
         elif self.welcome is not None:
             self._may_be_local = self._allows_local
+        self._end_link()
+        return True
+
+    def _end_link(self) -> None:
+        """Go on over ZeroMQ, which connects by itself."""
         self._lose_link()
         self.turned_away = self.hello_at = None
         if self._way.is_local:
             self._take(self._by_zeromq())
-        return True
+
+    def _listens(self) -> bool:
+        """Return whether the gateway's signs of life are watched."""
+        return self.welcome is not None and self._way.is_local
+
+    def _follow_gateway(self) -> bool:
+        """Ask a silent gateway for a sign of life, or give it up; return whether it is given up."""
+        if not self._listens():
+            return False
+        now_ns = monotonic_ns()
+        if self._way.grew():
+            self._heartbeat.heard(now_ns)
+        elif self._heartbeat.silent(now_ns):
+            self._end_link()
+            return True
+        elif self._heartbeat.due(now_ns):
+            self._heartbeat.asked(now_ns)
+            self._way.send(encode(Alive()), ())
+        return False
 
     def _take(self, way: Way) -> None:
         self._way.close()

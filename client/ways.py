@@ -73,6 +73,9 @@ class Way(Protocol):
     def receive(self) -> list[Any]:
         """Return the next message's parts, none if there is none."""
 
+    def grew(self) -> bool:
+        """Say whether anything has come since this was last asked, if only a part of a message."""
+
     def follow(self) -> Event | None:
         """Return what happened since, once there is nothing to receive."""
 
@@ -160,6 +163,10 @@ class ZeroMqWay:
             pass
         return [frame.buffer for frame in frames]
 
+    def grew(self) -> bool:
+        """Say that it has: ZeroMQ looks after signs of life itself."""
+        return True
+
     def follow(self) -> Event | None:
         """Take one event of the link."""
         if not _readable(self._monitor):
@@ -206,6 +213,7 @@ class LocalWay:
         self._link = Link(self._hub, str(where), limits, shows=Pass(Role.CLIENT), expects=there)
         self._until_ns = monotonic_ns() + _GREETING_NS
         self._opened = False
+        self._received = 0
         if self._link.failure:
             self._hub.close()
             raise OSError(self._link.failure)
@@ -244,6 +252,11 @@ class LocalWay:
         if message is None and self._link.connected and self._hub.wait(0):
             message = self._link.receive()
         return message or []
+
+    def grew(self) -> bool:
+        """Say whether bytes have come."""
+        before, self._received = self._received, self._link.received
+        return self._received != before
 
     def follow(self) -> Event | None:
         """Return whether the handshake is complete, or the connection over."""

@@ -190,6 +190,8 @@ class ZeroMqFrontEnd:
         match message:
             case clients.InferRequest():
                 self._infer(connection, message, frames)
+            case clients.Alive():
+                self._send(connection.peer, encode(message))
             case clients.CancelRequest():
                 self._driver.cancel(connection, message.key)
             case clients.OfferMemory(size=size):

@@ -47,6 +47,10 @@ class ClientRefused(msgspec.Struct, frozen=True, tag="client_refused"):
     detail: str
 
 
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """A client asks for a sign of life, and its gateway answers with the same."""
+
+
 class OfferMemory(msgspec.Struct, frozen=True, tag="offer_memory"):
     """The client has memory of its own that its requests may lie in; its descriptor comes along.
 
@@ -230,6 +234,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 FromClient = (
     ClientHello
+    | Alive
     | OfferMemory
     | InferRequest
     | CancelRequest
@@ -242,6 +247,7 @@ FromClient = (
 ToClient = (
     ClientWelcome
     | ClientRefused
+    | Alive
     | MemoryTaken
     | Received
     | InferReply

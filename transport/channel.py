@@ -198,6 +198,11 @@ class Channel:
         """Say, once `next` has returned None, whether a part of a message has arrived."""
         return bool(self._sizes) or self._end > self._start
 
+    @property
+    def received(self) -> int:
+        """Return the number of bytes received so far."""
+        return self._grown
+
     def grows(self) -> bool:
         """Say whether enough has arrived since the last call for a message to count as growing."""
         grown, self._grown_before = self._grown - self._grown_before, self._grown

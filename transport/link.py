@@ -95,6 +95,11 @@ class Link:
         return self._channel is not None and self._channel.local
 
     @property
+    def received(self) -> int:
+        """Return the number of bytes that have come over the connection since its handshake."""
+        return 0 if self._channel is None else self._channel.received
+
+    @property
     def waits(self) -> bool:
         """Say whether something waits to be sent."""
         return bool(self._kept) or (self._channel is not None and self._channel.waits)

@@ -19,6 +19,7 @@ import pytest
 import mainspring
 from mainspring import Client
 from mainspring.cli.launcher.addresses import free_ports
+from mainspring.client import heartbeat
 from mainspring.client.connection import Connection
 from mainspring.gateway import local_clients
 from mainspring.messages import PROTOCOL_VERSION, clients
@@ -287,3 +288,56 @@ def test_a_caller_may_wait_for_its_descriptors(cluster: FakeCluster) -> None:
         assert isinstance(received[0], clients.ModelList)
         timer.join()
         assert not connection.ready()
+
+
+def test_a_quiet_connection_asks_for_a_sign_of_life_and_goes_on(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "QUIET_NS", 20_000_000)
+    asked: list[int] = []
+    note = heartbeat.Heartbeat.asked
+    monkeypatch.setattr(
+        heartbeat.Heartbeat, "asked", lambda self, now_ns: (asked.append(now_ns), note(self, now_ns))[1]
+    )
+    with gateway(cluster.address, local_clients=True) as address, Client(address) as client:
+        wait_until(lambda: len(client.models()) >= 5)
+        before = len(asked)
+        # Its thread waits for nothing else meanwhile, and each answer lets it ask again.
+        wait_until(lambda: len(asked) > before + 5)
+        assert client._channel._connection.link_lost == 0
+        assert client._channel._connection.is_local
+        assert client.infer("double", {"data": X})["sum"] == X.sum()
+
+
+STANDS = """
+import sys, threading
+from mainspring.gateway import server
+from mainspring.gateway.config import GatewayConfig
+config = GatewayConfig(controller_address=sys.argv[1], address=sys.argv[2], local_clients=True)
+server.run(config, threading.Event(), lambda _: print("serves", flush=True))
+"""
+
+
+def test_a_gateway_that_stands_still_is_noticed_and_found_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before a call's guard would end it."""
+    monkeypatch.setattr(heartbeat, "QUIET_NS", 100_000_000)
+    monkeypatch.setattr(heartbeat, "PATIENCE_NS", 400_000_000)
+    address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    command = [sys.executable, "-c", STANDS, cluster.address, address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "serves\n"
+            with Client(address, connect_timeout_s=PATIENCE_S) as client:
+                wait_until(lambda: len(client.models()) >= 5)
+                assert client._channel._connection.is_local
+                process.send_signal(signal.SIGSTOP)
+                lost = client.submit("double", {"data": X}, slo_ms=60_000)
+                with pytest.raises(mainspring.GatewayUnreachable, match="broke before the reply"):
+                    lost.result(PATIENCE_S)
+                process.send_signal(signal.SIGCONT)
+                assert client.infer("double", {"data": X}, slo_ms=60_000)["sum"] == X.sum()
+        finally:
+            process.kill()
