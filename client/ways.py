@@ -214,6 +214,8 @@ class LocalWay:
         self._until_ns = monotonic_ns() + _GREETING_NS
         self._opened = False
         self._received = 0
+        self._woken = False
+        """Whether ``wakes`` was written to since the last `poll`: the hub says so only once."""
         if self._link.failure:
             self._hub.close()
             raise OSError(self._link.failure)
@@ -225,7 +227,9 @@ class LocalWay:
         timeout_ns = round(timeout_ms * 1e6)
         if not self._opened:
             timeout_ns = min(timeout_ns, max(0, self._until_ns - monotonic_ns()))
-        return bool(self._hub.wait(timeout_ns)) or self._changed()
+        found = self._look(0 if self._woken else timeout_ns)
+        woken, self._woken = self._woken, False
+        return found or woken or self._changed()
 
     def descriptors(self) -> list[int]:
         """Return the one descriptor that is readable when something has happened."""
@@ -233,7 +237,7 @@ class LocalWay:
 
     def ready(self) -> bool:
         """Look without waiting."""
-        return self._link.pending() or bool(self._hub.wait(0)) or self._changed()
+        return self._link.pending() or self._look(0) or self._woken or self._changed()
 
     def send(self, encoded: bytes, views: Sequence[Any]) -> bool:
         """Send from the caller's memory; what does not leave at once is kept, small tensors as copies."""
@@ -249,7 +253,7 @@ class LocalWay:
     def receive(self) -> list[Any]:
         """Return the next message's parts: bytes, and memory of their own for large ones."""
         message = self._link.receive()
-        if message is None and self._link.connected and self._hub.wait(0):
+        if message is None and self._link.connected and self._look(0):
             message = self._link.receive()
         return message or []
 
@@ -264,7 +268,7 @@ class LocalWay:
             if self._link.connected:
                 self._opened = True
                 return Event.OPENED
-            self._hub.wait(0)
+            self._look(0)
             if self._link.connected:
                 self._opened = True
                 return Event.OPENED
@@ -275,6 +279,13 @@ class LocalWay:
         """Close the connection."""
         if not self._hub.epoll.closed:
             self._hub.close()
+
+    def _look(self, timeout_ns: int) -> bool:
+        """Wait for the sockets; return whether something came, and remember whether the caller is woken."""
+        found = self._hub.wait(timeout_ns)
+        if _WOKEN in found:
+            self._woken = True
+        return bool(found)
 
     def _over(self) -> bool:
         return bool(self._link.failure) or monotonic_ns() >= self._until_ns

@@ -290,15 +290,39 @@ def test_a_caller_may_wait_for_its_descriptors(cluster: FakeCluster) -> None:
         assert not connection.ready()
 
 
+def test_who_wakes_the_connection_is_heard_whatever_is_called_meanwhile(cluster: FakeCluster) -> None:
+    """The kernel tells of it once; a call that finds nothing else must not keep that to itself."""
+    read, write = os.pipe()
+    with (
+        gateway(cluster.address, local_clients=True) as address,
+        Connection(address, wakes=read) as connection,
+    ):
+        connection.open(PATIENCE_S)
+        assert connection.is_local
+        assert not connection.poll(0)
+        os.write(write, b"w")
+        assert connection.receive() is None
+        assert connection.poll(0)
+        assert not connection.poll(0)
+        os.write(write, b"w")
+        assert connection.ready()
+        assert connection.poll(0)
+    os.close(read)
+    os.close(write)
+
+
 def test_a_quiet_connection_asks_for_a_sign_of_life_and_goes_on(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "QUIET_NS", 20_000_000)
     asked: list[int] = []
     note = heartbeat.Heartbeat.asked
-    monkeypatch.setattr(
-        heartbeat.Heartbeat, "asked", lambda self, now_ns: (asked.append(now_ns), note(self, now_ns))[1]
-    )
+
+    def noted(self: heartbeat.Heartbeat, now_ns: int) -> None:
+        asked.append(now_ns)
+        note(self, now_ns)
+
+    monkeypatch.setattr(heartbeat.Heartbeat, "asked", noted)
     with gateway(cluster.address, local_clients=True) as address, Client(address) as client:
         wait_until(lambda: len(client.models()) >= 5)
         before = len(asked)
