@@ -25,7 +25,7 @@ GROUPS = {
     "Serve": ("doctor", "up", "demo", "compile", "zoo", "models", "infer", "token"),
     "Look": ("status", "top", "explain", "log", "trace"),
     "Measure": ("profile", "replay", "simulate", "compare"),
-    "Single processes": ("controller", "worker", "gateway", "console"),
+    "Single processes": ("controller", "worker", "gateway", "console", "store"),
 }
 """Modules of ``cli/verbs/`` under the headings and in the order in which help shows them."""
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)

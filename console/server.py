@@ -18,12 +18,13 @@ from mainspring.console.config import ConsoleConfig
 from mainspring.console.web.api import Api
 from mainspring.console.web.files import Files
 from mainspring.console.web.guard import Guard, Names
-from mainspring.console.web.listener import Server, listen, server
+from mainspring.console.web.listener import listen, server
 from mainspring.console.web.live_source import LiveSource
 from mainspring.console.web.pictures import Pictures
 from mainspring.console.web.recorded_source import RecordedSource
 from mainspring.console.web.socket import PageSocket, turn_away
 from mainspring.console.web.source import Source
+from mainspring.transport.asgi import Server
 from mainspring.transport.token_file import TokenFile
 from mainspring.transport.tokens import credential
 

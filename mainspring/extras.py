@@ -37,6 +37,7 @@ MODULES = {
     "parquet": ("pyarrow",),
     "ray": ("ray",),
     "tracing": ("opentelemetry",),
+    "remote": ("fsspec",),
 }
 """Top-level modules that the distributions of each extra bring."""
 

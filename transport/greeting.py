@@ -101,7 +101,9 @@ def read_secret(path: str) -> bytes | None:
             secret = file.read(MAX_SECRET_BYTES + 1).strip()
     except OSError as error:
         raise OSError(error.errno, f"the secret file {path} can't be read: {error.strerror}") from None
-    if stat.S_IMODE(mode) & 0o077 or owner not in {os.geteuid(), 0}:
+    # Of root's files a group may read one: so services and containers are given what is not theirs to change.
+    open_to_others = 0o037 if owner == 0 else 0o077
+    if stat.S_IMODE(mode) & open_to_others or owner not in {os.geteuid(), 0}:
         raise OSError(f"the secret file {path} is open to others: chown it to its user and chmod it to 0600")
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
         raise OSError(

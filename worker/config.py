@@ -39,6 +39,16 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """``cpu``, or ``cuda:N`` for the GPU number N as CUDA counts them."""
     store: str = "store"
     """Folder of the model store; the emulated engine needs none."""
+    store_from: str = ""
+    """Where models are fetched from that ``store`` lacks: the address of ``mainspring store serve``, a
+    folder, or a URL that fsspec knows. Empty: nowhere."""
+    store_token_file: str = ""
+    """File of the token that a served store needs (mode 0600); empty for none."""
+    store_max_bytes: int = 0
+    """Bytes that the weights and executables in ``store`` may have, of all workers of this host: what was not
+    needed longest goes for what is fetched. Only with ``store_from``; 0: any."""
+    store_bytes_per_s: int = 0
+    """Most bytes a second that are fetched, so that a network or disk is left to others; 0: any."""
     device_kind: str = "cpu"
     """The device's kind, under which models have their profiles; the emulated engine plays that profile. A
     GPU's kind is its name, such as nvidia-h200, unless another one is configured."""
@@ -123,7 +133,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if DEVICE.fullmatch(self.device) is None:
             raise ValueError(f"device {self.device!r} is neither cpu nor cuda:N, such as cuda:0")
         least = {
-            "pages": 0, "io_bytes": MIB,
+            "pages": 0, "store_max_bytes": 0, "store_bytes_per_s": 0, "io_bytes": MIB,
             "workspace_bytes": MIB, "reserve_bytes": 0, "load_chunk_bytes": 65536, "host_weights_bytes": 0,
             "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
             "emulated_open_ms": 0, "overrun_ms": 0,

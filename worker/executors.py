@@ -23,6 +23,7 @@ from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch
+from mainspring.worker.fetching import Fetcher
 from mainspring.worker.overruns import Overruns, told
 from mainspring.worker.realtime import Rights, name_thread
 from mainspring.worker.staging import Ended, Staging
@@ -124,17 +125,20 @@ class Executors:
         watch: StoreWatch | None = None,
         heartbeat_ns: int = 0,
         overrun_ns: int = 0,
+        fetcher: Fetcher | None = None,
     ) -> None:
         """A thread rings ``outbox`` when it is about to run or wait, so that it does not fight with the
         network thread for the interpreter's lock between the end of one job and the next. ``watch`` notes
         models that fail; None without a store. After ``heartbeat_ns`` without work EXEC has the engine beat,
-        if it can; 0 is never. ``overrun_ns`` is that of `Overruns`."""
+        if it can; 0 is never. ``overrun_ns`` is that of `Overruns`. ``fetcher`` brings what a PREPARE lacks;
+        None if nothing may."""
         self._core = core
         self._engine = engine
         self._rights = rights
         self._outbox = outbox
         self._spin_ns = spin_ns
         self._watch = watch
+        self._fetcher = fetcher
         self._lock = threading.Lock()
         self._wakers = {executor: threading.Condition(self._lock) for executor in Executor}
         self._due_ns = dict.fromkeys(Executor, -1)
@@ -227,8 +231,13 @@ class Executors:
 
     def release(self, name: str) -> None:
         """With the core held: have the engine release a model before the next PREPARE."""
-        self._chores[Executor.PREPARE].append(lambda: self._engine.release(name))
+        self._chores[Executor.PREPARE].append(lambda: self._release(name))
         self._wakers[Executor.PREPARE].notify()
+
+    def _release(self, name: str) -> None:
+        self._engine.release(name)
+        if self._fetcher is not None:
+            self._fetcher.released(name)
 
     def look_at_store(self, watch: StoreWatch) -> None:
         """With the core held: have the files of failed models examined before the next PREPARE."""
@@ -439,6 +448,9 @@ class Executors:
         try:
             if isinstance(job.action, Infer) and self._committing.engine is not None:
                 return self._compute(self._committing.engine, job)
+            if isinstance(job.action, Prepare) and self._fetcher is not None:
+                self._outbox.ring()
+                self._fetcher.fetch(job.model)
             if isinstance(job.action, Prepare) and isinstance(self._engine, OpensAlone):
                 status = self._fetch(self._engine, job)
                 device_ns = time.monotonic_ns() - job.begin_ns

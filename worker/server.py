@@ -31,9 +31,11 @@ from mainspring.worker.engine import Engine, Monitored, Noted, OwnMemory
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors, Outbox
+from mainspring.worker.fetching import Fetcher
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.network import Network, Sockets
 from mainspring.worker.realtime import Rights
+from mainspring.worker.sources import source_of
 
 LOG = logging.getLogger(__name__)
 
@@ -100,7 +102,8 @@ def _serve(
     on_ready: OnReady | None,
 ) -> None:
     core = WorkerCore(config.name, config.pages, PAGE_BYTES, config.io_bytes)
-    watch = StoreWatch(Store(config.store)) if config.engine != "emulated" else None
+    fetcher = _fetcher(config, stop)
+    watch = _watch(config, fetcher)
     executors = Executors(
         core,
         engine,
@@ -110,6 +113,7 @@ def _serve(
         watch,
         round(config.heartbeat_ms * 1e6),
         round(config.overrun_ms * 1e6),
+        fetcher,
     )
     inputs = Inputs(
         engine.io,
@@ -136,6 +140,32 @@ def _serve(
         raise WorkerFailed(executors.broken)
     if network.dropped:
         LOG.info("dropped messages: %s", dict(network.dropped))
+
+
+def _watch(config: WorkerConfig, fetcher: Fetcher | None) -> StoreWatch | None:
+    """Return what looks at the files of models that failed; None without a store."""
+    if config.engine == "emulated":
+        return None
+    store = Store(config.store)
+    return StoreWatch(store) if fetcher is None else StoreWatch(store, fetcher.worth_trying)
+
+
+def _fetcher(config: WorkerConfig, stop: threading.Event) -> Fetcher | None:
+    """Return what fetches models for the worker; raise `OSError` if its configuration can't be used."""
+    if not config.store_from or config.engine == "emulated":
+        return None
+    token = (read_secret(config.store_token_file) or b"").decode("ascii", "replace")
+    try:
+        source = source_of(config.store_from, token)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"store_from: {error}") from None
+    return Fetcher(
+        Store(config.store),
+        source,
+        stop,
+        most_bytes=config.store_max_bytes,
+        bytes_per_s=config.store_bytes_per_s,
+    )
 
 
 def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None:

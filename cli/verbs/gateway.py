@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,6 +38,13 @@ def gateway(
     controller: Controller = None,
     secret_file: SecretFile = None,
     name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="Tokens, as `mainspring token` writes them, one of which clients need. Without it: none.",
+        ),
+    ] = None,
     grace: Annotated[
         str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")
     ] = "100ms",
@@ -56,6 +64,7 @@ def gateway(
         "grpc": ("grpc_address", grpc),
         "metrics": ("metrics_address", metrics),
         "name": ("name", name),
+        "token_file": ("token_file", str(token_file)),
         "grace": ("grace_ms", duration_ns(grace, "--grace", least_ns=0) / 1e6),
         "drain_timeout": ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6),
     }

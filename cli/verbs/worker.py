@@ -53,6 +53,14 @@ DataHost = Annotated[
         show_default=False,
     ),
 ]
+StoreFrom = Annotated[
+    str,
+    typer.Option(
+        help="Where models are fetched from that the store lacks: the address of `store serve`, a folder, or "
+        "a URL that fsspec knows.",
+        show_default=False,
+    ),
+]
 Pages = Annotated[
     int | None,
     typer.Option(min=1, help="Pages of weights memory, 16 MiB each; 64, or all of a GPU, by default."),
@@ -72,6 +80,7 @@ def worker(
     data_address: DataAddress = "",
     data_host: DataHost = "",
     store: ModelStore = DEFAULT_STORE,
+    store_from: StoreFrom = "",
     engine: Annotated[str, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = "onnxruntime",
     device: Annotated[str, typer.Option(help="cpu, or cuda:N for a GPU.")] = "cpu",
     device_kind: Annotated[str, typer.Option(help="Which of a model's profiles is this device's.")] = "cpu",
@@ -89,11 +98,11 @@ def worker(
 
     whole = configured(config)
     engine, device, folder = _computes(context, whole.cluster, engine, device, store)
-    _check(engine, device, folder, exec_core)
+    _check(engine, device, folder, exec_core, fetches=bool(store_from or whole.worker.store_from))
     door = find(controller or whole.controller.address, secret_of(whole, secret_file))
     drain_ms = max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6))
     own: dict[str, object] = {"data_address": data_address, "data_host": data_host, "pages": pages}
-    own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime}
+    own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}
     flags = {each: (each, value) for each, value in own.items()}
     flags["drain_timeout"] = ("drain_timeout_ms", drain_ms)
     table = whole.worker if device == "cpu" or _says(config, "pages") else replaced(whole.worker, pages=0)
@@ -130,7 +139,7 @@ def _says(config: Path | None, key: str) -> bool:
     return config is not None and key in read_tables(config).get("worker", {})
 
 
-def _check(engine: str, device: str, store: Path, exec_core: int | None) -> None:
+def _check(engine: str, device: str, store: Path, exec_core: int | None, *, fetches: bool) -> None:
     """Raise BadParameter for what this machine does not have."""
     from mainspring.worker.config import DEVICE
     from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
@@ -140,9 +149,11 @@ def _check(engine: str, device: str, store: Path, exec_core: int | None) -> None
     engines = tuple(ENGINES) if device == "cpu" else CUDA_ENGINES
     if engine not in engines:
         raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(engines)}")
-    if engine != "emulated" and not store.is_dir():
+    if engine != "emulated" and not fetches and not store.is_dir():
         raise typer.BadParameter(
-            f"there is no folder {store}, where this worker would read its models", param_hint="--store"
+            f"there is no folder {store}, where this worker would read its models; make it, or say with "
+            "--store-from where they are fetched from",
+            param_hint="--store",
         )
     cores = sorted(os.sched_getaffinity(0))
     if exec_core is not None and exec_core not in cores:

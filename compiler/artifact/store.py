@@ -209,10 +209,10 @@ class Store:
                 for chunk in chunks:
                     digest.update(chunk)
                     length += file.write(chunk)
-                _to_disk(file)
+                to_disk(file)
             target = self.root / "weights" / f"{digest.hexdigest()}.bin"
             with self._writing(target):
-                _move(file_path, target)
+                move(file_path, target)
         return digest.hexdigest(), length
 
     def put_executable(
@@ -307,8 +307,8 @@ class Store:
             file_path = Path(folder) / target.name
             with file_path.open("wb") as file:
                 file.write(data)
-                _to_disk(file)
-            _move(file_path, target)
+                to_disk(file)
+            move(file_path, target)
 
     def _temporary(self) -> tempfile.TemporaryDirectory[str]:
         """Make a folder on the store's own file system, so that a rename out of it is atomic."""
@@ -328,13 +328,13 @@ class Store:
             ) from error
 
 
-def _to_disk(file: BinaryIO) -> None:
+def to_disk(file: BinaryIO) -> None:
     """Write the file's bytes to the disk before its name: a loss of power could leave only the name."""
     file.flush()
     os.fsync(file.fileno())
 
 
-def _move(path: Path, target: Path) -> None:
+def move(path: Path, target: Path) -> None:
     """Rename a file of the same file system to its place, and write that to the disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(path, target)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mainspring.experiments.blocking import LIMITS, Client, Server
 from mainspring.transport import listener as listener_module
 from mainspring.transport.bounds import Limits
-from mainspring.transport.greeting import Pass, new_nonce
+from mainspring.transport.greeting import Pass, new_nonce, read_secret
 from mainspring.transport.handshake import (
     HEAD,
     MAX_BYTES,
@@ -347,3 +349,26 @@ def test_a_link_says_why_it_is_refused_and_tries_on(server: Server, monkeypatch:
     assert right.connected
     hub.close()
     client.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize(
+    ("owner", "mode", "read"),
+    [
+        *((0, 0o640, True), (0, 0o440, True), (0, 0o660, False), (0, 0o644, False)),
+        *((1234, 0o600, True), (1234, 0o640, False), (4321, 0o600, False)),
+    ],
+)
+def test_a_group_may_read_a_secret_that_is_root_s_alone(
+    owner: int, mode: int, read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("0" * 64)
+    secret.chmod(mode)
+    os.chown(secret, owner, 1234)
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    if read:
+        assert read_secret(str(secret)) == b"0" * 64
+    else:
+        with pytest.raises(OSError, match="is open to others"):
+            read_secret(str(secret))

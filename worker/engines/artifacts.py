@@ -13,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import time
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -130,11 +132,18 @@ class _Waiting(NamedTuple):
     """Those when it failed, or when their change was last reported."""
 
 
+def _never(_name: str, _now_ns: int) -> bool:
+    """Leave it to the files."""
+    return False
+
+
 class StoreWatch:
     """Each method names the threads that may call it; a dictionary's single steps need no lock."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, again: Callable[[str, int], bool] = _never) -> None:
+        """``again`` says, by name and instant, whether another try is worthwhile though no file changed."""
         self._store = store
+        self._again = again
         self._waiting: dict[str, _Waiting] = {}
         self._reported: dict[str, Fingerprint] = {}
         """Models that are about to be tried again, with their files when the change was reported."""
@@ -168,6 +177,8 @@ class StoreWatch:
             model, files = waiting
             now = self._store.fingerprint(model)
             found = self._read(name) if now != files else None
+            if found is None and self._again(name, time.monotonic_ns()):
+                found = model
             if found is None:
                 self._waiting[name] = _Waiting(model, now)
             else:

@@ -109,6 +109,7 @@ pages = 3
         ("gateway", [], {"controller_address": "tcp://10.0.0.1:7300"}),
         ("worker", [], {"pages": 3, "engine": "emulated", "data_address": "tcp://10.0.0.2:7500"}),
         ("worker", ["--pages", "5", "--name", "w"], {"pages": 5, "name": "w"}),
+        ("worker", ["--store", "new", "--store-from", "http://h:1"], {"store_from": "http://h:1"}),
         ("worker", ["--engine", "onnxruntime", "--store", "."], {"engine": "onnxruntime", "store": "."}),
         ("controller", [], {"max_peers": 12, "address": "tcp://10.0.0.1:7300"}),
         ("controller", ["--address", "tcp://0.0.0.0:7300"], {"address": "tcp://0.0.0.0:7300"}),

@@ -1,0 +1,44 @@
+"""``mainspring store``: a store of compiled models, served to workers of other hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
+from mainspring.cli.options import DEFAULT_STORE, ModelStore
+
+app = typer.Typer(help="Serve compiled models to workers of other hosts.", no_args_is_help=True)
+# Without a callback, typer would take the only verb for the whole application.
+app.callback()(lambda: None)
+
+
+@app.command("serve")
+def serve(
+    store: ModelStore = DEFAULT_STORE,
+    address: Annotated[
+        str, typer.Option(help="Where workers connect; port 0 takes any.")
+    ] = "http://127.0.0.1:7600",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="Tokens, as `mainspring token` writes them, one of which workers need ([worker] "
+            "store_token_file). Without it: none.",
+        ),
+    ] = None,
+    log_level: LogLevel = "WARNING",
+    log_format: LogFormat = "text",
+) -> None:
+    """Serve a store's files until Ctrl-C or SIGTERM, for workers whose store_from names this address."""
+    from mainspring.repository.serving import ServingConfig, run
+
+    try:
+        config = ServingConfig(
+            store=str(store), address=address, token_file="" if token_file is None else str(token_file)
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--address") from None
+    run(config, begin("store", log_level, log_format), ready)
