@@ -209,7 +209,8 @@ def unknown_model(name: str, known: Mapping[str, object]) -> str:
     near = nearest(name, known)
     if near:
         return f"model {shorten(name)} is not served; did you mean {' or '.join(map(shorten, near))}?"
-    return f"model {shorten(name)} is not served; {len(known)} others are"
+    others = "1 other is" if len(known) == 1 else f"{len(known)} others are"
+    return f"model {shorten(name)} is not served; {others}"
 
 
 def nearest(name: str, known: Mapping[str, object]) -> list[str]:
