@@ -23,7 +23,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: help setup lock native demo fuzz schemathesis lint types chart docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-base bench-deadlines bench-lengths bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies refusals experiments predictability gpu-check gpu-bundle request-path
 
@@ -140,6 +140,9 @@ bench-deadlines: $(STAMP) native ## Ask for more at once than can be done in tim
 
 bench-lengths: $(STAMP) native ## Serve a text's sentences at their own lengths, beside padding all to the longest
 	$(BIN)/python -m mainspring.experiments.bench.lengths $(ARGS)
+
+bench-warming: $(STAMP) ## Measure whether a size's first execution after a LOAD takes longer than later ones
+	$(BIN)/python -m mainspring.experiments.bench.warming $(ARGS)
 
 bench-mixed: $(STAMP) native ## Serve all kinds of models at half load for ten minutes, and kill a worker meanwhile
 	$(BIN)/python -m mainspring.experiments.mixed $(ARGS)

@@ -4,7 +4,8 @@ PREPARE warms an executable at the largest sizes and the smallest; a request may
 between, and of any batch. So after each LOAD, which lays the weights out at other addresses, each batch size
 runs at each bucket's ceiling and at sizes between, some times over, and the first run is compared with the
 later ones. What is read for the first time, the weights, is read by the first run after a LOAD of whatever
-size; its price stands apart. ``python -m mainspring.experiments.bench.warming`` runs it, on one core.
+size; its price stands apart. ``python -m mainspring.experiments.bench.warming``, which ``make bench-warming``
+runs, measures on one core.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.catalog import Catalog
-from mainspring.gateway.core.validation import BadRequest, Signature, check_request, nearest
+from mainspring.gateway.core.validation import BadRequest, Signature, check_request, nearest, unknown_model
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
@@ -57,6 +57,10 @@ def test_a_right_request_passes() -> None:
 def test_inputs_may_come_in_any_order_and_outputs_be_chosen() -> None:
     accepted = check((MASK, IDS), outputs=("last",))
     assert (accepted.frame_order, accepted.output_order) == ((1, 0), (1,))
+
+
+def test_the_one_other_model_is_counted_as_one() -> None:
+    assert unknown_model("zzz", {"encoder": 0}) == "model 'zzz' is not served; 1 other is"
 
 
 def test_one_nanosecond_and_one_hour_are_slos() -> None:
