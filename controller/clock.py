@@ -19,7 +19,7 @@ line through all ranges: below the convex hull of their upper ends, and above th
   are kept as ranges arrive (O'Rourke, *An on-line algorithm for fitting straight lines between data ranges*,
   CACM 24(9), 1981). Rates beyond `MAX_RATE` are left out.
 
-All is O(1) amortised for each exchange. Two fits overlap, so that one always covers at least half a window.
+All is O(1) amortised for each exchange. Two fits overlap, so that one always covers a whole window.
 If no line passes through a new range, the rate has changed or the clock has stepped, and the latest ranges
 that agree decide from then on.
 """
@@ -31,7 +31,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 WINDOW_SAMPLES: Final = 1024
-"""Exchanges that the older fit covers at most; it covers half as many at least."""
+"""Exchanges that the estimate is made from at least, once there are as many; at most half as many more."""
 LATEST_SAMPLES: Final = 16
 """Exchanges that are looked through after a contradiction for the latest that agree."""
 MAX_RATE: Final = 500e-6
@@ -288,7 +288,7 @@ class PeerClock:
                 following = self._next = Fit(found)
             else:
                 following.add(found)
-            if fit.samples >= self._window:
+            if self._next is following and following.samples >= self._window:
                 self._fit, self._next = following, None
         elif fit.samples >= self._window // 2:
             self._next = Fit(found)

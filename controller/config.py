@@ -28,7 +28,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout_ms: float = 1000.0
     """A peer that was silent for this long has left; its work is dispatched elsewhere or rejected."""
     clock_window_samples: int = 1024
-    """Pongs over which a peer's clock offset is estimated."""
+    """Pongs from which a peer's clock is estimated, once there are as many; at most half as many more."""
     join_pongs: int = 8
     """Pongs that a worker must have answered, for a first clock offset, before it is given work."""
     burst_messages: int = 256

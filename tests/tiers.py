@@ -76,6 +76,7 @@ TIER_OF = {
     "gateway/test_restrictions": "unit",
     "gateway/test_statistics": "unit",
     "gateway/test_tracing": "unit",
+    "hosts": "cluster",
     "messages": "unit",
     "native": "codegen",
     "repository": "unit",
