@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -113,12 +114,13 @@ def random_scenario(
     record: Callable[[int, Event | Command], None] | None = None,
     open_ns: int = 0,
     shaped: bool = False,
+    refuse: Literal["early", "last"] = "last",
 ) -> Simulation:
     """Build a random cluster with its workload; run it with `run_to_end`.
 
     ``record`` gets the event stream, and every ``validate_every`` turns all invariants are checked. With
     ``open_ns`` executables of models that come later are opened by OPENs, which take so long. If ``shaped``,
-    some of the models have symbols.
+    some of the models have symbols. ``refuse`` as in `SchedulerConfig`.
     """
     rng = np.random.default_rng(seed)
     executables = [f"graph {index}" for index in range(int(rng.integers(1, 6)))]
@@ -136,6 +138,7 @@ def random_scenario(
     ]
     config = SchedulerConfig(
         policy=policy,
+        refuse=refuse,
         dispatch_delay_ms=float(rng.choice([0.3, 1.0])),
         response_margin_ms=float(rng.choice([0.3, 3.0])),
         pad_batches=bool(rng.integers(2)),

@@ -1,107 +1,71 @@
 """Requests that are refused as soon as they would hardly be in time."""
 
-import functools
+from __future__ import annotations
+
 from statistics import median
+from typing import Literal
 
 import msgspec
-import numpy as np
 import pytest
 
+from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, RequestArrived
-from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.device import Preloaded
-from mainspring.simulator.simulation import Simulation
-from mainspring.simulator.spec import Faults
-from mainspring.traces.arrival import Arrival
-from mainspring.traces.source import OpenSource
-from tests.scheduler.hand import MS, spec
+from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
+from tests.scheduler.hand import MS
+from tests.scheduler.overloaded import (
+    BUCKETS,
+    ERRATIC,
+    EVEN,
+    POLICIES,
+    SLO_MS,
+    UNHELD,
+    arrivals,
+    played,
+    refusals,
+)
 from tests.simulator.played import decided_again
 
-Stream = list[tuple[int, Event | Command]]
-POLICIES = ("mainspring", "clockwork", "edf", "fifo")
-MODELS, WORKERS, SLO_MS, LENGTH_MS = 6, 2, 60, 1500
-DURATIONS_NS = {size: round((1.7 + size) * MS) for size in (1, 2, 4, 8, 16)}
-
-
-def models() -> list[ModelSpec]:
-    """Models that are alike, as quick as a ResNet-50 on a V100."""
-    profiles = {"gpu": Profile(DURATIONS_NS, 8 * MS)}
-    return [msgspec.structs.replace(spec(f"m{n}"), profiles=profiles) for n in range(MODELS)]
-
-
-def arrivals(seed: int, rate: float, retry_ms: int = 0) -> list[Arrival]:
-    """A Poisson process over all models; each tenth request has no deadline."""
-    draw = np.random.default_rng(seed)
-    found, at_s = [], 0.0
-    while (at_s := at_s + float(draw.exponential(1 / rate))) < LENGTH_MS / 1e3:
-        model = f"m{draw.integers(MODELS)}"
-        slo_ns = None if draw.random() < 0.1 else SLO_MS * MS
-        found.append(Arrival(round(at_s * 1e9), model, slo_ns=slo_ns, retry_ns=retry_ms * MS))
-    return found
-
-
-@functools.cache
-def played(seed: int, policy: str, refuse: str, retry_ms: int = 0) -> tuple[Simulation, Stream]:
-    """One and a half times as many requests as two devices can serve."""
-    served = models()
-    stream: Stream = []
-    simulation = Simulation(
-        msgspec.convert({"policy": policy, "refuse": refuse}, SchedulerConfig),
-        served,
-        [(f"w{n}", "gpu", 200) for n in range(WORKERS)],
-        seed=seed,
-        faults=Faults(delay_ns=100_000, duration_jitter=0.001),
-        preloaded={f"w{n}": Preloaded(served, served) for n in range(WORKERS)},
-        source=OpenSource(iter(arrivals(seed, 1.5 * WORKERS * 16e9 / DURATIONS_NS[16], retry_ms))),
-        record=lambda now_ns, message: stream.append((now_ns, message)),
-        keep=True,
-        validate_every=50,
-    )
-    while simulation.now_ns < LENGTH_MS * MS or not simulation.finished():
-        simulation.run(simulation.now_ns + 50 * MS)
-        assert simulation.now_ns < 60_000 * MS, "some request has no reply"
-    simulation.validate()
-    return simulation, stream
-
-
-def refusals(stream: Stream) -> list[tuple[int, RequestArrived, int, Reject]]:
-    """(arrival, request, rejection's instant, rejection) of every rejection."""
-    came = {each.request_id: (now_ns, each) for now_ns, each in stream if isinstance(each, RequestArrived)}
-    return [(*came[each.request_id], now_ns, each) for now_ns, each in stream if isinstance(each, Reject)]
+KEPT = {EVEN: 0.97, ERRATIC: 0.65, BUCKETS: 0.5}
+"""Of the answers in time under ``last``, how many ``early`` has at least. What is refused last starves what
+takes long, which has to begin sooner, and so more of what is quick is served (docs/policy-results.md)."""
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(3))
-def test_refusals_come_early_and_never_after_the_deadline(seed: int, policy: str) -> None:
-    simulation, stream = played(seed, policy, "early")
+@pytest.mark.parametrize(("kind", "seed"), [(EVEN, 0), (EVEN, 1), (EVEN, 2), (ERRATIC, 0), (BUCKETS, 0)])
+def test_refusals_come_early_and_never_after_the_deadline(kind: str, seed: int, policy: str) -> None:
+    simulation, stream = played(seed, policy, "early", kind=kind)
     found = refusals(stream)
     assert {each.answers for each in simulation.outcomes.values()} == {1}
+    sent = {each for _, message in stream if isinstance(message, Infer) for each in message.request_ids}
     for _, request, at_ns, _ in found:
         assert request.deadline_ns is not None, "a request without a deadline was refused"
-        assert at_ns <= request.deadline_ns
+        # One that was to run behind an execution which took many times as long as others is told after it.
+        held_up = kind == ERRATIC and request.request_id in sent
+        assert held_up or at_ns <= request.deadline_ns
     early = [each for each in found if each[3].reason is Reason.OVERLOADED]
     assert len(early) > len(found) / 2
     times = [(at_ns - since_ns) / (SLO_MS * MS) for since_ns, _, at_ns, _ in found]
-    last = refusals(played(seed, policy, "last")[1])
+    last = refusals(played(seed, policy, "last", kind=kind)[1])
     assert not [each for each in last if each[3].reason is Reason.OVERLOADED]
     assert median(times) < 0.8 * median((at_ns - since_ns) / (SLO_MS * MS) for since_ns, _, at_ns, _ in last)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_early_refusals_cost_few_answers(policy: str) -> None:
+@pytest.mark.parametrize("kind", [EVEN, ERRATIC, BUCKETS])
+def test_early_refusals_cost_few_answers(kind: str, policy: str) -> None:
     in_time = {
         refuse: sum(
             each.in_time
-            for seed in range(3)
-            for each in played(seed, policy, refuse)[0].outcomes.values()
+            for seed in range(3 if kind == EVEN else 1)
+            for each in played(seed, policy, refuse, kind=kind)[0].outcomes.values()
             if each.request.deadline_ns is not None
         )
         for refuse in ("early", "last")
     }
-    assert in_time["early"] >= 0.97 * in_time["last"]
+    assert in_time["early"] >= KEPT[kind] * in_time["last"]
 
 
 def test_a_refusal_says_what_stands_before_it_and_what_would_be_accepted() -> None:
@@ -121,15 +85,73 @@ def test_a_refusal_says_what_stands_before_it_and_what_would_be_accepted() -> No
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_same_events_bring_the_same_refusals(policy: str) -> None:
-    simulation, stream = played(0, policy, "early")
+@pytest.mark.parametrize("kind", [EVEN, ERRATIC, BUCKETS])
+def test_the_same_events_bring_the_same_refusals(kind: str, policy: str) -> None:
+    simulation, stream = played(0, policy, "early", kind=kind)
     assert decided_again(simulation, stream) == stream
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_waits_for_a_load_is_refused_at_last(policy: str) -> None:
+    """Nothing is known of when its turn comes; at most those of loaded models are refused early."""
+    _, stream = played(0, policy, "early", kind=UNHELD)
+    found = refusals(stream)
+    early = [each for each in found if each[3].reason is Reason.OVERLOADED]
+    assert len(found) > 50
+    assert len(early) < len(found)
+    # `played` looks at each whether its model was held.
+    assert all(each[3].evidence is not None and each[3].evidence.ahead is not None for each in early)
+    for _, request, at_ns, _ in found:
+        assert request.deadline_ns is not None
+        assert at_ns <= request.deadline_ns
+
+
+@pytest.mark.parametrize("refuse", ["early", "last"])
+@pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
+def test_a_refusal_never_comes_after_its_deadline_unless_its_execution_failed(
+    policy: str, refuse: Literal["early", "last"]
+) -> None:
+    """In random clusters with faults: only a request that a worker had can be refused later than that."""
+    late = early = 0
+    for seed in range(6):
+        came: dict[int, RequestArrived] = {}
+        sent: set[int] = set()
+        refused: list[tuple[int, Reject]] = []
+
+        def note(
+            now_ns: int,
+            message: Event | Command,
+            came: dict[int, RequestArrived] = came,
+            sent: set[int] = sent,
+            refused: list[tuple[int, Reject]] = refused,
+        ) -> None:
+            if isinstance(message, RequestArrived):
+                came[message.request_id] = message
+            elif isinstance(message, Infer):
+                sent.update(message.request_ids)
+            elif isinstance(message, Reject):
+                refused.append((now_ns, message))
+                deadline_ns = came[message.request_id].deadline_ns
+                failed = message.request_id in sent
+                assert deadline_ns is None or failed or now_ns <= deadline_ns, message
+
+        simulation = random_scenario(
+            seed, policy, SECOND, validate_every=200, record=note, shaped=seed % 2 == 0, refuse=refuse
+        )
+        run_to_end(simulation, SECOND)
+        simulation.validate()
+        assert {each.answers for each in simulation.outcomes.values()} == {1}
+        deadlines = [(now_ns, came[each.request_id].deadline_ns) for now_ns, each in refused]
+        late += sum(deadline_ns is not None and now_ns > deadline_ns for now_ns, deadline_ns in deadlines)
+        early += sum(each.evidence is not None and each.evidence.ahead is not None for _, each in refused)
+    assert late, "no execution failed: the runs show nothing"
+    assert bool(early) == (refuse == "early")
 
 
 def test_clients_that_come_back_once_have_one_answer_for_each_time_they_ask() -> None:
     simulation, stream = played(0, "mainspring", "early", retry_ms=10)
     asked = [message for _, message in stream if isinstance(message, RequestArrived)]
-    first = len(arrivals(0, 1.5 * WORKERS * 16e9 / DURATIONS_NS[16]))
+    first = len(arrivals(0))
     assert len(asked) > 1.1 * first
     assert {each.answers for each in simulation.outcomes.values()} == {1}
     for since_ns, request, at_ns, _ in refusals(stream):
