@@ -33,8 +33,6 @@ Sizes = tuple[int, ...]
 
 MOST_PLANS = 40
 """Most shapes that a model is compiled for: its batch sizes times its buckets, but one bucket at least."""
-_DRAWN = 8
-"""Rows that are drawn of each size."""
 _BETWEEN = 2
 """Sizes between a bucket's smallest and its ceilings that are compared."""
 
@@ -165,24 +163,34 @@ def _verify_bucket(
     batch_sizes: Sequence[int],
     precision: str,
 ) -> tuple[float, int]:
-    """Compare batches of unlike requests of a bucket; return the largest difference and how many rows."""
-    says = speaking(prepared, how.values, how.declared)
+    """Compare batches of unlike requests of a bucket; return the largest difference and how many rows.
+
+    At each batch size there are requests of all the sizes that are tried.
+    """
+    says, tried = speaking(prepared, how.values, how.declared), _sizes_within(prepared, how, ceilings)
     tolerance = tolerance_of(precision)._replace(floor=FLOOR)
+    count = -(-max(*batch_sizes, len(tried)) // len(tried))
+    drawn = [_speaking(prepared, how, says, prepared.rows_at(sizes, count)) for sizes in tried]
     requests = []
-    for sizes in _sizes_within(prepared, how, ceilings):
-        drawn = _speaking(prepared, how, says, prepared.rows_at(sizes, _DRAWN))
-        for row in range(_DRAWN):
-            arrays = [array[row : row + 1] for array in drawn]
-            requests.append((sizes, arrays, prepared.reference.run(arrays)))
-    largest, random = 0.0, np.random.default_rng(ceilings)
+    for row, (sizes, rows) in itertools.product(range(count), zip(tried, drawn, strict=True)):
+        arrays = [array[row : row + 1] for array in rows]
+        requests.append((sizes, arrays, prepared.reference.run(arrays)))
+    largest, compared, random = 0.0, 0, np.random.default_rng(ceilings)
     for batch_size in batch_sizes:
-        chosen = [requests[k] for k in np.resize(random.permutation(len(requests)), batch_size)]
-        found = model.run_rows([arrays for _, arrays, _ in chosen], [sizes for sizes, *_ in chosen], ceilings)
-        for (sizes, _, alone), outputs in zip(chosen, found, strict=True):
-            where = f"at batch size {batch_size} {within(prepared, sizes, ceilings)}"
-            for spec, output, expected in zip(prepared.outputs, outputs, alone, strict=True):
-                largest = max(largest, compare(output, expected, spec, where, prepared, tolerance))
-    return largest, sum(batch_sizes)
+        # A whole number of batches.
+        wanted = -(-max(batch_size, len(tried)) // batch_size) * batch_size
+        chosen = [requests[k] for k in random.permutation(np.arange(wanted) % len(requests))]
+        for begin in range(0, wanted, batch_size):
+            batch = chosen[begin : begin + batch_size]
+            found = model.run_rows(
+                [arrays for _, arrays, _ in batch], [sizes for sizes, *_ in batch], ceilings
+            )
+            for (sizes, _, alone), outputs in zip(batch, found, strict=True):
+                where = f"at batch size {batch_size} {within(prepared, sizes, ceilings)}"
+                for spec, output, expected in zip(prepared.outputs, outputs, alone, strict=True):
+                    largest = max(largest, compare(output, expected, spec, where, prepared, tolerance))
+        compared += wanted
+    return largest, compared
 
 
 def _sizes_within(prepared: Prepared, how: Padded, ceilings: Sizes) -> list[Sizes]:

@@ -182,7 +182,7 @@ class _Spoilt:
         return [np.multiply(each, np.float32(1.01)) for each in found] if wrong else found
 
 
-@pytest.mark.parametrize("shape", [Shape(4, (64,)), Shape(2, (100,))])
+@pytest.mark.parametrize("shape", [Shape(4, (64,)), Shape(2, (100,)), Shape(1, (32,))])
 def test_each_buckets_kernels_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: Shape
 ) -> None:
