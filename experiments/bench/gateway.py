@@ -37,6 +37,11 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
 }
 """A batch of eight inputs of 8 MB is longer on its way than the usual window allows."""
 
+Seconds = Annotated[float, typer.Option(min=0.1, help="For each size, of each kind.")]
+SizesKb = Annotated[list[float] | None, typer.Option(help="Sizes of input and output.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the report.")]
+"""Options of benchmarks that go through sizes of tensors."""
+
 
 class Client:
     """Keeps `IN_FLIGHT` requests going over one connection."""
@@ -120,11 +125,7 @@ def measure(size_kb: float, seconds: float, run_dir: Path) -> list[Figure]:
     ]
 
 
-def main(
-    seconds: Annotated[float, typer.Option(min=0.1, help="For each size, of each kind.")] = 4,
-    size_kb: Annotated[list[float] | None, typer.Option(help="Sizes of input and output.")] = None,
-    output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
-) -> None:
+def main(seconds: Seconds = 4, size_kb: SizesKb = None, output: Folder = OUTPUT) -> None:
     """Print copies and throughput for each size of tensor."""
     figures = []
     for size in size_kb or SIZES_KB:

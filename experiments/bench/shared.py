@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from mainspring.experiments.bench.gateway import EXECUTE_MS, TABLES, Client
+from mainspring.experiments.bench.gateway import EXECUTE_MS, TABLES, Client, Folder, Seconds, SizesKb
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import usage_of_all
@@ -70,10 +70,10 @@ def measure(size_kb: float, seconds: float, rounds: int, folder: Path) -> list[F
 
 
 def main(
-    seconds: Annotated[float, typer.Option(min=0.1, help="For each size, of each kind.")] = 3,
+    seconds: Seconds = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each kind.")] = 6,
-    size_kb: Annotated[list[float] | None, typer.Option(help="Sizes of input and output.")] = None,
-    output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
+    size_kb: SizesKb = None,
+    output: Folder = OUTPUT,
 ) -> None:
     """Print what a request costs with a slab and without, for each size of tensor."""
     figures = []
