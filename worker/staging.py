@@ -32,6 +32,9 @@ LATE_NS = 20_000
 """How long after the usual end of a run the network thread looks for it."""
 AGAIN_NS = 50_000
 """Shortest time between two looks."""
+NOTES_S = 20e-6
+"""Time between two looks whether EXEC has noted its turn. Not 0: where EXEC has a lower priority on the same
+core, it would never get to that."""
 REMEMBERED = 4096
 """Most models and batch sizes whose durations are remembered."""
 
@@ -127,7 +130,7 @@ class Staging:
             return
         # EXEC has taken it, and notes its turn next.
         while not self._turns:
-            time.sleep(0)
+            time.sleep(NOTES_S)
         self.settle()
 
     def withdraw_late(self, now_ns: int) -> None:

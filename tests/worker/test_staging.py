@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -284,6 +285,39 @@ def test_what_exec_has_taken_is_not_withdrawn(worker: Worker) -> None:
     worker.engine.gate.release()
     worker.until(lambda: worker.core.quiet)
     assert worker.ended() == [(10, "ok")], "its controller has lost the other"
+
+
+def test_exec_gets_the_processor_to_note_what_it_has_taken(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two it may be stopped by the very thread that waits for it, if that goes before it."""
+    worker.infer(10)
+    worker.running(10)
+    worker.infer(11)
+    staging = worker.executors._staging
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        staging._next.append(taken)
+        worker.engine.gate.release()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not staging.unsettled:
+            assert time.monotonic() < deadline_s, "EXEC does not take what is laid out"
+            time.sleep(0)
+
+    clock = SimpleNamespace(sleep=sleep, monotonic_ns=time.monotonic_ns)
+    monkeypatch.setattr("mainspring.worker.staging.time", clock)
+    with worker.executors.driving() as core:
+        taken = staging._next.pop()
+        worker.executors.withdraw()
+        running = core.running(Executor.EXEC)
+        assert running is not None
+        assert running.action.action_id == 11
+    assert slept
+    assert min(slept) > 0, "a sleep of 0 lets no thread of a lower priority run"
+    worker.engine.gate.release()
+    worker.until(lambda: len(worker.results) == 2)
 
 
 def test_the_network_thread_looks_for_the_end_of_a_short_run_by_itself(worker: Worker) -> None:
