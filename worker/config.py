@@ -90,8 +90,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     its clocks; 0: never, else from 10 to 60,000. ``make gpu-check`` measures whether it helps."""
     overrun_ms: float = 1500.0
     """How much longer than predicted an INFER may compute before it is ended, if the engine can do that; 0:
-    for any time. ONNX Runtime on the CPU can, between two nodes of a graph. The controller drops a worker
-    that takes longer than its ``action_timeout_ms``, so this should be less."""
+    for any time. ONNX Runtime on the CPU can, between two nodes of a graph that has a Loop or a Scan. The
+    controller drops a worker that takes longer than its ``action_timeout_ms``, so this should be less."""
     early_inputs: int = 4096
     """Most inputs that are held until their action comes; beyond that, the oldest is dropped."""
     early_input_bytes: int = 256 * MIB

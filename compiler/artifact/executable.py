@@ -21,6 +21,7 @@ it for as long as an address of it is bound.
 from __future__ import annotations
 
 import functools
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,10 @@ from mainspring.compiler.artifact.values import bound_as, is_text, memory_at, pu
 
 FATAL_ONLY = 4
 """ONNX Runtime's log level: errors are raised too, and the compiler checks the subjects of its warnings."""
+
+_WITHOUT_BOUND = tuple(b"\x22\x04" + name for name in (b"Loop", b"Scan"))
+"""Operators whose values may decide how long a run takes, as `onnx.NodeProto` has their names. Only runs of
+graphs with one can be ended early: to be given options costs a run some 25 us (ONNX Runtime 1.32)."""
 
 Shape = tuple[int, ...]
 Element = np.dtype[Any] | int
@@ -66,6 +71,7 @@ class Executable:
         With ``own_workspace`` its activations have memory of their own, so that they can be measured.
         """
         self.info = info
+        self._endable = _may_take_any_time(graph)
         self._plans: dict[tuple[WeightTensor, ...], WeightsPlan] = {}
         options = onnxruntime.SessionOptions()
         options.log_severity_level = FATAL_ONLY
@@ -96,7 +102,7 @@ class Executable:
         given = {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}
         if given != expected:
             raise ExecutableError(f"executable {self.info.executable[:12]} has other weights than were bound")
-        plan = self._plans[tuple(tensors)] = WeightsPlan(self._session, self.info, tensors)
+        plan = self._plans[tuple(tensors)] = WeightsPlan(self._session, self.info, tensors, self._endable)
         return plan
 
     def bind(self, tensors: Sequence[WeightTensor], address_of: Callable[[int], int]) -> BoundModel:
@@ -111,10 +117,16 @@ class WeightsPlan:
     """How weights are bound, without their addresses: one plan for all weights files of the same layout."""
 
     def __init__(
-        self, session: onnxruntime.InferenceSession, info: ExecutableInfo, tensors: Sequence[WeightTensor]
+        self,
+        session: onnxruntime.InferenceSession,
+        info: ExecutableInfo,
+        tensors: Sequence[WeightTensor],
+        endable: bool = False,
     ) -> None:
+        """``endable`` if runs may be ended early."""
         self.info = info
         self._session = session
+        self._endable = endable
         self._weights = [(each.name, np.dtype(each.dtype), each.shape, each.offset) for each in tensors]
 
     def bind(self, address_of: Callable[[int], int]) -> BoundModel:
@@ -131,14 +143,14 @@ class WeightsPlan:
         binding = Binding(self._session)
         for name, dtype, shape, offset in self._weights:
             binding.input(name, dtype, shape, address_of(offset))
-        return _Run(self.info, self._session, binding)
+        return _Run(self.info, self._session, binding, self._endable)
 
     def _feed_weights(self, address_of: Callable[[int], int]) -> _FedRun:
         weights = {
             name: onnxruntime.OrtValue.ortvalue_from_numpy(memory_at(address_of(offset), shape, dtype))
             for name, dtype, shape, offset in self._weights
         }
-        return _FedRun(self.info, self._session, weights)
+        return _FedRun(self.info, self._session, weights, self._endable)
 
 
 class BoundModel:
@@ -211,7 +223,13 @@ class BoundModel:
 class _Run:
     """One binding of all of a model's tensors."""
 
-    def __init__(self, info: ExecutableInfo, session: onnxruntime.InferenceSession, binding: Binding) -> None:
+    def __init__(
+        self,
+        info: ExecutableInfo,
+        session: onnxruntime.InferenceSession,
+        binding: Binding,
+        endable: bool,
+    ) -> None:
         self._info = info
         self._session = session
         self._binding = binding
@@ -225,7 +243,8 @@ class _Run:
             for index, tensor in enumerate(info.outputs)
         ]
         self._placed: _Wanted | None = None
-        self._options = onnxruntime.RunOptions()
+        self._endable = endable
+        self._options: onnxruntime.RunOptions | None = None
 
     def place(self, wanted: _Wanted) -> None:
         """Bind inputs and outputs, unless they are bound to these addresses in these sizes already."""
@@ -249,7 +268,7 @@ class _Run:
         """Run; raise `ExecutableError` if the engine fails, `ValuesError` if it does on what inputs hold."""
         assert self._placed is not None, "what runs is placed"
         batch_size, _, addresses, sizes = self._placed
-        options = self._options = onnxruntime.RunOptions()
+        options = self._options = onnxruntime.RunOptions() if self._endable else None
         try:
             self._session.run_with_iobinding(self._binding.io, options)
             if self._own:
@@ -263,7 +282,10 @@ class _Run:
             raise _why(options, self._info, batch_size, error) from error
 
     def interrupter(self) -> Callable[[], None]:
-        """Return what ends the run that goes on, and no later one, between two nodes; any thread may."""
+        """Return what ends the run that goes on, and no later one, between two nodes; any thread may.
+
+        Only a run of a graph that may take any time is ended.
+        """
         return partial(_interrupt, self._options)
 
 
@@ -271,7 +293,11 @@ class _FedRun:
     """Runs of a model that reads texts, which ONNX Runtime's bindings don't take."""
 
     def __init__(
-        self, info: ExecutableInfo, session: onnxruntime.InferenceSession, weights: Mapping[str, Any]
+        self,
+        info: ExecutableInfo,
+        session: onnxruntime.InferenceSession,
+        weights: Mapping[str, Any],
+        endable: bool,
     ) -> None:
         """``weights`` by name, as values of ONNX Runtime's."""
         self._info = info
@@ -279,7 +305,8 @@ class _FedRun:
         self._weights = weights
         self._names = [tensor.name for tensor in info.outputs]
         self._placed: _Wanted | None = None
-        self._options = onnxruntime.RunOptions()
+        self._endable = endable
+        self._options: onnxruntime.RunOptions | None = None
 
     def place(self, wanted: _Wanted) -> None:
         """Note what the next run reads and writes."""
@@ -289,7 +316,7 @@ class _FedRun:
         """Run; raise `ExecutableError` if the engine fails, `ValuesError` if it does on what inputs hold."""
         assert self._placed is not None, "what runs is placed"
         batch_size, inputs, outputs, sizes = self._placed
-        options = self._options = onnxruntime.RunOptions()
+        options = self._options = onnxruntime.RunOptions() if self._endable else None
         try:
             feeds = dict(self._weights)
             for tensor, address in zip(self._info.inputs, inputs, strict=True):
@@ -306,15 +333,28 @@ class _FedRun:
         return partial(_interrupt, self._options)
 
 
-def _interrupt(options: onnxruntime.RunOptions) -> None:
-    options.terminate = True
+def _may_take_any_time(graph: Path | bytes) -> bool:
+    if isinstance(graph, bytes):
+        return any(name in graph for name in _WITHOUT_BOUND)
+    try:
+        # Weights that stay in the graph may make it large.
+        with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return any(content.find(name) >= 0 for name in _WITHOUT_BOUND)
+    except (OSError, ValueError):
+        # It is missing or empty, which whoever opens it next says.
+        return False
+
+
+def _interrupt(options: onnxruntime.RunOptions | None) -> None:
+    if options is not None:
+        options.terminate = True
 
 
 def _why(
-    options: onnxruntime.RunOptions, info: ExecutableInfo, batch_size: int, error: Exception
+    options: onnxruntime.RunOptions | None, info: ExecutableInfo, batch_size: int, error: Exception
 ) -> ExecutableError:
     """Return what a run's error says: `Interrupted` if it had these options and was ended by them."""
-    if options.terminate:
+    if options is not None and options.terminate:
         return Interrupted(f"executable {info.executable[:12]} was ended at batch size {batch_size}")
     return failed(info, batch_size, error)
 

@@ -11,7 +11,12 @@ import pytest
 
 from mainspring.compiler.artifact.arrays import aligned_array
 from mainspring.compiler.artifact.errors import ExecutableError
-from mainspring.compiler.artifact.executable import BoundModel, Executable, open_executable
+from mainspring.compiler.artifact.executable import (
+    BoundModel,
+    Executable,
+    _may_take_any_time,
+    open_executable,
+)
 from mainspring.compiler.artifact.manifest import Manifest, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
@@ -129,3 +134,17 @@ def test_a_bound_model_computes_the_same_either_way(
     found = outputs()
     assert found.any()
     np.testing.assert_array_equal(found, expected)
+
+
+def test_only_graphs_whose_values_decide_how_long_they_run_can_be_ended(
+    store: Store, manifests: list[Manifest], tmp_path: Path
+) -> None:
+    """To be ready for that costs a run of any other graph 25 us."""
+    plain = store.executable_path(manifests[0])
+    assert not _may_take_any_time(plain)
+    assert not _may_take_any_time(plain.read_bytes())
+    node = onnx.helper.make_node("Loop", ["n", "", "x"], ["y"], body=onnx.GraphProto(name="body"))
+    loop = onnx.ModelProto(graph=onnx.GraphProto(node=[node]))
+    (tmp_path / "loop.onnx").write_bytes(loop.SerializeToString())
+    assert _may_take_any_time(tmp_path / "loop.onnx")
+    assert not _may_take_any_time(tmp_path / "none.onnx")
