@@ -50,7 +50,7 @@ def infer_begun(
     placement.base.infers += 1
     placement.base.last_used_ns = now_ns
     if placement.state is _RESIDENT:
-        worker.lru.move_to_end(action.model)
+        worker.lru[action.model] = worker.lru.pop(action.model)
     transfer_ns = placement.times.transfer_ns[placement.times.sizes.index(action.batch_size)]
     worker.exec.send(action, now_ns + cluster.dispatch_delay_ns, transfer_ns)
     worker.lead_ns = max(transfer_ns, worker.lead_ns - worker.lead_ns // LEAD_KEPT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 
 from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.membership import lose, set_draining
@@ -312,7 +312,7 @@ def _recency(cluster: Cluster, state: RecencyState) -> None:
     worker = cluster.workers.get(state.worker)
     if worker is not None:
         resident = worker.lru
-        worker.lru = OrderedDict([(name, resident[name]) for name in state.models if name in resident])
+        worker.lru = {name: resident[name] for name in state.models if name in resident}
 
 
 def _operators(cluster: Cluster, state: OperatorState) -> None:

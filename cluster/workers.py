@@ -61,8 +61,9 @@ class Worker:
         """By model, those of which there is more to say than `Model.prepared` does, in no order."""
         self.fleeting: list[Placement] = []
         """Placements that may be plain by now (`pairs.tidy`); the cluster's, once it has a seat."""
-        self.lru: OrderedDict[str, Placement] = OrderedDict()
-        """Resident placements, the least recently used first."""
+        self.lru: dict[str, Placement] = {}
+        """Resident placements, the least recently used first; a plain dict, because a pass over an
+        `OrderedDict` looks each of them up."""
         self.prepare_queue: OrderedDict[str, None] = OrderedDict()
         self.prepares = 0
         """PREPAREs outstanding."""

@@ -234,7 +234,7 @@ def test_a_stopping_worker_is_asked_once_and_others_take_over() -> None:
 
 def test_a_lost_worker_is_freed_without_a_garbage_collection() -> None:
     hand = Hand(spec("m"))
-    gone = weakref.ref(hand.scheduler._state.cluster.workers["w0"].lru)
+    gone = weakref.ref(hand.scheduler._state.cluster.workers["w0"].prepare_queue)
     gc.disable()
     try:
         hand.feed(10, WorkerLeft("w0", "died"))

@@ -8,7 +8,6 @@ many small ones, and one that would displace more requests than it serves is not
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator
 
@@ -35,6 +34,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     WORTH_SCALE,
 )
 from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
+from mainspring.scheduler.policies.mainspring.victims import least_first
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.state import SchedulerState
 
@@ -152,29 +152,31 @@ class WorthLoads(DemandLoads):
     def _victims(self, worker: Worker) -> Iterator[Placement]:
         """Yield who may be evicted, those of the least loss first: none with work in flight."""
         away = self._popularity.expected(EVICTED_FOR_NS)
-        losses = [
-            (self._loss(placement, away), placement.model.number, placement)
-            for placement in worker.lru.values()
-            if not placement.infers
-        ]
-        # The first few are all that a LOAD takes.
-        heapq.heapify(losses)
-        while losses:
-            yield heapq.heappop(losses)[2]
+        placements: list[Placement] = []
+        losses: list[float] = []
+        for placement in worker.lru.values():
+            if not placement.infers:
+                placements.append(placement)
+                losses.append(self._loss(placement, away))
+        yield from least_first(losses, placements)
 
     def _loss(self, placement: Placement, away: float) -> float:
         """Return what an eviction loses; ``away`` times `ModelNote.popularity` are the requests to expect.
 
         A copy that is one of several is that part of it.
         """
-        model = placement.model
-        loss = away * model_note(model).popularity * self._price.worth_each(model)
+        model, price = placement.model, self._price
+        loss = away * model_note(model).popularity
+        if price.per_ns:
+            loss *= price.worth_each(model)
         if not model.buckets:
-            loss += self._worth_waiting(model)
+            if model.queue.rows or model.backlog:
+                loss += self._worth_waiting(model)
         else:
             for bucket in model.buckets.values():
                 loss += self._worth_waiting(bucket)
-        return loss / max(1, len(model.usable))
+        copies = len(model.usable)
+        return loss / copies if copies > 1 else loss
 
     def _worth_waiting(self, model: Model) -> float:
         """Return what the requests are worth that wait for a model, or a bucket of one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     RENEWED_AFTER,
     UTILISATION_WINDOW_NS,
 )
+from mainspring.scheduler.policies.mainspring.victims import least_first
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.state import SchedulerState
 
@@ -61,10 +61,19 @@ class Popularity:
         Before that those with the fewest requests go first; a model that another worker holds too counts
         half.
         """
-        free = [(*_order(placement), placement) for placement in worker.lru.values() if not placement.infers]
-        heapq.heapify(free)
-        while free:
-            yield heapq.heappop(free)[3]
+        wanted: list[Placement] = []
+        placements: list[Placement] = []
+        losses: list[float] = []
+        for placement in worker.lru.values():
+            if placement.infers:
+                continue
+            if placement.model.waiting:
+                wanted.append(placement)
+            else:
+                placements.append(placement)
+                losses.append(_worth(placement))
+        yield from least_first(losses, placements)
+        yield from least_first([_worth(placement) for placement in wanted], wanted)
 
     def unpopular(self, placement: Placement) -> list[Placement]:
         """Return what may be evicted for a model that no request needs at once: those with fewer requests."""
@@ -81,10 +90,6 @@ class Popularity:
 def _worth(placement: Placement) -> float:
     asked = model_note(placement.model).popularity
     return asked / 2 if len(placement.model.usable) > 1 else asked
-
-
-def _order(placement: Placement) -> tuple[bool, float, int]:
-    return placement.model.waiting > 0, _worth(placement), placement.model.number
 
 
 class Decaying:
