@@ -26,6 +26,7 @@ class Worker:
         "fleeting",
         "held_for",
         "held_until_ns",
+        "hold_alarm_ns",
         "lead_ns",
         "load",
         "load_alarm_ns",
@@ -77,6 +78,8 @@ class Worker:
         """The nearest alarm that will look at the LOAD executor."""
         self.held_until_ns = 0
         """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
+        self.hold_alarm_ns: int | None = None
+        """The alarm at the end of that, unless something was sent meanwhile."""
         self.held_for: Model | None = None
         """The model of that batch, if other workers that hold the model would wait for it too."""
         self.stopping = False

@@ -1,20 +1,19 @@
 """The scheduler's timers: one heap of instants, each with what it is for.
 
 An alarm can't be taken back: its handler checks what is true then. Only the alarms of requests that left
-their queue are known to be pointless; `Alarms` skips those at the top of the heap, and sweeps the rest of
-the heap once most alarms in it are pointless.
+their queue, and those of workers that are kept free until another instant or no more, are known to be
+pointless; `Alarms` skips those at the top of the heap, and sweeps requests' from the rest of the heap once
+most alarms in it are pointless.
 """
 
 from __future__ import annotations
 
 import enum
 import heapq
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mainspring.cluster.requests import Place, Request
-
-if TYPE_CHECKING:
-    from mainspring.cluster.workers import Worker
+from mainspring.cluster.workers import Worker
 
 SWEPT_FROM: Final = 64
 """A heap of fewer pointless alarms is left alone."""
@@ -37,6 +36,8 @@ class Alarm(enum.IntEnum):
     """The policy asked for it."""
     STALL = 6
     """The action that an executor runs may take far longer than predicted."""
+    HOLD = 7
+    """An EXEC executor was kept free until now (`Worker.hold_alarm_ns`)."""
 
 
 Entry = tuple[int, int, Alarm, "Request | Worker | None"]
@@ -78,24 +79,32 @@ class Alarms:
         heapq.heappush(self._entries, (when_ns, self._count, alarm, subject))
 
     def next_ns(self) -> int | None:
-        """Return the nearest alarm's instant, passing over those of requests that are not queued any more."""
+        """Return the nearest alarm's instant, passing over those that are pointless."""
         entries = self._entries
         while entries:
-            when_ns, _, _, subject = entries[0]
-            if not isinstance(subject, Request) or subject.place is _QUEUED:
+            when_ns, _, alarm, subject = entries[0]
+            if isinstance(subject, Request):
+                if subject.place is _QUEUED:
+                    return when_ns
+            elif alarm is not _HOLD or (subject is not None and subject.hold_alarm_ns == when_ns):
                 return when_ns
+            else:
+                self._others -= 1
             heapq.heappop(entries)
         return None
 
     def take(self, now_ns: int) -> tuple[Alarm, Request | Worker | None] | None:
         """Take out the next alarm that is due, if there is one."""
         entries = self._entries
-        if not entries or entries[0][0] > now_ns:
-            return None
-        _, _, alarm, subject = heapq.heappop(entries)
-        if alarm is not _EXPIRE:
+        while entries and entries[0][0] <= now_ns:
+            when_ns, _, alarm, subject = heapq.heappop(entries)
+            if alarm is _EXPIRE:
+                return alarm, subject
             self._others -= 1
-        return alarm, subject
+            if alarm is _HOLD and isinstance(subject, Worker) and subject.hold_alarm_ns != when_ns:
+                continue
+            return alarm, subject
+        return None
 
     def _sweep(self) -> None:
         """Drop the alarms of requests that are not queued any more."""
@@ -107,4 +116,5 @@ class Alarms:
 
 
 _EXPIRE: Final = Alarm.EXPIRE
+_HOLD: Final = Alarm.HOLD
 _QUEUED: Final = Place.QUEUED

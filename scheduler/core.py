@@ -58,6 +58,7 @@ _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _RETRY: Final = Alarm.RETRY
 _STALL: Final = Alarm.STALL
+_HOLD: Final = Alarm.HOLD
 _POLICY: Final = Alarm.POLICY
 
 
@@ -211,6 +212,9 @@ class Scheduler:
         elif state.cluster.workers.get(subject.name) is subject:
             if alarm is _EXEC:
                 subject.exec_alarm_ns = None
+                state.dirty[subject.name] = subject
+            elif alarm is _HOLD:
+                subject.hold_alarm_ns = None
                 state.dirty[subject.name] = subject
             elif alarm is _LOAD:
                 if _is_due(now_ns, subject.load_alarm_ns):

@@ -81,7 +81,7 @@ class Dispatcher:
             if batch is None:
                 if now_ns < worker.held_until_ns and self._asks_again(worker):
                     # The batch that it was held for may be gone; then what waits behind that batch is next.
-                    state.arm_exec(worker.held_until_ns, worker)
+                    state.look_after_hold(worker)
                 if available_ns > soonest_ns and len(timeline):
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
                 state.waking.left_idle(worker)
@@ -197,6 +197,7 @@ class Dispatcher:
         state, placement, requests = self._state, batch.placement, batch.requests
         action = self._infer(now_ns, worker, batch)
         state.emit(now_ns, action)
+        worker.hold_alarm_ns = None
         if not worker.watched:
             state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)
         if requests[0].due_ns is not None:

@@ -28,6 +28,7 @@ _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _WATCH: Final = Alarm.WATCH
 _STALL: Final = Alarm.STALL
+_HOLD: Final = Alarm.HOLD
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,22 @@ class SchedulerState:
         ``model`` is that of the batch if it is wide: others that hold it may `wait` for the same.
         """
         worker.held_until_ns = until_ns
-        self.arm_exec(until_ns, worker)
+        self.look_after_hold(worker)
         if model is not None:
             worker.held_for = model
             self.waking.keep_free(worker, model)
 
+    def look_after_hold(self, worker: Worker) -> None:
+        """Have a worker's EXEC executor looked at once it is no longer kept free; earlier plans are void."""
+        until_ns = worker.held_until_ns
+        if worker.hold_alarm_ns != until_ns:
+            worker.hold_alarm_ns = until_ns
+            self.alarms.set(until_ns, _HOLD, worker)
+
     def wait(self, until_ns: int, worker: Worker, model: Model) -> None:
         """Have a worker's EXEC executor kept free for a batch for which another one is held."""
         worker.held_until_ns = until_ns
+        worker.hold_alarm_ns = None
         worker.held_for = model
 
     def consider_load_room(self, now_ns: int, worker: Worker) -> None:

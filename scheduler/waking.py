@@ -115,7 +115,7 @@ class Waking:
             assert name in workers, f"{name} is kept free for {model.name}, and is gone"
             worker = workers[name]
             assert worker.held_for is model, f"{name} is kept free for {model.name}, not {worker.held_for}"
-            assert worker.exec_alarm_ns is not None, f"{name} is kept free for {model.name}, for ever"
+            assert worker.hold_alarm_ns is not None, f"{name} is kept free for {model.name}, for ever"
 
     def _resume(self, model: Model) -> None:
         """Have workers asked for the model that one was kept free for, and for those behind it."""

@@ -5,9 +5,12 @@ from hypothesis import strategies as st
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.alarms import SWEPT_FROM, Alarm, Alarms
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.state import SchedulerState
 from tests.cluster import made
 from tests.scheduler.hand import Hand, spec
 
@@ -71,3 +74,39 @@ def test_requests_with_several_alarms_each_do_not_make_every_alarm_a_sweep() -> 
             sweeps += alarms._sweep_from != limit
     assert len(alarms) == 5_000
     assert sweeps < 20
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.booleans()), max_size=40))
+def test_a_worker_that_is_kept_free_is_looked_at_once_by_what_was_said_last(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    """A step: which worker, for how long from now on, and whether it is sent something instead."""
+    state = SchedulerState(SchedulerConfig())
+    workers = [Worker(f"w{number}", number, "gpu", 8) for number in range(3)]
+    last: dict[str, int] = {}
+    for now_ns, (number, length_ns, sent) in enumerate(steps):
+        while (alarm := state.alarms.take(now_ns)) is not None:
+            _ring(alarm, now_ns, last)
+        worker = workers[number]
+        if sent:
+            worker.hold_alarm_ns = None
+            last.pop(worker.name, None)
+        else:
+            state.hold(now_ns + length_ns, worker)
+            last[worker.name] = now_ns + length_ns
+        assert state.alarms.next_ns() == min(last.values(), default=None)
+    while (next_ns := state.alarms.next_ns()) is not None:
+        alarm = state.alarms.take(next_ns)
+        assert alarm is not None
+        _ring(alarm, next_ns, last)
+    assert not last, "these would be kept free for ever"
+    assert len(state.alarms) == 0
+
+
+def _ring(alarm: tuple[Alarm, Request | Worker | None], now_ns: int, last: dict[str, int]) -> None:
+    kind, subject = alarm
+    assert kind is Alarm.HOLD
+    assert isinstance(subject, Worker)
+    assert last.pop(subject.name) == now_ns
+    subject.hold_alarm_ns = None
