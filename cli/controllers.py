@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import CONTROLLER_SOCKET, SECRET_NAME, is_tcp
+from mainspring.messages.roles import Role
 from mainspring.transport.local import PREFIX as LOCAL
+
+if TYPE_CHECKING:
+    from mainspring.transport.keys import Keys
 
 DEFAULT_FILE = Path("mainspring.toml")
 DEFAULT_RUN_DIR = "out/run"
@@ -21,6 +25,8 @@ class Door(NamedTuple):
     address: str
     secret_file: str
     """Empty for none: this user's controller on this host needs none."""
+    folder: str = ""
+    """Of this process's keys, for TLS; empty for none."""
 
     def secret(self) -> bytes | None:
         """Return the secret, if there is one; raise `ConfigError` if its file can't be used."""
@@ -31,37 +37,48 @@ class Door(NamedTuple):
         except OSError as error:
             raise ConfigError(error.strerror or str(error)) from None
 
+    def keys(self) -> Keys | None:
+        """Return the keys, if there are any; raise `ConfigError` if they can't be used."""
+        from mainspring.transport.keys import read_keys
 
-def find(given: str | None, secret_file: Path | None = None) -> Door:
+        try:
+            return read_keys(self.folder)
+        except OSError as error:
+            raise ConfigError(error.strerror or str(error)) from None
+
+
+def find(given: str | None, secret_file: Path | None = None, keys: Path | None = None) -> Door:
     """Return the controller that is meant: an address or a run folder that was given, or the one nearby.
 
     Nearby is the cluster of ``mainspring.toml`` here, one whose run folder is here, or a controller that this
     user has started singly. Raises `ConfigError` on a bad ``mainspring.toml``.
     """
-    run_dir, configured, secret = _configured()
+    run_dir, configured, secret, folder = _configured()
     if given and Path(given).is_dir():
         run_dir, given = Path(given), None
-        configured = ""
-        secret = ""
+        configured = secret = folder = ""
     elif not given and not configured and not (run_dir / CONTROLLER_SOCKET).exists():
         run_dir = personal_folder()
     address = given or configured or f"{LOCAL}{run_dir.absolute()}/{CONTROLLER_SOCKET}"
+    folder = folder if keys is None else str(keys)
     if secret_file is not None:
-        return Door(address, str(secret_file))
+        return Door(address, str(secret_file), folder)
     if not is_tcp(address):
-        return Door(address, "")
+        return Door(address, "", "" if keys is None else folder)
     own = run_dir / SECRET_NAME
-    return Door(address, secret or (str(own) if os.access(own, os.R_OK) else ""))
+    return Door(address, secret or (str(own) if os.access(own, os.R_OK) else ""), folder)
 
 
-def find_for(address: str, token: str | None, given: str | None, secret_file: Path | None) -> Door:
+def find_for(
+    address: str, token: str | None, given: str | None, secret_file: Path | None, keys: Path | None = None
+) -> Door:
     """Return the controller that was given, or that of the gateway at ``address``, or the one nearby.
 
     Raises as `find`.
     """
     from mainspring.cli.places import CONTROLLER, place
 
-    return find(given or place(CONTROLLER, address, token), secret_file)
+    return find(given or place(CONTROLLER, address, token), secret_file, keys)
 
 
 def personal_address() -> str:
@@ -88,23 +105,38 @@ def personal_folder() -> Path:
     return Path(f"/tmp/mainspring-{os.geteuid()}")
 
 
-def check_guarded(address: str, secret_file: Path | str | None, option: str) -> None:
-    """Raise `ConfigError` where a process would listen by TCP without a secret."""
-    if is_tcp(address) and not secret_file:
+def check_guarded(
+    address: str, secret_file: Path | str | None, keys: str, option: str, *, insecure: bool
+) -> None:
+    """Raise `ConfigError` where a process would listen by TCP without a secret and without keys.
+
+    Also where it would do so beyond this host without keys, unless that is said to be ``insecure``.
+    """
+    from mainspring.cli.exposure import check_exposed, of_processes
+
+    if is_tcp(address) and not (secret_file or keys):
         raise ConfigError(
-            f"{option} {address} is open to other users and hosts: give --secret-file FILE, the same to "
-            f"every process of the cluster, or listen at {LOCAL}/PATH if all are on this host"
+            f"{option} {address} is open to other users and hosts: give --keys FOLDER (`mainspring keys` "
+            "makes it) or --secret-file FILE, the same to every process of the cluster, or listen at "
+            f"{LOCAL}/PATH if all are on this host"
         )
+    check_exposed([of_processes(option, address, keys)], insecure)
 
 
-def _configured() -> tuple[Path, str, str]:
-    """Return run folder, controller's address and secret file of the configuration here."""
+def _configured() -> tuple[Path, str, str, str]:
+    """Return run folder, controller's address, secret file and observer's keys of the configuration here."""
     from mainspring.cli.configuration.config import read_tables
 
     if not DEFAULT_FILE.exists():
-        return Path(DEFAULT_RUN_DIR), "", ""
+        return Path(DEFAULT_RUN_DIR), "", "", ""
     tables = read_tables(DEFAULT_FILE)
     cluster = tables.get("cluster", {})
     run_dir = Path(str(cluster.get("run_dir", DEFAULT_RUN_DIR)))
     address = str(tables.get("controller", {}).get("address", ""))
-    return run_dir, address.replace("tcp://*:", "tcp://127.0.0.1:"), str(cluster.get("secret_file", ""))
+    keys = Path(str(cluster.get("keys", "") or os.devnull), Role.OBSERVER)
+    return (
+        run_dir,
+        address.replace("tcp://*:", "tcp://127.0.0.1:"),
+        str(cluster.get("secret_file", "")),
+        str(keys) if keys.is_dir() else "",
+    )

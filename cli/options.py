@@ -49,6 +49,22 @@ SecretFile = Annotated[
         show_default=False,
     ),
 ]
+KeysFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys",
+        readable=False,
+        help="Folder of this process's certificate, as `mainspring keys issue` makes it: TLS over TCP.",
+        envvar="MAINSPRING_KEYS",
+        show_default=False,
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Listen beyond this host even where what is said there is not encrypted."
+    ),
+]
 DEFAULT_STORE = Path("store")
 ModelStore = Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")]

@@ -49,13 +49,19 @@ class Channel:
         token: str | None = None,
         outbox: Outbox | None = None,
         memory: ClientMemory | None = None,
+        curve_key: str | None = None,
     ) -> None:
         self.address = address
         self._connect_timeout_ns = round(connect_timeout_s * 1e9)
         self._wake_read, self._wake_write = sockets.socketpair()
         self._wake_read.setblocking(False)
         self._connection = Connection(
-            address, name, token=token, wakes=self._wake_read.fileno(), memory=memory
+            address,
+            name,
+            token=token,
+            curve_key=curve_key,
+            wakes=self._wake_read.fileno(),
+            memory=memory,
         )
         self._requests = Requests(self._connection, Outbox() if outbox is None else outbox, self)
         self._keys = itertools.count(1)

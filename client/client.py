@@ -73,6 +73,7 @@ class Client:
         *,
         name: str = "",
         token: str | None = None,
+        curve_key: str | None = None,
         connect_timeout_s: float = 5.0,
         guard_s: float = 2.0,
         best_effort_timeout_s: float = 75.0,
@@ -84,10 +85,13 @@ class Client:
 
         Without ``address`` it is the environment's ``MAINSPRING_ADDRESS``, else ``tcp://127.0.0.1:7400``.
         ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
+        ``curve_key`` is the gateway's public key of CURVE, where it has one and is on another host; None for
+        the environment's ``MAINSPRING_CURVE_KEY``.
         ``max_in_flight`` bounds the requests at the gateway, None for as many as it allows;
         ``max_unread_bytes`` the bytes that it has not read yet, though one request always goes.
         ``memory_bytes`` is memory that a gateway of this host may read large inputs in, 0 for none; pages of
-        it are taken as they are first written. Raises ValueError for a bound below 1, or memory below 0.
+        it are taken as they are first written. Raises ValueError for a bound below 1, memory below 0, or a
+        key that is none.
         """
         self._guard_s = guard_s
         self._best_effort_timeout_s = best_effort_timeout_s
@@ -95,7 +99,7 @@ class Client:
         outbox = Outbox(max_in_flight, max_unread_bytes)
         self._memory = ClientMemory(memory_bytes)
         self._channel = Channel(
-            gateway_address(address), name, connect_timeout_s, token, outbox, self._memory
+            gateway_address(address), name, connect_timeout_s, token, outbox, self._memory, curve_key
         )
 
     @property

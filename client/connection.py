@@ -52,7 +52,7 @@ from mainspring.client.errors import (
 )
 from mainspring.client.heartbeat import Heartbeat
 from mainspring.client.memory import ClientMemory, Lending
-from mainspring.client.ways import Event, Way, ZeroMqSettings, ZeroMqWay, local_way
+from mainspring.client.ways import Event, Way, ZeroMqSettings, ZeroMqWay, checked_key, local_way
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.clients import (
     Alive,
@@ -71,6 +71,8 @@ from mainspring.messages.codes import Reason
 
 TOKEN_VARIABLE = "MAINSPRING_TOKEN"
 """Environment variable with the token of a client that was given none."""
+CURVE_VARIABLE = "MAINSPRING_CURVE_KEY"
+"""The same for the gateway's public key of CURVE."""
 _UNAUTHENTICATED = Reason.UNAUTHENTICATED.value
 FIRST_HELLO_PAUSE_S = 0.2
 """Until the next hello to a gateway that turned this client away; twice as long after each one more."""
@@ -86,6 +88,7 @@ class Connection:
         name: str = "",
         *,
         token: str | None = None,
+        curve_key: str | None = None,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         send_queue: int = 10_000,
         longest_retry_ms: int = 1_000,
@@ -96,6 +99,8 @@ class Connection:
         """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent.
 
         ``longest_retry_ms``: between attempts. ``token``: None for the environment's ``MAINSPRING_TOKEN``.
+        ``curve_key``: the gateway's public key of CURVE; None for the environment's ``MAINSPRING_CURVE_KEY``.
+        Raises ValueError if that is none.
         ``local``: whether it may go past ZeroMQ. `poll` also ends when the descriptor ``wakes`` is readable.
         ``memory`` is what a gateway of this host may read large inputs in; None for memory of its own.
         """
@@ -120,7 +125,8 @@ class Connection:
         self._lending = Lending(self._memory)
         self._heartbeat = Heartbeat(monotonic_ns())
         self._context = context
-        self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes)
+        curve = os.environ.get(CURVE_VARIABLE, "") if curve_key is None else curve_key
+        self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes, checked_key(curve))
         self._may_be_local = local
         """Whether a gateway that may listen on this host by name is looked for."""
         self._allows_local = local

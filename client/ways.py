@@ -29,6 +29,7 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _POLLIN: Final = int(zmq.POLLIN)
 
+_KEY_CHARACTERS: Final = 40
 _LINK_EVENTS: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _HEARTBEAT_MS: Final = 2_000
 _GREETING_NS: Final = 1_000_000_000
@@ -93,6 +94,19 @@ class ZeroMqSettings(NamedTuple):
     """Between two attempts to connect."""
     wakes: int | None
     """A descriptor that ends `Way.poll`, too."""
+    curve_key: str = ""
+    """The gateway's public key of CURVE; empty: what is said over ZeroMQ is not encrypted."""
+
+
+def checked_key(text: str) -> str:
+    """Return a public key of CURVE, or an empty text; raise ValueError if it is neither, or of no use."""
+    if text and (len(text) != _KEY_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text):
+        raise ValueError(
+            f"a public key of CURVE has {_KEY_CHARACTERS} characters, as `mainspring keys curve` prints it"
+        )
+    if text and not zmq.has("curve"):
+        raise ValueError("this installation's libzmq has no CURVE; pyzmq's wheels on PyPI have it")
+    return text
 
 
 class ZeroMqWay:
@@ -118,6 +132,10 @@ class ZeroMqWay:
         self._poller.register(self._monitor, zmq.POLLIN)
         if settings.wakes is not None:
             self._poller.register(settings.wakes, zmq.POLLIN)
+        if settings.curve_key:
+            # Who a client is says its token; the key is for this connection alone.
+            self.socket.curve_publickey, self.socket.curve_secretkey = zmq.curve_keypair()
+            self.socket.curve_serverkey = settings.curve_key.encode()
         try:
             self.socket.connect(settings.address)
         except zmq.ZMQError:

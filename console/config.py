@@ -9,10 +9,18 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may set of a console. Raises ValueError on a value that can't work."""
 
     address: str = "http://127.0.0.1:8003"
-    """Where browsers connect; port 0 takes any free one."""
+    """Where browsers connect, such as ``https://0.0.0.0:8003`` for TLS; port 0 takes any free one."""
+    tls: str = ""
+    """Folder with the certificate and key that browsers are shown at an address of ``https://``; it is read
+    again when it changes."""
+    client_certificates: bool = False
+    """Whether browsers must show a certificate of the authority in that folder, ``ca.pem``."""
     secret_file: str = ""
     """File of the run's secret, which processes of other users and hosts must know; empty: the controller is
     the same user's, on this host."""
+    keys: str = ""
+    """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
+    what it says over TCP is not encrypted."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller that is watched."""
     log_dir: str = ""
@@ -75,6 +83,18 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "the console's reading_needs_token is set without a token_file: no page could be read"
             )
         parse_address(self.address)
+        if self.encrypted and not self.tls:
+            raise ValueError(
+                f"the console's address is {self.address}, which needs tls: the folder of a certificate, as "
+                "`mainspring keys issue operator NAME --host HOST` makes it"
+            )
+        if self.client_certificates and not self.encrypted:
+            raise ValueError("the console's client_certificates needs an address of https:// and tls")
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether browsers speak TLS."""
+        return self.address.startswith("https://")
 
     @property
     def launcher_token_sha256(self) -> str:
@@ -84,8 +104,8 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_address(address: str) -> tuple[str, int]:
     """Return host and port of an address such as ``http://127.0.0.1:8003``; raise ValueError."""
-    host, _, port = address.removeprefix("http://").rpartition(":")
-    sound = address.startswith("http://") and host and not set(host) & set("/@? ")
+    host, _, port = address.removeprefix("http://").removeprefix("https://").rpartition(":")
+    sound = address.startswith(("http://", "https://")) and host and not set(host) & set("/@? ")
     if not sound or not (port.isdecimal() and len(port) < 6 and int(port) < 1 << 16):
         raise ValueError(f"the console's address is {address!r}; write it like http://127.0.0.1:8003")
     return host.strip("[]"), int(port)

@@ -28,6 +28,7 @@ from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
+from mainspring.transport.keys import Keys
 from mainspring.transport.link import Link
 from mainspring.transport.session import ControllerSession
 
@@ -81,12 +82,13 @@ class LiveStream:
         clock: Callable[[], int] = monotonic_ns,
         *,
         secret: bytes | None = None,
+        keys: Keys | None = None,
         operates: bool = False,
     ) -> None:
         """Begin to connect; raise ValueError if it is not an address.
 
-        ``secret``: the run's, which a process of another user or host needs. ``operates``: commands of
-        operators are passed on, whom the caller has checked.
+        ``secret`` or ``keys``: the run's, which a process of another user or host needs. ``operates``:
+        commands of operators are passed on, whom the caller has checked.
         """
         self.state: State = "connecting"
         """``connecting`` while the controller says nothing, ``catching_up`` until its picture is
@@ -102,7 +104,7 @@ class LiveStream:
         self._hub = Hub()
         self._address = address
         self._name = f"{observer}:{os.getpid()}-{secrets.token_hex(4)}".encode()
-        self._shows = Pass(Role.OPERATOR if operates else Role.OBSERVER, secret)
+        self._shows = Pass(Role.OPERATOR if operates else Role.OBSERVER, secret, keys)
         self._link = self._connect()
         self._ended = 0
         self._session = ControllerSession(self.since_ns, hello_ns=HELLO_NS, silence_ns=SILENCE_NS)

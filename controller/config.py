@@ -15,6 +15,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     """File of the run's secret, which processes of other users and hosts must know; empty: only processes of
     the same user on this host may connect."""
+    keys: str = ""
+    """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
+    what it says over TCP is not encrypted."""
     event_log_dir: str | None = None
     """Folder of the event log; None for no log."""
     event_log_segment_bytes: int = 64 << 20

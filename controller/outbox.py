@@ -23,6 +23,7 @@ from mainspring.messages.commands import Reject
 from mainspring.messages.ids import gateway_of
 from mainspring.messages.peers import Dispatch, Refused, Rejected
 from mainspring.transport.bounds import Delivery
+from mainspring.transport.certificate import Certificate
 
 
 class Wire(Protocol):
@@ -39,6 +40,9 @@ class Wire(Protocol):
 
     def host_of(self, peer: bytes) -> str:
         """Return the numeric address of a peer's host; empty if it is this one."""
+
+    def certificate(self, peer: bytes) -> Certificate | None:
+        """Return the certificate that a peer has shown over TLS."""
 
     def disconnect(self, peer: bytes, why: str) -> None:
         """End the connection to a peer; what waits for the peer is discarded."""

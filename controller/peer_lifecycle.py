@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
@@ -31,6 +32,7 @@ from mainspring.messages.peers import (
     WorkerHello,
     WorkerUp,
 )
+from mainspring.transport.certificate import Certificate
 
 _LOGGER = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
@@ -91,8 +93,11 @@ class PeerLifecycle:
         registry: ModelRegistry,
         recovery: ModelRecovery,
         dropped: Dropped,
+        certified: Callable[[bytes], Certificate | None] = lambda _: None,
     ) -> None:
+        """``certified``: the certificate of a peer, of one that has shown one."""
         self._config = config
+        self._certified = certified
         self._interval_ns = round(config.heartbeat_interval_ms * 1e6)
         self._timeout_ns = round(config.heartbeat_timeout_ms * 1e6)
         self._scheduler = scheduler
@@ -246,6 +251,11 @@ class PeerLifecycle:
         cut = self._cut_off(peer, hello)
         if cut is not None:
             return "unreachable", cut
+        certificate = self._certified(peer)
+        if certificate is not None:
+            name = hello.worker if isinstance(hello, WorkerHello) else hello.gateway
+            if fault := certificate.name_fault(peer.partition(b"/")[0].decode(), name.encode()):
+                return "name_taken", fault
         if self._sessions.name_is_lost(peer, hello):
             return "name_taken", "a newer process has this name; stop this one, or give it a name of its own"
         if len(self._sessions) >= self._config.max_peers and not self._sessions.replaced_by(peer, hello):

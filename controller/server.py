@@ -25,7 +25,7 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter
 from mainspring.transport.bounds import Limits
-from mainspring.transport.greeting import Pass, read_secret
+from mainspring.transport.greeting import Pass, present
 from mainspring.transport.hub import Hub
 from mainspring.transport.listener import Listener
 
@@ -70,9 +70,9 @@ class Controller:
         """The scheduler; once `serve` has returned, others may call its ``status`` and ``validate``."""
         self._config = config
         self._dropped = Dropped()
-        secret = read_secret(config.secret_file)
+        shows = present(Role.CONTROLLER, config.secret_file, config.keys)
         self._hub = Hub()
-        self._listener = listen(self._hub, config, secret)
+        self._listener = listen(self._hub, config, shows)
         self._listener.on_violation = lambda _: self._dropped.count("bad_framing")
         log = None
         if config.event_log_dir is not None:
@@ -228,10 +228,10 @@ class Controller:
         return self._shell.drained()
 
 
-def listen(hub: Hub, config: ControllerConfig, secret: bytes | None) -> Listener:
+def listen(hub: Hub, config: ControllerConfig, shows: Pass) -> Listener:
     """Listen for peers; raise OSError that names the address if that is not possible, and close the hub.
 
-    ``secret``: the run's; without one, only processes of this user on this host may connect.
+    ``shows``: the run's secret or keys; without either, only processes of this user on this host may connect.
     """
     watching_bytes = min(config.message_max_bytes, WATCHING_BYTES)
     limits = {
@@ -241,7 +241,7 @@ def listen(hub: Hub, config: ControllerConfig, secret: bytes | None) -> Listener
         for role in may_connect(Role.CONTROLLER)
     }
     try:
-        return Listener(hub, config.address, limits, Pass(Role.CONTROLLER, secret))
+        return Listener(hub, config.address, limits, shows)
     except (OSError, ValueError) as error:
         hub.close()
         number = getattr(error, "errno", None) or errno.EINVAL

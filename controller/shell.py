@@ -90,7 +90,9 @@ class Shell:
             config.max_models, scheduler, self.sessions, outbox, awaited.left_out
         )
         self.recovery = ModelRecovery(scheduler, registry, outbox, journal, awaited)
-        self.peers = PeerLifecycle(config, scheduler, self.sessions, outbox, registry, self.recovery, dropped)
+        self.peers = PeerLifecycle(
+            config, scheduler, self.sessions, outbox, registry, self.recovery, dropped, wire.certificate
+        )
         self.administration = Administration(scheduler, registry, self.sessions, outbox, dropped, journal)
         self.observers = Observers(config, scheduler, wire, outbox, dropped, self.sessions.devices)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)

@@ -14,6 +14,7 @@ from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.channel import Message
 from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
+from mainspring.transport.keys import Keys
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
 
@@ -78,9 +79,10 @@ class Server(_Conversation):
         role: str = "tool",
         name: bytes = b"",
         secret: bytes | None = None,
+        keys: Keys | None = None,
     ) -> None:
         super().__init__()
-        self.listener = Listener(self._hub, address, limits, Pass(role, secret), name)
+        self.listener = Listener(self._hub, address, limits, Pass(role, secret, keys), name)
         self.address = self.listener.address
 
     def _take(self) -> Message | None:
@@ -104,9 +106,11 @@ class Client(_Conversation):
         *,
         role: str = "tool",
         secret: bytes | None = None,
+        keys: Keys | None = None,
     ) -> None:
         super().__init__()
-        self.link = Link(self._hub, address, limits, name=name, keeps=True, shows=Pass(role, secret))
+        shows = Pass(role, secret, keys)
+        self.link = Link(self._hub, address, limits, name=name, keeps=True, shows=shows)
 
     def _take(self) -> Message | None:
         return self.link.receive()

@@ -10,12 +10,16 @@ TRITON = "triton"
 """The name of Triton's servers, and of compatibility with them."""
 
 
+ENCRYPTED = ("https://", "grpcs://")
+"""How addresses begin that are served over TLS."""
+
+
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may set of a gateway. Raises ValueError on a value that can't work."""
 
     name: str = ""
     """What the gateway calls itself, alone in the cluster: a newer process takes the name of an older one.
-    Empty for a name of host and process."""
+    Empty for the name in its certificate, or one of host and process."""
     address: str = "tcp://127.0.0.1:7400"
     """ZeroMQ address that clients connect to; port ``*`` takes any free one."""
     local_clients: bool = True
@@ -26,6 +30,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     served. `mainspring up` serves port 8000 of this machine unless it is told another."""
     grpc_address: str = ""
     """Where gRPC clients connect, such as ``grpc://127.0.0.1:8001``; otherwise as ``http_address``."""
+    curve_key: str = ""
+    """File with a secret key of CURVE, as `mainspring keys curve` writes it: ZeroMQ's clients have to encrypt
+    with it and to know its public key. Empty: what they say is not encrypted."""
+    tls: str = ""
+    """Folder with the certificate and key that clients are shown at addresses of ``https://`` and, for gRPC,
+    ``grpcs://``; of `mainspring keys` or any other authority. Read again when it changes."""
+    client_certificates: bool = False
+    """Whether clients there must show a certificate of the authority in that folder, ``ca.pem``."""
     compatibility: str = ""
     """``triton``: over HTTP and gRPC the server calls itself ``triton`` and says of an unknown model, and
     where clients may not load models, what Triton says, for scripts that look for it. Empty: its own
@@ -50,6 +62,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     """File of the run's secret, which processes of other users and hosts must know; empty: the controller and
     the workers are the same user's, on this host."""
+    keys: str = ""
+    """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
+    what it says over TCP is not encrypted."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     console_address: str = ""
@@ -212,6 +227,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
                     raise ValueError(f"the gateway's {field} is {value}; it must be 0 or more")
             elif isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"the gateway's {field} is {value}; it must be greater than 0")
+        if self.client_certificates and not self.tls:
+            raise ValueError("the gateway's client_certificates is set without tls, the folder with ca.pem")
+        for key in ("http_address", "grpc_address", "metrics_address"):
+            if getattr(self, key).startswith(ENCRYPTED) and not self.tls:
+                raise ValueError(
+                    f"the gateway's {key} is {getattr(self, key)}, which needs tls: the folder of a "
+                    "certificate, as `mainspring keys issue gateway NAME --host HOST` makes it"
+                )
         for name, slo_ms in self.model_slo_ms.items():
             if not slo_ms > 0:
                 raise ValueError(

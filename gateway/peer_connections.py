@@ -17,7 +17,7 @@ from mainspring.messages.codec import encode
 from mainspring.messages.peers import Output
 from mainspring.messages.roles import Role
 from mainspring.transport.bounds import Delivery, Limits
-from mainspring.transport.greeting import Pass, read_secret
+from mainspring.transport.greeting import Pass, present
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
@@ -30,9 +30,11 @@ class ControllerLink:
     """The connection to the controller."""
 
     def __init__(self, hub: Hub, config: GatewayConfig, on_violation: OnViolation) -> None:
-        """Begin to connect; raise OSError if it is not an address."""
+        """Begin to connect; raise OSError if it is not an address, or secret or keys can't be used."""
+        shows = present(Role.GATEWAY, config.secret_file, config.keys)
+        named = config.name or (shows.keys.name_of(Role.GATEWAY) if shows.keys is not None else "")
         unique = secrets.token_hex(4)
-        self.name = config.name or f"{sockets.gethostname()[:64]}-{os.getpid()}-{unique}"
+        self.name = named or f"{sockets.gethostname()[:64]}-{os.getpid()}-{unique}"
         """What the gateway calls itself."""
         # A connection's name has at most 255 bytes, and a gateway's as many as controllers take.
         identity = f"gateway:{self.name}".encode()[:200] + f":{unique}".encode()
@@ -40,7 +42,6 @@ class ControllerLink:
             config.max_message_bytes, CONTROLLER_BACKLOG_BYTES, config.controller_backlog_messages
         )
         # What can't be sent now is not kept for a controller to come: it would not know this gateway.
-        shows = Pass(Role.GATEWAY, read_secret(config.secret_file))
         there = Identity(Role.CONTROLLER)
         self.port = connect(hub, config.controller_address, limits, shows, there, name=identity)
         self.port.on_violation = on_violation
@@ -61,9 +62,9 @@ class WorkerLinks:
     def __init__(
         self, hub: Hub, config: GatewayConfig, on_violation: OnViolation, memory: Memory | None = None
     ) -> None:
-        """Raise OSError if the secret file can't be used; workers of this host may read ``memory``."""
+        """Raise OSError if secret or keys can't be used; workers of this host may read ``memory``."""
         self._hub = hub
-        self._shows = Pass(Role.GATEWAY, read_secret(config.secret_file))
+        self._shows = present(Role.GATEWAY, config.secret_file, config.keys)
         self._limits = Limits(
             config.max_message_bytes,
             config.input_backlog_bytes,

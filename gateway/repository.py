@@ -38,7 +38,7 @@ from mainspring.messages.repository import (
 )
 from mainspring.messages.roles import Role
 from mainspring.transport.bounds import Ended, Limits
-from mainspring.transport.greeting import Pass, read_secret
+from mainspring.transport.greeting import present
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
@@ -83,7 +83,7 @@ class ModelRepository:
 
     def __init__(self, config: GatewayConfig, catalog: Catalog) -> None:
         self._address = config.repository_address
-        self._shows = Pass(Role.GATEWAY, read_secret(config.secret_file))
+        self._shows = present(Role.GATEWAY, config.secret_file, config.keys)
         self._timeout_s = config.repository_timeout_ms / 1e3
         self._catalog = catalog
         self._sent = Budget(MAX_LOAD_BYTES)

@@ -13,6 +13,7 @@ A gateway that has just started welcomes nobody before it knows the controller's
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.uploads import Uploads
+from mainspring.gateway.zmtp.connection import Secured
 from mainspring.gateway.zmtp.limits import Limits
 from mainspring.gateway.zmtp.listener import ZmtpListener
 from mainspring.gateway.zmtp.receiver import MOST_PARTS, Cut, Message
@@ -385,6 +387,7 @@ def _listener(
         backlog_bytes=config.reply_backlog_bytes,
         backlog_messages=config.reply_backlog_messages,
     )
+    budget = Budget(config.max_in_flight_bytes)
     try:
         return ZmtpListener(
             hub,
@@ -393,9 +396,10 @@ def _listener(
             front_end,
             uploads=uploads,
             most=share(config, config.max_connections + _SPARE_CONNECTIONS),
-            budget=Budget(config.max_in_flight_bytes),
+            budget=budget,
             backlog_bytes=config.max_answer_bytes,
             memory=memory,
+            secured=_secured(config, budget) if config.curve_key else None,
         )
     except ValueError as wrong:
         raise OSError(f"the gateway can't listen at {config.address}: {wrong}") from None
@@ -404,3 +408,11 @@ def _listener(
             f"the gateway can't listen at {config.address}: {error.strerror}; "
             "is another gateway running there? Choose another address, or port * for a free one"
         ) from None
+
+
+def _secured(config: GatewayConfig, budget: Budget) -> Callable[[socket.socket], Secured]:
+    """Return what makes CURVE's socket of a client's; raise OSError if the key can't be used."""
+    from mainspring.gateway.zmtp.curve import CurveSocket, read_curve_keys
+
+    keys = read_curve_keys(config.curve_key)
+    return lambda sock: CurveSocket(sock, keys, config.max_message_bytes, budget)

@@ -38,6 +38,7 @@ MODULES = {
     "ray": ("ray",),
     "tracing": ("opentelemetry",),
     "remote": ("fsspec",),
+    "secure": ("cryptography", "nacl"),
 }
 """Top-level modules that the distributions of each extra bring."""
 

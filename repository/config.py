@@ -39,6 +39,9 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     """File of the run's secret, which processes of other users and hosts must know; empty: the controller is
     the same user's, on this host."""
+    keys: str = ""
+    """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
+    what it says over TCP is not encrypted."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     controller_timeout_ms: float = 1_000.0

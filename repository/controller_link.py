@@ -51,6 +51,10 @@ class Refusal(Exception):
         return self.reason in (Reason.CONTROLLER_UNREACHABLE, Reason.SHUTTING_DOWN, Reason.TIMED_OUT)
 
 
+ITSELF = Pass(Role.REPOSITORY)
+"""What it shows to processes of its own user on its host."""
+
+
 class ControllerLink:
     """Keeps a session with the controller; `changed` is called after each message that changes anything."""
 
@@ -60,14 +64,14 @@ class ControllerLink:
         timeout_ms: float,
         cluster: Cluster,
         changed: Callable[[], None],
-        secret: bytes | None = None,
+        shows: Pass = ITSELF,
     ) -> None:
         """Begin to connect; raise ValueError if the address can't be one."""
         self._cluster = cluster
         self._changed = changed
         self._hub = Hub()
         identity = f"{NAME}:{os.getpid()}-{secrets.token_hex(4)}".encode()
-        shows, there = Pass(Role.REPOSITORY, secret), Identity(Role.CONTROLLER)
+        there = Identity(Role.CONTROLLER)
         self._link = Link(self._hub, address, LIMITS, name=identity, shows=shows, expects=there)
         self._tokens = itertools.count(1)
         self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}

@@ -205,21 +205,24 @@ async def _until(condition: Callable[[], bool], seconds: float | None = None) ->
     return condition()
 
 
+ITSELF = Pass(Role.REPOSITORY)
+"""What it shows to processes of its own user on its host."""
+
+
 class Control:
     """Listens for questions, and sends the answers."""
 
-    def __init__(self, answer: Answer, address: str, secret: bytes | None = None) -> None:
+    def __init__(self, answer: Answer, address: str, shows: Pass = ITSELF) -> None:
         """Listen; raise OSError that names the address if that is not possible.
 
-        ``secret``: the run's; without one, only this user's processes of this host are answered.
+        ``shows``: the run's secret or keys; without either, only this user's processes of this host are
+        answered.
         """
         self._answer = answer
         self._hub = Hub()
         self._answering: set[asyncio.Task[None]] = set()
         try:
-            self._listener = Listener(
-                self._hub, address, {Role.GATEWAY: QUESTION}, Pass(Role.REPOSITORY, secret)
-            )
+            self._listener = Listener(self._hub, address, {Role.GATEWAY: QUESTION}, shows)
         except (OSError, ValueError, OverflowError) as error:
             self._hub.close()
             raise OSError(

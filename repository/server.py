@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from mainspring.messages.repository import ModelState
+from mainspring.messages.roles import Role
 from mainspring.repository.builds import Build, Patience, Stage
 from mainspring.repository.compile_child import Job
 from mainspring.repository.compiling import CompileFailed, Compiler, sweep
@@ -25,7 +26,7 @@ from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, S
 from mainspring.repository.requests import Control, Requests
 from mainspring.repository.scanner import SETTLING_POLL_S, Scanner
 from mainspring.repository.served_files import ServedFiles, State
-from mainspring.transport.greeting import read_secret
+from mainspring.transport.greeting import present
 
 _LOGGER = logging.getLogger("mainspring.repository")
 STOP_POLL_S = 0.05
@@ -63,7 +64,8 @@ async def _run(
     config: RepositoryConfig, stop: threading.Event, on_ready: Callable[[str], None] | None
 ) -> None:
     repository = Repository(config)
-    control = Control(repository.requests.answer, config.address, read_secret(config.secret_file))
+    shows = present(Role.REPOSITORY, config.secret_file, config.keys)
+    control = Control(repository.requests.answer, config.address, shows)
     if on_ready is not None:
         on_ready(control.address)
     tasks = [asyncio.create_task(each) for each in (control.run(), *repository.tasks())]
@@ -100,7 +102,7 @@ class Repository:
             config.controller_timeout_ms,
             self.reconciler.cluster,
             self._wake.set,
-            read_secret(config.secret_file),
+            present(Role.REPOSITORY, config.secret_file, config.keys),
         )
         self._compiler = Compiler(config.store, config.compile_timeout_s, config.compile_memory_bytes)
         self._busy: dict[str, asyncio.Task[None]] = {}

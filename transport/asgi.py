@@ -13,6 +13,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mainspring.transport import addresses
+from mainspring.transport.accepting import TlsServer
+from mainspring.transport.keys import ServerKeys
 
 _BACKLOG = 128
 
@@ -93,7 +95,31 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to the process."""
+    """Leaves signals to the process, and has clients speak TLS if it has keys."""
+
+    keys: ServerKeys | None = None
+    handshake_s = 0.0
+    """The time that a client has to prove itself."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve on one socket from now on."""
+        if self.keys is None or sockets is None:
+            await super().startup(sockets)
+            return
+        config, state = self.config, self.server_state
+
+        def connection() -> asyncio.BaseProtocol:
+            made: asyncio.BaseProtocol = config.http_protocol_class(
+                config=config,  # type: ignore[call-arg]
+                server_state=state,
+                app_state=self.lifespan.state,
+            )
+            return made
+
+        await self.lifespan.startup()
+        server: Any = TlsServer(sockets[0], connection, self.keys, self.handshake_s)
+        self.servers = [server]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

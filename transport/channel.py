@@ -28,7 +28,9 @@ import numpy as np
 
 from mainspring.transport import addresses
 from mainspring.transport.bounds import MAX_TENSORS, PROGRESS_BYTES, Delivery, Ended, Limits
+from mainspring.transport.certificate import Certificate
 from mainspring.transport.handshake import Violation
+from mainspring.transport.secure import SecureSocket
 
 HEAD = struct.Struct("<II")
 """The bytes of the message proper, and the number of tensors."""
@@ -101,8 +103,10 @@ class Backlog:
             skip = max(0, skip - view.nbytes)
         self._messages.append(kept)
 
-    def send(self, sock: socket.socket, parts: Sequence[Any], size: int, volatile: bool) -> None:
-        """Send parts of ``size`` bytes behind what waits, and keep what the kernel does not take.
+    def send(self, sock: Any, parts: Sequence[Any], size: int, volatile: bool) -> None:
+        """Send parts of ``size`` bytes behind what waits, and keep what the socket does not take.
+
+        ``sock``: the kernel's, or one over TLS, which makes the same calls.
 
         Raises OSError if the connection is broken.
         """
@@ -115,7 +119,7 @@ class Backlog:
         if sent < size:
             self.add(parts, sent, volatile)
 
-    def flush(self, sock: socket.socket) -> None:
+    def flush(self, sock: Any) -> None:
         """Send what the kernel takes; raise OSError if the connection is broken."""
         while self._messages:
             parts = [part for message in list(self._messages)[:FLUSH_PARTS] for part in message][:FLUSH_PARTS]
@@ -140,12 +144,15 @@ class Backlog:
 class Channel:
     """One connection after its handshake. ``peer`` is the owner's name for the other end."""
 
-    def __init__(self, sock: socket.socket, epoll: select.epoll, limits: Limits, peer: bytes) -> None:
+    def __init__(
+        self, sock: socket.socket | SecureSocket, epoll: select.epoll, limits: Limits, peer: bytes
+    ) -> None:
         self.fd = sock.fileno()
         self.peer = peer
         self.queued = False
         """Whether its owner has queued it as one that may have a message."""
-        self._socket = sock
+        self._socket: Any = sock
+        self._secure = sock if isinstance(sock, SecureSocket) else None
         self._epoll = epoll
         self._limits = limits
         self._tensors, self._part_bytes, self._whole_bytes = (
@@ -176,6 +183,11 @@ class Channel:
         self._awaited = limits.descriptors if self.local else 0
         """Descriptors that may yet come."""
         self._descriptors: deque[int] = deque()
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The other end's certificate, of a connection over TLS."""
+        return None if self._secure is None else self._secure.certificate
 
     # --- receiving ---
 
@@ -314,7 +326,7 @@ class Channel:
             raise Ended(str(error.strerror)) from None
         if not count:
             raise Ended("it closed the connection")
-        self._drained = count < wanted
+        self._drained = count < wanted if self._secure is None else self._secure.drained
         self._grown += count
         if self._part is not None:
             self._filled += (of_part := min(count, self._part.nbytes - self._filled))

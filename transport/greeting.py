@@ -1,10 +1,12 @@
 """The handshake on a socket, which reads only what it needs: an unknown peer costs a few hundred bytes.
 
-Also the secrets that the handshake proves, and the files that hold them.
+Over TLS, its own handshake comes before, and bounds what it reads itself (`secure`). Also the secrets that
+the handshake proves, and the files that hold them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -15,21 +17,26 @@ from typing import NamedTuple
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Ended
 from mainspring.transport.handshake import MIN_SECRET_BYTES, NONCE_BYTES, Handshake, Unproved
+from mainspring.transport.keys import Keys, read_keys
+from mainspring.transport.secure import NotEncrypted, SecureSocket
 
 FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 MAX_SECRET_BYTES = 4096
+NEEDS_TLS = "this process asks for TLS: start the other one with --keys"
 
 
 class Greeting:
     """One end of a new connection until the handshake is complete."""
 
-    def __init__(self, sock: socket.socket, handshake: Handshake) -> None:
+    def __init__(self, sock: socket.socket | SecureSocket, handshake: Handshake) -> None:
         """Begin the handshake; raise `Ended` if the connection is already over."""
         self.sock = sock
         self.fd = sock.fileno()
         self.handshake = handshake
         self._received = b""
-        self._send(handshake.opening)
+        self._securing = isinstance(sock, SecureSocket)
+        if not self._securing:
+            self._send(handshake.opening)
 
     def advance(self) -> bool:
         """Continue with the bytes that have arrived; return whether the handshake is complete.
@@ -37,6 +44,8 @@ class Greeting:
         Raises `Ended` and `Violation`; a refused peer has been sent the reason.
         """
         handshake = self.handshake
+        if self._securing and not self._secured():
+            return False
         while handshake.wants:
             try:
                 data = self.sock.recv(handshake.wants - len(self._received), socket.MSG_DONTWAIT)
@@ -57,25 +66,60 @@ class Greeting:
                 raise
         return True
 
+    def _secured(self) -> bool:
+        """Continue TLS's handshake; return whether the other end's certificate is known."""
+        assert isinstance(self.sock, SecureSocket), "there is no TLS here"
+        try:
+            if not self.sock.advance():
+                return False
+        except NotEncrypted:
+            with contextlib.suppress(OSError):
+                self.sock.plain.send(self.handshake.refusal(NEEDS_TLS), FLAGS)
+            raise
+        self._securing = False
+        self.handshake.certify(self.sock.fault)
+        self._send(self.handshake.opening)
+        return True
+
     def _send(self, data: bytes) -> None:
         if not data:
             return
         try:
             sent = self.sock.send(data, FLAGS)
+        except BlockingIOError:
+            sent = 0
         except OSError as error:
+            if isinstance(self.sock, SecureSocket):
+                self.sock.find_refusal()
             raise Ended(str(error.strerror)) from None
         if sent < len(data):
             raise Ended("it does not read")
 
 
 class Pass(NamedTuple):
-    """What a process presents on its connections: its role, and the run's secret if it has one."""
+    """What a process presents on its connections: its role, and the run's secret and keys if it has them."""
 
     role: str = "tool"
     secret: bytes | None = None
+    keys: Keys | None = None
+    """With them, connections over TCP are encrypted, and each end's certificate says who it is."""
+
+    def over(self, sock: socket.socket, server: bool) -> socket.socket | SecureSocket:
+        """Return what to speak over on a new connection; raise `Ended` if it is already over."""
+        if self.keys is None or sock.family == socket.AF_UNIX:
+            return sock
+        return SecureSocket(sock, self.keys, server)
 
 
 TOOL = Pass()
+
+
+def present(role: str, secret_file: str, keys: str) -> Pass:
+    """Return what a process of this role presents, by the secret's file and the folder of its keys.
+
+    Either may be empty for none. Raises OSError that says what is wrong with them.
+    """
+    return Pass(role, read_secret(secret_file), read_keys(keys))
 
 
 def new_nonce() -> bytes:

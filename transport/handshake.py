@@ -3,8 +3,8 @@
 Each end sends its role, its name and a nonce. An end that has the run's secret proves it with an HMAC over
 everything that both have sent, under the label of its own side, so that neither a recorded nor a reflected
 proof is valid. Between processes of one user on one host the kernel's statement of the user is enough
-(*trusted* below). The listener proves itself only to a connector that it has accepted. Pure: bytes in, bytes
-out.
+(*trusted* below), and so is a certificate, over TLS, which then has to allow role and name (`certify`). The
+listener proves itself only to a connector that it has accepted. Pure: bytes in, bytes out.
 
     connector: hello                     listener: hello
     connector: proof, if it has a secret listener: verdict, with its proof if it has one, or with a refusal
@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 VERSION = 3
 MAGIC = b"MSPG"
+TLS = b"\x16\x03"
+"""How TLS begins."""
 HEAD = struct.Struct("<4sBBBB")
 """Magic, version, bytes of the role, bytes of the name, and whether the sender has a secret."""
 VERDICT = struct.Struct("<BB")
@@ -87,6 +89,7 @@ class Handshake:
         """The other end, once ``wants`` is 0."""
         self._secret = secret
         self._trusted = trusted
+        self._fault: Callable[[Identity], str] = lambda _: ""
         self._own = HEAD.pack(MAGIC, VERSION, len(role), len(own.name), secret is not None)
         self._own += nonce + role + own.name
         self._other = b""
@@ -99,6 +102,18 @@ class Handshake:
         """The bytes that this end sends first."""
         return b""
 
+    def certify(self, fault: Callable[[Identity], str]) -> None:
+        """Note that the other end has a certificate of this cluster's authority.
+
+        ``fault``: why that does not allow a role and a name; empty if it does.
+        """
+        self._trusted, self._fault = True, fault
+
+    def refusal(self, why: str) -> bytes:
+        """Return what a listener says to a connector of which it has heard nothing that counts."""
+        text = why.encode()[:255]
+        return self._own + VERDICT.pack(1, len(text)) + text
+
     def take(self, data: bytes) -> bytes:
         """Take what came; return what to send. Raises `Violation`, and `Unproved` if this end gives up."""
         assert len(data) == self.wants > 0, f"{len(data)} bytes were given, not {self.wants}"
@@ -106,6 +121,8 @@ class Handshake:
 
     def _head(self, data: bytes) -> bytes:
         magic, version, role_bytes, name_bytes, has_secret = HEAD.unpack(data)
+        if data.startswith(TLS):
+            raise Violation("it speaks TLS, for which this process has no keys; start it with --keys")
         if magic != MAGIC:
             raise Violation(
                 f"it begins with {magic!r}: that is no Mainspring process, or one of another release"
@@ -178,6 +195,8 @@ class Connecting(Handshake):
                 raise Unproved(OTHER_SECRET)
         elif not self._trusted:
             raise Unproved(f"the {self.peer.role} {UNPROVED}")
+        if fault := self._fault(self.peer):
+            raise Unproved(fault)
         if self._expects is not None and (
             self.peer.role != self._expects.role or self._expects.name not in (b"", self.peer.name)
         ):
@@ -214,6 +233,8 @@ class Accepting(Handshake):
         return self._accept(self._proof(_LISTENER, self._other, self._own))
 
     def _accept(self, proof: bytes, before: bytes = b"") -> bytes:
+        if fault := self._fault(self.peer):
+            self._refuse(fault, before)
         if self._accepts is not None and self.peer.role not in self._accepts:
             self._refuse(f"a process in the role of {self.peer.role} has no business here", before)
         self.wants = 0

@@ -24,6 +24,7 @@ from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, f
 from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
 from mainspring.transport.handshake import Connecting, Identity, Unproved, Violation
 from mainspring.transport.hub import Hub
+from mainspring.transport.keys import LOOK_NS, REVOKED, Keys
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Link:
         """Called with what the other end has sent that breaks the framing; the connection ends."""
         self._hub = hub
         self._limits = limits
-        self._identity, self._secret, self._expects = Identity(shows.role, name), shows.secret, expects
+        self._identity, self._shows, self._expects = Identity(shows.role, name), shows, expects
         self._handshake(trust=False)
         self._keeps = keeps
         self._kept: deque[Sequence[Any]] = deque()
@@ -164,6 +165,9 @@ class Link:
 
     def tick(self, now_ns: int) -> int:
         """Begin an attempt, or give one up, when that is due."""
+        keys = self._shows.keys
+        if keys is not None and keys.look(now_ns):
+            self._check(keys)
         if now_ns >= self._next_ns and not self._settled:
             if self._attempt is not None or self._greeting is not None:
                 LOG.debug("no answer at %s", self.address)
@@ -171,7 +175,14 @@ class Link:
                 self._again()
             else:
                 self._connect(now_ns)
-        return IDLE_NS if self._settled else self._next_ns
+        waits_ns = IDLE_NS if self._settled else self._next_ns
+        return waits_ns if keys is None else min(waits_ns, now_ns + LOOK_NS)
+
+    def _check(self, keys: Keys) -> None:
+        """End a connection to a process whose certificate has been revoked meanwhile."""
+        certificate = None if self._channel is None else self._channel.certificate
+        if certificate is not None and keys.revokes(certificate):
+            self._end(Violation(REVOKED))
 
     @property
     def _settled(self) -> bool:
@@ -247,13 +258,13 @@ class Link:
         self._greet(sock)
 
     def _handshake(self, trust: bool) -> Connecting:
-        return Connecting(self._identity, self._secret, trust, new_nonce(), self._expects)
+        return Connecting(self._identity, self._shows.secret, trust, new_nonce(), self._expects)
 
     def _greet(self, sock: socket.socket) -> None:
         """Begin the handshake over a new connection."""
         addresses.prepare(sock)
         try:
-            self._greeting = Greeting(sock, self._handshake(trusted(sock)))
+            self._greeting = Greeting(self._shows.over(sock, False), self._handshake(trusted(sock)))
         except Ended as error:
             sock.close()
             self._fail(str(error))

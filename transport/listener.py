@@ -18,10 +18,12 @@ from typing import Any
 
 from mainspring.transport import addresses
 from mainspring.transport.bounds import PROGRESS_NS, Delivery, Ended, Limits
+from mainspring.transport.certificate import Certificate
 from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all
 from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
 from mainspring.transport.handshake import Accepting, Identity, Violation
 from mainspring.transport.hub import Hub
+from mainspring.transport.keys import LOOK_NS, REVOKED, Keys
 from mainspring.transport.local import Local, inode_of, remove_local
 
 LOG = logging.getLogger(__name__)
@@ -111,7 +113,7 @@ class Listener:
         self._hub = hub
         self._most = most
         self._limits = limits
-        self._identity, self._secret = Identity(shows.role, name), shows.secret
+        self._identity, self._shows = Identity(shows.role, name), shows
         self._channels: dict[int, Channel] = {}
         self._peers: dict[bytes, Channel] = {}
         self._greeting: dict[int, tuple[Greeting, int]] = {}
@@ -173,6 +175,11 @@ class Listener:
         channel = self._peers.get(peer)
         return "" if channel is None else channel.host
 
+    def certificate(self, peer: bytes) -> Certificate | None:
+        """Return the certificate that a peer has shown; None for one without TLS, or without a connection."""
+        channel = self._peers.get(peer)
+        return None if channel is None else channel.certificate
+
     def backlog_bytes(self, peer: bytes) -> int:
         """Return the number of bytes that wait to be sent to a peer; 0 without a connection to it."""
         channel = self._peers.get(peer)
@@ -217,7 +224,16 @@ class Listener:
         for channel in self._progress.overdue(now_ns):
             self._end(channel, Violation("a message of it stopped halfway"))
         first = next(iter(self._greeting.values()), None)
-        return min(IDLE_NS if first is None else first[1], self._progress.next_ns)
+        looks_ns = IDLE_NS if self._shows.keys is None else self._look(self._shows.keys, now_ns)
+        return min(IDLE_NS if first is None else first[1], self._progress.next_ns, looks_ns)
+
+    def _look(self, keys: Keys, now_ns: int) -> int:
+        """End connections whose certificates have been revoked meanwhile; return when to look again."""
+        if keys.look(now_ns):
+            for channel in list(self._channels.values()):
+                if channel.certificate is not None and keys.revokes(channel.certificate):
+                    self._end(channel, Violation(REVOKED))
+        return now_ns + LOOK_NS
 
     def close(self, until_ns: int) -> None:
         """Close all connections; what waits to be sent may leave until then."""
@@ -265,9 +281,9 @@ class Listener:
             self._give_up(next(iter(self._greeting)), Ended("others come, and it has not said who it is"))
         addresses.prepare(sock)
         accepts = None if isinstance(self._limits, Limits) else self._limits
-        handshake = Accepting(self._identity, self._secret, trusted(sock), new_nonce(), accepts)
+        handshake = Accepting(self._identity, self._shows.secret, trusted(sock), new_nonce(), accepts)
         until_ns = time.monotonic_ns() + GREETING_NS
-        self._greeting[sock.fileno()] = Greeting(sock, handshake), until_ns
+        self._greeting[sock.fileno()] = Greeting(self._shows.over(sock, True), handshake), until_ns
         self._hub.own(sock.fileno(), self)
         self._hub.epoll.register(sock.fileno(), READABLE)
         self._hub.due(until_ns)

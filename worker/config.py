@@ -26,6 +26,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     secret_file: str = ""
     """File of the run's secret, which processes of other users and hosts must know; empty if the controller
     and the gateways belong to the same user, on this host."""
+    keys: str = ""
+    """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
+    what it says over TCP is not encrypted."""
     data_address: str = ""
     """Where the data socket binds, such as ``tcp://0.0.0.0:*``, where ``*`` lets the system choose the port.
     Empty: a socket of the worker's name beside the controller's, or a port of 127.0.0.1 if that has none."""

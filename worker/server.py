@@ -19,7 +19,7 @@ from mainspring.messages.roles import Role, may_connect
 from mainspring.transport import addresses
 from mainspring.transport.addresses import Address
 from mainspring.transport.bounds import Limits
-from mainspring.transport.greeting import Pass, read_secret
+from mainspring.transport.greeting import Pass, present, read_secret
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
@@ -189,7 +189,7 @@ def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None
 
 def _open_sockets(hub: Hub, config: WorkerConfig) -> Sockets:
     """Listen for gateways, connect to the controller; raise `OSError` that names an unusable address."""
-    shows = Pass(Role.WORKER, read_secret(config.secret_file))
+    shows = present(Role.WORKER, config.secret_file, config.keys)
     limits = Limits(
         config.max_message_bytes,
         config.output_backlog_bytes,

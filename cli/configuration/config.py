@@ -57,6 +57,12 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """File of the secret by which the cluster's processes know each other, its user's alone (mode 0600), for
     processes on other hosts to have the same. Empty: a new one at each start, in ``run_dir/secret``. Relative
     to the file."""
+    keys: str = ""
+    """Folder of keys that `mainspring keys` made, with a folder of its own for each process: ``controller``,
+    ``gateway``, ``worker-0`` and so on. With it the processes speak TLS over TCP. Relative to the file."""
+    insecure: bool = False
+    """Whether processes may listen beyond this host where what is said there is not encrypted; without it
+    they don't start."""
     event_log: bool = True
     """Keep the controller's event log in ``run_dir/events``."""
     console: bool = False
@@ -116,6 +122,10 @@ DERIVED: dict[tuple[str, str], str] = {
         (table, "secret_file"): "set [cluster] secret_file"
         for table in ("controller", "gateway", "worker", "repository", "console")
     },
+    **{
+        (table, "keys"): "set [cluster] keys, with a folder in it for each process"
+        for table in ("controller", "gateway", "worker", "repository", "console")
+    },
     ("gateway", "controller_address"): "it is [controller] address",
     ("gateway", "launcher_token_sha256"): "the launcher makes a token for itself at each start",
     ("gateway", "console_address"): "it is [console] address",
@@ -140,7 +150,13 @@ DERIVED: dict[tuple[str, str], str] = {
 
 PATH_KEYS = (
     *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir"), ("cluster", "secret_file")),
-    ("repository", "path"),
+    *(
+        ("cluster", "keys"),
+        ("repository", "path"),
+        ("gateway", "tls"),
+        ("gateway", "curve_key"),
+        ("console", "tls"),
+    ),
 )
 """Keys that are paths, relative to the configuration file, by table."""
 

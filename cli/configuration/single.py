@@ -59,6 +59,11 @@ def secret_of(config: Config, given: Path | None) -> Path | None:
     return given or (Path(config.cluster.secret_file) if config.cluster.secret_file else None)
 
 
+def keys_of(config: Config, given: Path | None, name: str) -> Path | None:
+    """Return the folder of a process's keys: the one given, or else its own in the configuration's."""
+    return given or (Path(config.cluster.keys, name) if config.cluster.keys else None)
+
+
 def log_of(context: typer.Context, config: Config, level: str, form: str) -> tuple[str, str]:
     """Return log level and format: each as typed, or else as the configuration says."""
     return (

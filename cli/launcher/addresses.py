@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from mainspring.repository.config import RepositoryConfig
 
 SECRET_NAME = "secret"
+OPERATOR = "operator"
+"""The role of a console, which passes operators' commands on."""
 CONTROLLER_SOCKET = "controller.sock"
 SOCKETS = "*.sock"
 PREFIX = "tcp://"
-PREFIXES = (PREFIX, "http://", "grpc://")
+PREFIXES = (PREFIX, "http://", "grpc://", "https://", "grpcs://")
 
 
 def parse(address: str, prefix: str = PREFIX) -> tuple[str, int]:
@@ -97,7 +99,10 @@ def listens_by_tcp(repository: RepositoryConfig) -> bool:
 
 
 def with_sockets(config: Config, run_dir: Path) -> Config:
-    """Return the configuration with an address for each process, and the file of the run's secret."""
+    """Return the configuration with an address for each process, the run's secret, and keys.
+
+    Raises `ConfigError` if there are keys, but not for every process.
+    """
     from mainspring.transport.local import PREFIX as LOCAL
 
     replace, secret = msgspec.structs.replace, config.cluster.secret_file or str(run_dir / SECRET_NAME)
@@ -109,16 +114,38 @@ def with_sockets(config: Config, run_dir: Path) -> Config:
             config.controller,
             address=config.controller.address or f"{local}/{CONTROLLER_SOCKET}",
             secret_file=secret,
+            keys=_keys(config, "controller"),
         ),
-        gateway=replace(config.gateway, secret_file=secret),
+        gateway=replace(config.gateway, secret_file=secret, keys=_keys(config, "gateway")),
         worker=replace(config.worker, secret_file=secret),
         repository=replace(
             config.repository,
             address=config.repository.address or f"{local}/repository.sock",
             secret_file=secret,
+            keys=_keys(config, "repository") if config.repository.path else "",
         ),
-        console=replace(config.console, secret_file=secret),
+        console=replace(
+            config.console,
+            secret_file=secret,
+            keys=_keys(config, "console", OPERATOR) if config.cluster.console else "",
+        ),
     )
+
+
+def _keys(config: Config, name: str, role: str = "") -> str:
+    """Return the folder of a process's keys, empty where none are configured; raise `ConfigError`."""
+    return own_keys(config.cluster.keys, role or name, name)
+
+
+def own_keys(keys: str, role: str, name: str) -> str:
+    """Return a process's folder in the folder of all keys, empty where that is; raise `ConfigError`."""
+    folder = Path(keys, name)
+    if keys and not folder.is_dir():
+        raise ConfigError(
+            f"[cluster] keys has no folder {folder} for the {name}: "
+            f"mainspring keys issue {role} {name} --keys {keys}"
+        )
+    return str(folder.absolute()) if keys else ""
 
 
 def prepare_sockets(secret_file: str, run_dir: Path) -> None:

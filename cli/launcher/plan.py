@@ -13,7 +13,15 @@ from mainspring.cli.configuration.config import ClusterConfig, Config
 from mainspring.cli.configuration.policies import check_policy
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import usable_gpus
-from mainspring.cli.launcher.addresses import connectable, is_tcp, listens_by_tcp, parse_any, with_sockets
+from mainspring.cli.exposure import check_exposed, of_cluster
+from mainspring.cli.launcher.addresses import (
+    connectable,
+    is_tcp,
+    listens_by_tcp,
+    own_keys,
+    parse_any,
+    with_sockets,
+)
 from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.cli.launcher.models import ModelSource
 from mainspring.cli.launcher.placement import lent_to_gateway, place, place_near, spread
@@ -151,7 +159,8 @@ def _listeners(config: Config) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_addresses(config: Config) -> None:
-    """Raise `ConfigError` if two processes were to listen on one address."""
+    """Raise `ConfigError` if two were to listen on one address, or one in clear to other hosts."""
+    check_exposed(of_cluster(config), config.cluster.insecure)
     data = config.worker.data_address
     if data and not data.endswith(":*") and config.cluster.workers > 1:
         raise ConfigError(
@@ -286,6 +295,7 @@ def _worker_job(
         name=name,
         device=device,
         controller=connectable(config.controller.address),
+        keys=own_keys(cluster.keys, "worker", name),
         engine=cluster.engine,
         store=cluster.store or "",
         device_kind=EMULATED if cluster.profiles is not None else config.worker.device_kind,

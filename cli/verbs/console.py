@@ -11,13 +11,14 @@ import typer
 from mainspring.cli.configuration.single import (
     ConfigFile,
     configured,
+    keys_of,
     log_of,
     replaced,
     secret_of,
     with_typed,
 )
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
-from mainspring.cli.options import Controller, SecretFile
+from mainspring.cli.options import Controller, Insecure, KeysFolder, SecretFile
 from mainspring.client.address import ADDRESS_VARIABLE
 
 TokenFile = Annotated[
@@ -38,6 +39,8 @@ def console(
     ] = "http://127.0.0.1:8003",
     controller: Controller = None,
     secret_file: SecretFile = None,
+    keys: KeysFolder = None,
+    insecure: Insecure = False,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -54,6 +57,7 @@ def console(
 ) -> None:
     """Show a cluster's memory, schedule and requests in the browser until Ctrl-C or SIGTERM."""
     from mainspring.cli.controllers import find
+    from mainspring.cli.exposure import check_exposed, of_console
     from mainspring.cli.places import CONTROLLER, gateway, place
     from mainspring.console.server import run
 
@@ -61,7 +65,7 @@ def console(
     controller = controller or whole.controller.address or None
     if controller is None and log is None and os.environ.get(ADDRESS_VARIABLE, "").strip():
         controller = place(CONTROLLER, gateway(), None) or None
-    door = find(controller, secret_of(whole, secret_file))
+    door = find(controller, secret_of(whole, secret_file), keys_of(whole, keys, "console"))
     flags: dict[str, tuple[str, object]] = {
         "address": ("address", address),
         "host": ("hosts", tuple(host or ())),
@@ -71,6 +75,8 @@ def console(
         with_typed(context, whole.console, flags),
         controller_address=door.address,
         secret_file=door.secret_file,
+        keys=door.folder,
         log_dir="" if log is None else str(log),
     )
+    check_exposed([of_console(own)], insecure or whole.cluster.insecure)
     run(own, begin("console", *log_of(context, whole, log_level, log_format)), ready)

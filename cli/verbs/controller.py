@@ -11,6 +11,7 @@ import typer
 from mainspring.cli.configuration.single import (
     ConfigFile,
     configured,
+    keys_of,
     log_of,
     replaced,
     secret_of,
@@ -26,11 +27,12 @@ from mainspring.cli.launcher.foreground import (
     begin,
     ready,
 )
-from mainspring.cli.options import SecretFile, duration_ns
+from mainspring.cli.options import Insecure, KeysFolder, SecretFile, duration_ns
 
 if TYPE_CHECKING:
     import threading
 
+    from mainspring.cli.configuration.config import Config
     from mainspring.cli.launcher.models import ModelSource
     from mainspring.controller.config import ControllerConfig
     from mainspring.scheduler.config import SchedulerConfig
@@ -65,6 +67,8 @@ def controller(
     config: ConfigFile = None,
     address: Address = None,
     secret_file: SecretFile = None,
+    keys: KeysFolder = None,
+    insecure: Insecure = False,
     store: StoreFolder = None,
     profiles: Annotated[
         Path | None, typer.Option(help="For emulated workers: models from a CSV of profiles.")
@@ -81,35 +85,44 @@ def controller(
     """Run a controller until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.cli.configuration.policies import check_policy, parse_options
     from mainspring.cli.controllers import check_guarded, personal_address
-    from mainspring.cli.launcher.models import ModelSource
     from mainspring.cli.launcher.run_dir import claimed
 
-    if store is not None and profiles is not None:
-        raise typer.BadParameter("models come from --store or from --profiles, not from both")
     whole = configured(config)
+    source = _source(whole, store, profiles, copies)
     options = ("policy_options", parse_options(policy_option or []))
     scheduler = with_typed(context, whole.scheduler, {"policy": ("policy", policy), "policy_option": options})
     check_policy(scheduler.policy, scheduler.policy_options)
     secret = secret_of(whole, secret_file)
     where = address or whole.controller.address or personal_address()
-    check_guarded(where, secret, "--address")
+    folder = keys_of(whole, keys, "controller")
+    insecure = insecure or whole.cluster.insecure
+    check_guarded(where, secret, _text(folder) or "", "--address", insecure=insecure)
     drain = ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6)
     own = replaced(
         with_typed(context, whole.controller, {"drain_timeout": drain}),
         address=where,
         secret_file=_text(secret) or "",
+        keys=_text(folder) or "",
         event_log_dir=_text(event_log),
         state_file=_text(state_file),
     )
-    source = ModelSource(_text(store), _text(profiles), copies)
-    if store is None and profiles is None:
-        source = ModelSource(whole.cluster.store, whole.cluster.profiles, whole.cluster.copies)
     with contextlib.ExitStack() as stack:
         if event_log is not None:
             claim = claimed(event_log, "another controller", "choose another folder with --event-log")
             stack.enter_context(claim)
         stop = begin("controller", *log_of(context, whole, log_level, log_format))
         _serve(own, scheduler, source, stop)
+
+
+def _source(whole: Config, store: Path | None, profiles: Path | None, copies: int) -> ModelSource:
+    """Return where models come from, by flags or else by the configuration; raise BadParameter."""
+    from mainspring.cli.launcher.models import ModelSource
+
+    if store is not None and profiles is not None:
+        raise typer.BadParameter("models come from --store or from --profiles, not from both")
+    if store is None and profiles is None:
+        return ModelSource(whole.cluster.store, whole.cluster.profiles, whole.cluster.copies)
+    return ModelSource(_text(store), _text(profiles), copies)
 
 
 def _serve(

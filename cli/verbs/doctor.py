@@ -13,8 +13,8 @@ import typer
 from mainspring.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from mainspring.cli.configuration.config import Config
     from mainspring.cli.doctor.machine import Finding
-    from mainspring.gateway.config import GatewayConfig
 
 
 def doctor(
@@ -31,6 +31,7 @@ def doctor(
 
     The exit code is 1 if nothing could be served at all, and 0 otherwise.
     """
+    from mainspring.cli.doctor.certificates import certificates
     from mainspring.cli.doctor.gpus import gpu_findings
     from mainspring.cli.doctor.machine import examine
     from mainspring.cli.doctor.machine import store as check_store
@@ -42,8 +43,9 @@ def doctor(
         folder = store
         found = check_store(folder, lambda: _models(folder), lambda: _damaged(folder))
         models = models or (None if found.fatal and not found.good else _models(folder))
-    gateway, wrong = _gateway()
-    findings = [*examine(models or 1000, workers, store or Path(), gateway), *gpu_findings(), *wrong]
+    config, wrong = _configured()
+    machine = examine(models or 1000, workers, store or Path(), config.gateway)
+    findings = [*machine, *gpu_findings(), *certificates(config), *wrong]
     findings += [found] if found is not None else []
     serves = not any(finding.fatal and not finding.good for finding in findings)
     if as_json:
@@ -54,14 +56,14 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _gateway() -> tuple[GatewayConfig, list[Finding]]:
-    """Return how `mainspring up` would configure the gateway here, and what is wrong with its file."""
+def _configured() -> tuple[Config, list[Finding]]:
+    """Return how `mainspring up` would configure a cluster here, and what is wrong with its file."""
     from mainspring.cli.configuration.tables import ConfigError
     from mainspring.cli.doctor.machine import Finding
     from mainspring.cli.launcher.up import Ports, cluster_config
 
     try:
-        return cluster_config(None, {}, Ports()).gateway, []
+        return cluster_config(None, {}, Ports()), []
     except ConfigError as error:
         wrong = Finding(
             subject="configuration",
@@ -70,7 +72,7 @@ def _gateway() -> tuple[GatewayConfig, list[Finding]]:
             costs="`mainspring up` ends at once in this folder",
             remedy="correct the file",
         )
-    return cluster_config(Path(os.devnull), {}, Ports()).gateway, [wrong]
+    return cluster_config(Path(os.devnull), {}, Ports()), [wrong]
 
 
 def _models(folder: Path) -> int:

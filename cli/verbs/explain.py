@@ -11,6 +11,7 @@ from mainspring.cli.options import (
     DEFAULT_GATEWAY,
     AsJson,
     GatewayAddress,
+    KeysFolder,
     SecretFile,
     Token,
     duration_ns,
@@ -39,6 +40,7 @@ def explain(
         str | None, typer.Option(help="Watch this controller instead, until the request comes or ends.")
     ] = None,
     secret_file: SecretFile = None,
+    keys: KeysFolder = None,
     wait: Annotated[str, typer.Option(help="With --controller: how long to watch.")] = "10s",
     log: Log = None,
     run: RunNumber = None,
@@ -47,7 +49,7 @@ def explain(
 ) -> None:
     """Tell a request's story: what was planned, what happened, and what each worker could have done."""
     _check(context, log, run)
-    story = _story(request, address, console, controller, secret_file, wait, log, run, token)
+    story = _story(request, address, console, controller, secret_file, keys, wait, log, run, token)
     if as_json:
         print_json(story)
         return
@@ -75,6 +77,7 @@ def _story(
     console: str | None,
     controller: str | None,
     secret_file: Path | None,
+    keys: Path | None,
     wait: str,
     log: Path | None,
     run: int | None,
@@ -96,4 +99,4 @@ def _story(
         except NoConsole:
             if console:
                 raise
-    return live(find_for(address, token, controller, secret_file), request, wait_ns)
+    return live(find_for(address, token, controller, secret_file, keys), request, wait_ns)

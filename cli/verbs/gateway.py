@@ -10,6 +10,7 @@ import typer
 from mainspring.cli.configuration.single import (
     ConfigFile,
     configured,
+    keys_of,
     log_of,
     replaced,
     secret_of,
@@ -23,7 +24,7 @@ from mainspring.cli.launcher.foreground import (
     begin,
     ready,
 )
-from mainspring.cli.options import DEFAULT_GATEWAY, Controller, SecretFile, duration_ns
+from mainspring.cli.options import DEFAULT_GATEWAY, Controller, Insecure, KeysFolder, SecretFile, duration_ns
 
 
 def gateway(
@@ -37,6 +38,8 @@ def gateway(
     metrics: Annotated[str, typer.Option(help="The same for Prometheus, such as http://0.0.0.0:8002.")] = "",
     controller: Controller = None,
     secret_file: SecretFile = None,
+    keys: KeysFolder = None,
+    insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
     token_file: Annotated[
         Path | None,
@@ -54,13 +57,14 @@ def gateway(
 ) -> None:
     """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.cli.controllers import find
+    from mainspring.cli.exposure import check_exposed, of_gateway
     from mainspring.gateway.server import run
 
     whole = configured(config)
-    door = find(controller or whole.controller.address, secret_of(whole, secret_file))
+    secret, keys = secret_of(whole, secret_file), keys_of(whole, keys, name or "gateway")
+    door = find(controller or whole.controller.address, secret, keys)
     flags: dict[str, tuple[str, object]] = {
-        "address": ("address", address),
-        "http": ("http_address", http),
+        **{"address": ("address", address), "http": ("http_address", http)},
         "grpc": ("grpc_address", grpc),
         "metrics": ("metrics_address", metrics),
         "name": ("name", name),
@@ -68,7 +72,8 @@ def gateway(
         "grace": ("grace_ms", duration_ns(grace, "--grace", least_ns=0) / 1e6),
         "drain_timeout": ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6),
     }
-    own = with_typed(context, whole.gateway, flags)
-    own = replaced(own, controller_address=door.address, secret_file=door.secret_file)
+    shown = {"secret_file": door.secret_file, "keys": door.folder}
+    own = replaced(with_typed(context, whole.gateway, flags), controller_address=door.address, **shown)
+    check_exposed(of_gateway(own), insecure or whole.cluster.insecure)
     stop = begin(own.name or "gateway", *log_of(context, whole, log_level, log_format))
     run(own, stop, lambda addresses: ready(addresses.zeromq))

@@ -12,6 +12,7 @@ from mainspring.cli.options import (
     DEFAULT_GATEWAY,
     Controller,
     GatewayAddress,
+    KeysFolder,
     SecretFile,
     Token,
     duration_ns,
@@ -35,6 +36,7 @@ def top(
     address: GatewayAddress = DEFAULT_GATEWAY,
     controller: Controller = None,
     secret_file: SecretFile = None,
+    keys: KeysFolder = None,
     token: Token = None,
     log: Log = None,
     at: Annotated[
@@ -67,7 +69,7 @@ def top(
             f"there is no view {view!r}: choose of {', '.join(VIEWS)}", param_hint="--view"
         )
     once = once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty())
-    source = _source(context, address, controller, secret_file, token, log, at, run)
+    source = _source(context, address, controller, secret_file, keys, token, log, at, run)
     shown = cast("ViewName | None", view)
     try:
         if once:
@@ -83,6 +85,7 @@ def _source(
     address: str,
     controller: str | None,
     secret_file: Path | None,
+    keys: Path | None,
     token: str | None,
     log: Path | None,
     at: str | None,
@@ -96,8 +99,8 @@ def _source(
         if at is not None or run is not None:
             raise typer.BadParameter("--at and --run choose a moment of a log: give --log DIR too")
         try:
-            door = find_for(address, token, controller, secret_file)
-            return LiveSource(door.address, secret=door.secret())
+            door = find_for(address, token, controller, secret_file, keys)
+            return LiveSource(door.address, secret=door.secret(), keys=door.keys())
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--controller") from None
     refuse_with_log(context, "address", "controller")

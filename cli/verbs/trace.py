@@ -11,6 +11,7 @@ from mainspring.cli.options import (
     DEFAULT_GATEWAY,
     Controller,
     GatewayAddress,
+    KeysFolder,
     SecretFile,
     Token,
     duration_ns,
@@ -38,6 +39,7 @@ def trace(
     address: GatewayAddress = DEFAULT_GATEWAY,
     controller: Controller = None,
     secret_file: SecretFile = None,
+    keys: KeysFolder = None,
     token: Token = None,
     duration: Annotated[str, typer.Option(help="Live: how long to watch; Ctrl-C ends it earlier.")] = "10s",
     from_: From = None,
@@ -60,7 +62,7 @@ def trace(
                 "to watch a live cluster, of which the past can't be asked for"
             )
         length_ns = duration_ns(duration, "--duration")
-        file = trace_live(find_for(address, token, controller, secret_file), perfetto, length_ns)
+        file = trace_live(find_for(address, token, controller, secret_file, keys), perfetto, length_ns)
     else:
         refuse_with_log(context, "address", "controller", "duration")
         file = trace_log(*chosen_run(log, run, from_, to, last), perfetto)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mainspring.cli.launcher.foreground import PolicyName, PolicyOptions
-from mainspring.cli.options import duration_ns
+from mainspring.cli.options import Insecure, duration_ns
 
 DrainTimeout = Annotated[
     str | None,
@@ -66,6 +66,13 @@ ConsolePort = Annotated[str | None, typer.Option(metavar="PORT|off", help="8003 
 DeviceName = Annotated[
     str | None, typer.Option(help="cpu, or cuda for a worker on each of this machine's GPUs.")
 ]
+KeysOfAll = Annotated[
+    Path | None,
+    typer.Option(
+        readable=False,
+        help="Folder of `mainspring keys`, with one for each process: TLS between them over TCP.",
+    ),
+]
 RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")]
 
 
@@ -89,6 +96,8 @@ def up(
     profiles: ProfilesFile = None,
     copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
     run_dir: RunFolder = None,
+    keys: KeysOfAll = None,
+    insecure: Insecure = False,
     drain_timeout: DrainTimeout = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object on each line.")] = None,
@@ -99,9 +108,8 @@ def up(
 
     values: dict[str, dict[str, Any]] = {
         "cluster": {
-            "store": store and str(store),
-            "profiles": profiles and str(profiles),
-            "run_dir": run_dir and str(run_dir),
+            **_texts(store=store, profiles=profiles, run_dir=run_dir, keys=keys),
+            "insecure": insecure or None,
             "workers": workers,
             "device": device,
             "engine": engine,
@@ -111,14 +119,18 @@ def up(
             "stop_timeout_s": drain_timeout and duration_ns(drain_timeout, "--drain-timeout") / 1e9,
         },
         "repository": {
-            "path": model_repository and str(model_repository),
-            "mode": model_control_mode,
+            **_texts(path=model_repository, mode=model_control_mode),
             "load_models": load_model,
         },
         "worker": {"pages": pages},
         "scheduler": {"policy": policy, "policy_options": parse_options(policy_option or []) or None},
     }
     run_up(config, _given(values), Ports(port, http_port, grpc_port, metrics_port, console_port))
+
+
+def _texts(**values: object) -> dict[str, str | None]:
+    """Return the values as texts, None for what is not said."""
+    return {name: None if value is None else str(value) for name, value in values.items()}
 
 
 def _given(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ import typer
 from mainspring.cli.configuration.single import (
     ConfigFile,
     configured,
+    keys_of,
     log_of,
     replaced,
     secret_of,
@@ -27,6 +28,8 @@ from mainspring.cli.launcher.foreground import (
 from mainspring.cli.options import (
     DEFAULT_STORE,
     Controller,
+    Insecure,
+    KeysFolder,
     ModelStore,
     SecretFile,
     Threads,
@@ -77,6 +80,8 @@ def worker(
     name: Annotated[str, typer.Option(help="Unique in the cluster.")] = "worker-0",
     controller: Controller = None,
     secret_file: SecretFile = None,
+    keys: KeysFolder = None,
+    insecure: Insecure = False,
     data_address: DataAddress = "",
     data_host: DataHost = "",
     store: ModelStore = DEFAULT_STORE,
@@ -99,7 +104,8 @@ def worker(
     whole = configured(config)
     engine, device, folder = _computes(context, whole.cluster, engine, device, store)
     _check(engine, device, folder, exec_core, fetches=bool(store_from or whole.worker.store_from))
-    door = find(controller or whole.controller.address, secret_of(whole, secret_file))
+    secret, keys = secret_of(whole, secret_file), keys_of(whole, keys, name)
+    door = find(controller or whole.controller.address, secret, keys)
     drain_ms = max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6))
     own: dict[str, object] = {"data_address": data_address, "data_host": data_host, "pages": pages}
     own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}
@@ -108,15 +114,11 @@ def worker(
     table = whole.worker if device == "cpu" or _says(config, "pages") else replaced(whole.worker, pages=0)
     settings = replaced(
         with_typed(context, table, flags),
-        name=name,
-        controller=door.address,
-        secret_file=door.secret_file,
-        store=str(folder),
-        engine=engine,
-        device=device,
-        exec_core=exec_core,
+        **{"name": name, "controller": door.address, "secret_file": door.secret_file, "keys": door.folder},
+        **{"store": str(folder), "engine": engine, "device": device, "exec_core": exec_core},
     )
-    check_guarded(settings.data_address, door.secret_file, "--data-address")
+    guards = (settings.data_address, door.secret_file, door.folder, "--data-address")
+    check_guarded(*guards, insecure=insecure or whole.cluster.insecure)
     run(settings, begin(name, *log_of(context, whole, log_level, log_format)), ready)
 
 

@@ -11,6 +11,7 @@ from mainspring.console.payloads import Head
 from mainspring.console.queries.head import head
 from mainspring.console.recorded import Recording
 from mainspring.console.view.view import View
+from mainspring.transport.keys import Keys
 
 _SLICE_NS = 20_000_000
 """How long a log is read before the keys are looked at again."""
@@ -46,10 +47,16 @@ class Source(Protocol):
 class LiveSource:
     """Follows a controller."""
 
-    def __init__(self, controller: str, observer: str = "top", secret: bytes | None = None) -> None:
+    def __init__(
+        self,
+        controller: str,
+        observer: str = "top",
+        secret: bytes | None = None,
+        keys: Keys | None = None,
+    ) -> None:
         """Begin to connect; raise ValueError on an address that is none."""
         self.view = View()
-        self._stream = LiveStream(controller, observer, secret=secret)
+        self._stream = LiveStream(controller, observer, secret=secret, keys=keys)
         self._following = Following(self.view)
 
     def work(self, at_most_s: float) -> None:

@@ -11,6 +11,7 @@ from websockets.frames import CloseCode, Frame
 
 from mainspring.console.config import ConsoleConfig, parse_address
 from mainspring.transport.asgi import Connection, Server, listen_at
+from mainspring.transport.keys import ServerKeys
 
 MOST_FRAGMENTS = 256
 """Of one message of a page."""
@@ -21,7 +22,7 @@ _KEPT_S = 30
 def listen(address: str) -> tuple[socket.socket, str]:
     """Return a listening socket and its address with the real port; raise OSError if it can't be had."""
     listener, where = listen_at(*parse_address(address))
-    return listener, f"http://{where}"
+    return listener, f"{address.partition('://')[0]}://{where}"
 
 
 class _Page(WebSocketsSansIOProtocol):
@@ -40,9 +41,10 @@ class _Page(WebSocketsSansIOProtocol):
 
 
 def server(application: ASGIApp, config: ConsoleConfig) -> Server:
-    """Return what serves an application within the configuration's bounds."""
+    """Return what serves an application within the configuration's bounds; raise OSError of bad keys."""
+    keys = ServerKeys(config.tls, clients=config.client_certificates) if config.encrypted else None
     bounds = {"most": config.max_connections, "patience_s": config.header_timeout_ms / 1e3}
-    return Server(
+    made = Server(
         uvicorn.Config(
             application,
             http=type("Connection", (Connection,), bounds),
@@ -61,3 +63,5 @@ def server(application: ASGIApp, config: ConsoleConfig) -> Server:
             proxy_headers=False,
         )
     )
+    made.keys, made.handshake_s = keys, config.header_timeout_ms / 1e3
+    return made

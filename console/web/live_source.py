@@ -18,6 +18,7 @@ from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
 from mainspring.messages.observing import Devices, Stage
 from mainspring.messages.operating import Operate, Operated, OperatorCommand
 from mainspring.transport.greeting import read_secret
+from mainspring.transport.keys import read_keys
 
 _LOOKED_AFTER = 64
 """Records between two looks at the clock."""
@@ -28,11 +29,14 @@ class LiveSource:
 
     def __init__(self, config: ConsoleConfig, operable: bool) -> None:
         """``operable``: whether pages may ask for changes. Raises ValueError on an address that is none,
-        OSError if the secret file can't be used."""
+        OSError if secret or keys can't be used."""
         self.view = View(Limits(keep_ns=round(config.keep_s * 1e9)))
         self.epoch = 0
         self._stream = LiveStream(
-            config.controller_address, secret=read_secret(config.secret_file), operates=operable
+            config.controller_address,
+            secret=read_secret(config.secret_file),
+            keys=read_keys(config.keys),
+            operates=operable,
         )
         self._slice_ns = round(config.slice_ms * 1e6)
         self._operable = operable

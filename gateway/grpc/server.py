@@ -14,6 +14,7 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.grpc import reflection
 from mainspring.gateway.grpc.access import Caller, Lock
+from mainspring.gateway.grpc.certificates import Unrevoked, credentials
 from mainspring.gateway.grpc.control import Behaviour, Control
 from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
@@ -21,8 +22,9 @@ from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, Mess
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import Context, answered
 from mainspring.messages.codes import Reason
+from mainspring.transport.keys import ServerKeys
 
-SCHEME = "grpc://"
+SCHEMES = ("grpc://", "grpcs://")
 _LEAST_PING_MS = 5_000
 """Clients may ping this often; one that does so more often is cut off."""
 _MOST_ASKED_BYTES = 64 << 10
@@ -45,18 +47,32 @@ class GrpcServer:
 
 
 async def serve_grpc(calls: Calls, config: GatewayConfig) -> GrpcServer:
-    """Serve gRPC at the configuration's ``grpc_address``; raise OSError if that can't be had."""
+    """Serve gRPC at the configuration's ``grpc_address``; raise OSError if that can't be had.
+
+    Over TLS it also raises that if the certificate can't be shown.
+    """
     target = _target(config.grpc_address)
     server = aio.server(options=_options(config), maximum_concurrent_rpcs=config.grpc_max_calls)
     shared = SharedMemory(calls)
     control = Control(calls, shared)
     health = Health(control.ready)
     lock = Lock(config)
+    keys = None
+    if config.grpc_address.startswith(SCHEMES[True]):
+        keys = ServerKeys(config.tls, clients=config.client_certificates)
+    handlers = (
+        _inference(Inference(calls, config, shared), control, lock),
+        _health(health, lock),
+        *_reflection(),
+    )
     server.add_generic_rpc_handlers(
-        (_inference(Inference(calls, config, shared), control, lock), _health(health, lock), *_reflection())
+        handlers if keys is None else tuple(Unrevoked(each, keys) for each in handlers)
     )
     try:
-        port = server.add_insecure_port(target)
+        if keys is None:
+            port = server.add_insecure_port(target)
+        else:
+            port = server.add_secure_port(target, credentials(keys))
     except RuntimeError:
         port = 0
     if port == 0:
@@ -66,17 +82,17 @@ async def serve_grpc(calls: Calls, config: GatewayConfig) -> GrpcServer:
         )
     shared.listens(target.rpartition(":")[0], port)
     await server.start()
-    return GrpcServer(server, health, f"{SCHEME}{target.rpartition(':')[0]}:{port}")
+    return GrpcServer(server, health, f"{SCHEMES[keys is not None]}{target.rpartition(':')[0]}:{port}")
 
 
 def _target(address: str) -> str:
     """Return host and port of an address; raise OSError if it is none."""
-    target = address.removeprefix(SCHEME)
+    target = address.removeprefix(SCHEMES[False]).removeprefix(SCHEMES[True])
     host, colon, port = target.rpartition(":")
     if target == address or not host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise OSError(
-            f"{address!r} is not an address to serve gRPC at; it is {SCHEME}HOST:PORT, such as "
-            f"{SCHEME}127.0.0.1:8001, with port 0 for any free one"
+            f"{address!r} is not an address to serve gRPC at; it is grpc://HOST:PORT, such as "
+            "grpc://127.0.0.1:8001, or grpcs://HOST:PORT, with port 0 for any free one"
         )
     return target
 

@@ -28,9 +28,11 @@ from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.http.table import routes
 from mainspring.gateway.restrictions import Group, Restrictions
+from mainspring.transport import accepting
+from mainspring.transport.keys import ServerKeys
 from mainspring.transport.origins import KnownNames
 
-SCHEME = "http"
+SCHEMES = ("http", "https")
 _BACKLOG = 1_024
 _IDLE_SEARCH = 64
 """How many of the oldest connections are looked at for one that can be closed."""
@@ -48,6 +50,8 @@ class Address(NamedTuple):
 
     host: str
     port: int
+    encrypted: bool = False
+    """Whether clients speak TLS."""
 
 
 class Watched(Protocol):
@@ -113,6 +117,7 @@ class HttpServer:
         self.limits = Limits(config)
         self.shared = bytearray(READ_BYTES)
         self.heads = Heads()
+        self._config = config
         self.budget = Budget(config.max_in_flight_bytes)
         self.memory = calls.driver.memory
         self.uploads = calls.uploads
@@ -127,21 +132,27 @@ class HttpServer:
         self._watch = Watch(self.limits.shortest_ns)
         self._routes = table
         self._end = end
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | accepting.TlsServer | None = None
         self._clock = clock or TurnClock()
         self.address = ""
         """With the real port."""
 
     async def listen(self, address: Address) -> None:
-        """Serve from now on; raise OSError if the address can't be had."""
-        loop = asyncio.get_running_loop()
+        """Serve from now on; raise OSError if the address can't be had, or the certificate not be shown."""
         # Of any type: uvloop's server has a list of sockets where asyncio's has a tuple.
-        server: Any = await loop.create_server(
-            lambda: HttpConnection(self), address.host, address.port, backlog=_BACKLOG
-        )
+        server: Any
+        if address.encrypted:
+            keys = ServerKeys(self._config.tls, clients=self._config.client_certificates)
+            listening = accepting.listen(address.host, address.port, _BACKLOG)
+            patience_s = self._config.http_header_timeout_ms / 1e3
+            server = accepting.TlsServer(listening, lambda: HttpConnection(self), keys, patience_s)
+        else:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: HttpConnection(self), address.host, address.port, backlog=_BACKLOG
+            )
         self._server = server
         host = f"[{address.host}]" if ":" in address.host else address.host
-        self.address = f"{SCHEME}://{host}:{server.sockets[0].getsockname()[1]}"
+        self.address = f"{SCHEMES[address.encrypted]}://{host}:{server.sockets[0].getsockname()[1]}"
 
     async def close(self, grace_s: float) -> None:
         """Take nothing new, let what is in flight be answered within ``grace_s``, then close all."""
@@ -273,12 +284,12 @@ def parse_address(text: str) -> Address:
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
-    if host is None or port is None or parts.scheme != SCHEME or parts.path not in ("", "/"):
+    if host is None or port is None or parts.scheme not in SCHEMES or parts.path not in ("", "/"):
         raise OSError(
-            f"{text!r} is not an address to serve HTTP at; it is {SCHEME}://HOST:PORT, such as "
-            f"{SCHEME}://127.0.0.1:8000, with port 0 for any free one"
+            f"{text!r} is not an address to serve HTTP at; it is http://HOST:PORT, such as "
+            "http://127.0.0.1:8000, or https://HOST:PORT, with port 0 for any free one"
         )
-    return Address(host, port)
+    return Address(host, port, parts.scheme == SCHEMES[True])
 
 
 def _nothing_here(exchange: Exchange) -> None:

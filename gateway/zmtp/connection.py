@@ -6,7 +6,7 @@ import select
 import socket
 from collections.abc import Sequence
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.memory import Memory
@@ -27,12 +27,34 @@ _DISCARDED_BYTES: Final = 4 << 20
 _LINGER_NS: Final = 2_000_000_000
 
 
+class Secured(Protocol):
+    """A socket over which a client encrypts what it says; its other calls are those of sockets."""
+
+    stranger: bool
+    """Whether the client has yet to say hello."""
+    grew_ns: int
+    """When something last came of the frame under way."""
+    began_ns: int
+    """When that began."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a frame has begun to come."""
+
+
 class ZmtpConnection:
     """See the module's docstring."""
 
     def __init__(
-        self, name: bytes, sock: socket.socket, limits: Limits, budget: Budget, memory: Memory | None = None
+        self,
+        name: bytes,
+        sock: socket.socket,
+        limits: Limits,
+        budget: Budget,
+        memory: Memory | None = None,
+        secured: Secured | None = None,
     ) -> None:
+        """``secured``: what to speak over in the place of ``sock``, if clients are to encrypt (`curve`)."""
         self.name = name
         """What the gateway calls it: no other connection ever has the same."""
         self.fd = sock.fileno()
@@ -44,7 +66,8 @@ class ZmtpConnection:
         """What its owner waits for."""
         self.used_ns = monotonic_ns()
         """When something last came."""
-        self._socket = sock
+        self._socket: Any = sock if secured is None else secured
+        self._secured = secured
         self._limits = limits
         self._receiver = Receiver(limits.message_bytes, budget, memory)
         self._drained = False
@@ -81,6 +104,8 @@ class ZmtpConnection:
     def welcome(self, known: bool) -> None:
         """Say whether the peer has a session."""
         self._receiver.stranger = not known
+        if self._secured is not None:
+            self._secured.stranger = not known
 
     def readable(self) -> None:
         """The kernel has something."""
@@ -214,7 +239,12 @@ class ZmtpConnection:
         """Whether `overdue` may come to say anything."""
         receiver = self._receiver
         return bool(
-            self._closing_ns or self._ttl_ns or self._backlog or receiver.under_way or not receiver.opened
+            self._closing_ns
+            or self._ttl_ns
+            or self._backlog
+            or receiver.under_way
+            or not receiver.opened
+            or (self._secured is not None and self._secured.under_way)
         )
 
     def overdue(self, now_ns: int) -> str | None:
@@ -226,6 +256,12 @@ class ZmtpConnection:
             return "it did not say who it is" if now_ns - self._began_ns > limits.handshake_ns else None
         if self._backlog and now_ns - self._sent_ns > limits.write_ns:
             return "it reads nothing"
+        secured = self._secured
+        if secured is not None and secured.under_way and not self.stuck:
+            if now_ns - secured.grew_ns > limits.message_idle_ns:
+                return "nothing more came of its message"
+            if now_ns - secured.began_ns > limits.message_ns:
+                return "its message took too long to come"
         if receiver.under_way and not self.stuck:
             if now_ns - self.used_ns > limits.message_idle_ns:
                 return "nothing more came of its message"

@@ -11,14 +11,14 @@ import itertools
 import logging
 import socket
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Upload
-from mainspring.gateway.zmtp.connection import READ_BYTES, ZmtpConnection
+from mainspring.gateway.zmtp.connection import READ_BYTES, Secured, ZmtpConnection
 from mainspring.gateway.zmtp.limits import Limits
 from mainspring.gateway.zmtp.receiver import Message, Opened, Ping
 from mainspring.gateway.zmtp.wire import Violation
@@ -80,14 +80,16 @@ class ZmtpListener:
         budget: Budget,
         backlog_bytes: int,
         memory: Memory | None = None,
+        secured: Callable[[socket.socket], Secured] | None = None,
     ) -> None:
         """Listen; raise OSError if the address is taken, ValueError if it is none.
 
         ``most`` connections are taken at one time; ``budget`` counts what is kept of messages that have not
         wholly come, of all connections; ``backlog_bytes`` bounds what waits to be read by all of them;
-        ``memory`` is where large frames are received.
+        ``memory`` is where large frames are received; ``secured`` returns what to speak over in the place of
+        a socket, where clients are to encrypt.
         """
-        self._memory = memory
+        self._memory, self._secured = memory, secured
         self._listening, self.address = _listen(address)
         self._hub = hub
         self._limits = limits
@@ -219,7 +221,8 @@ class ZmtpListener:
 
     def _admit(self, sock: socket.socket) -> None:
         name = next(self._names).to_bytes(8)
-        connection = ZmtpConnection(name, sock, self._limits, self._budget, self._memory)
+        secured = None if self._secured is None else self._secured(sock)
+        connection = ZmtpConnection(name, sock, self._limits, self._budget, self._memory, secured)
         self._connections[connection.name] = self._strangers[connection.name] = connection
         self._by_fd[connection.fd] = connection
         self._hub.own(connection.fd, self)

@@ -47,7 +47,7 @@ def check_greeting(data: bytes | memoryview) -> bool:
 def command(name: bytes, body: bytes = b"") -> bytes:
     """Return a command as a frame."""
     size = 1 + len(name) + len(body)
-    return _header(COMMAND, size) + bytes((len(name),)) + name + body
+    return header(COMMAND, size) + bytes((len(name),)) + name + body
 
 
 def ready() -> bytes:
@@ -89,12 +89,12 @@ def frames(parts: Sequence[Any], envelope: bool = False) -> list[Any]:
 
     ``envelope``: with an empty frame first, as REQ sockets want it.
     """
-    joined = bytearray(_header(MORE, 0) if envelope else b"")
+    joined = bytearray(header(MORE, 0) if envelope else b"")
     made: list[Any] = []
     last = len(parts) - 1
     for index, part in enumerate(parts):
         size = part.nbytes if type(part) is memoryview else len(part)
-        joined += _header(MORE if index < last else 0, size)
+        joined += header(MORE if index < last else 0, size)
         if size <= _JOINED_BYTES:
             joined += part
         else:
@@ -105,7 +105,8 @@ def frames(parts: Sequence[Any], envelope: bool = False) -> list[Any]:
     return made
 
 
-def _header(flags: int, size: int) -> bytes:
+def header(flags: int, size: int) -> bytes:
+    """Return what comes before the body of a frame."""
     if size <= _LONGEST_SHORT:
         return bytes((flags, size))
     return bytes((flags | LONG,)) + size.to_bytes(8)

@@ -32,6 +32,7 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter, read_log
 from mainspring.transport.bounds import Delivery
+from mainspring.transport.certificate import Certificate, Named
 from tests.controller.peers import MS, spec
 
 
@@ -43,6 +44,7 @@ class Wire:
         self.failing: dict[bytes, Delivery] = {}
         self.hosts: dict[bytes, str] = {}
         """Of peers on other hosts."""
+        self.certificates: dict[bytes, Certificate] = {}
         self.writes: list[tuple[bytes, int]] = []
         """Of several messages in one: to whom, and how many."""
 
@@ -61,6 +63,9 @@ class Wire:
 
     def host_of(self, peer: bytes) -> str:
         return self.hosts.get(peer, "")
+
+    def certificate(self, peer: bytes) -> Certificate | None:
+        return self.certificates.get(peer)
 
     def disconnect(self, peer: bytes, why: str) -> None:
         self.failing[peer] = Delivery.GONE
@@ -105,6 +110,24 @@ def test_a_worker_that_cannot_be_sent_to_has_left(delivery: Delivery) -> None:
     assert bench.workers() == []
     assert bench.wire.kinds(b"gateway/g")[-1] == "worker_down"
     assert bench.dropped[delivery.value] == 1
+
+
+def test_a_hello_has_the_name_that_the_certificate_has() -> None:
+    bench = Bench()
+    for role in ("worker", "gateway"):
+        certificate = Certificate((Named("here", role, "own"),), 1, "")
+        bench.wire.certificates |= {f"{role}/{number}".encode(): certificate for number in range(2)}
+    artifacts = {"m0": spec().artifact}
+    for number, name in enumerate(("own", "w0")):
+        hello = WorkerHello(PROTOCOL_VERSION, name, "cpu", 8, PAGE_BYTES, "tcp://h:1", artifacts)
+        bench.receive(20, b"worker/%d" % number, hello)
+        bench.receive(20, b"gateway/%d" % number, GatewayHello(PROTOCOL_VERSION, name))
+    assert list(bench.shell.sessions.workers) == ["w0", "own"]
+    for role in ("worker", "gateway"):
+        assert bench.wire.kinds(f"{role}/0".encode())[0] == "welcome"
+        assert bench.wire.kinds(f"{role}/1".encode()) == ["refused"]
+    assert bench.wire.sent[-1][1]["code"] == "name_taken"
+    assert "certificate is for the gateway 'own'" in str(bench.wire.sent[-1][1]["detail"])
 
 
 def test_a_gateway_that_reads_too_slowly_is_forgotten() -> None:

@@ -75,7 +75,7 @@ class Cluster:
 
     def _start(self, host: Host, verb: str, *options: str) -> None:
         name = options[options.index("--name") + 1] if "--name" in options else verb
-        shown = ("--secret-file", str(self._secret), "--log-level", "INFO")
+        shown = ("--secret-file", str(self._secret), "--insecure", "--log-level", "INFO")
         host.start(*MAINSPRING, verb, *shown, *options, log=self.folder / f"{name}.log")
 
 

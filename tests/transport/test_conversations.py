@@ -15,8 +15,10 @@ from mainspring.experiments.blocking import LIMITS, Client, Server, TimedOut
 from mainspring.transport import addresses, listener, precise
 from mainspring.transport.bounds import MAX_TENSORS, Delivery, Limits
 from mainspring.transport.hub import Hub
+from mainspring.transport.keys import Keys
 from mainspring.transport.link import FIRST_RETRY_NS, LONGEST_RETRY_NS, Link
 from tests.patience import PATIENCE_S
+from tests.transport.issuing import Issue
 
 SECRET = b"s" * 32
 SOMEBODY = b"tool/somebody"
@@ -33,20 +35,29 @@ def connect(server: Server, name: bytes = b"", address: str = "", **given: Any) 
     return made
 
 
+@pytest.fixture(params=["by name", "by TCP", "over TLS"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server(secret=SECRET)
+def server(keys: Keys | None) -> Iterator[Server]:
+    made = Server(secret=SECRET, keys=keys)
     yield made
     made.close()
 
 
-@pytest.fixture(params=["by name", "by TCP"])
-def client(
-    request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Client]:
-    if request.param == "by TCP":
+@pytest.fixture
+def keys(way: str, issued: Issue) -> Keys | None:
+    """What both ends have, where they speak TLS."""
+    return Keys(str(issued("tool", "*"))) if way == "over TLS" else None
+
+
+@pytest.fixture
+def client(way: str, server: Server, keys: Keys | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    if way != "by name":
         monkeypatch.setattr(addresses, "connect_at_once", lambda _: None)
-    made = connect(server, b"somebody", secret=SECRET)
+    made = connect(server, b"somebody", secret=SECRET, keys=keys)
     yield made
     made.close()
 
@@ -54,7 +65,7 @@ def client(
 def family(client: Client) -> int:
     channel = client.link._channel
     assert channel is not None
-    return channel._socket.family
+    return int(channel._socket.family)
 
 
 def pump(client: Client, message: list[Any]) -> threading.Thread:
@@ -136,10 +147,12 @@ def test_peers_without_a_name_are_told_apart_and_answered(server: Server) -> Non
         each.close()
 
 
-def test_a_peer_that_connects_again_takes_its_own_place(server: Server, client: Client) -> None:
+def test_a_peer_that_connects_again_takes_its_own_place(
+    server: Server, client: Client, keys: Keys | None
+) -> None:
     client.send([b"first"])
     server.receive()
-    again = connect(server, b"somebody", secret=SECRET)
+    again = connect(server, b"somebody", secret=SECRET, keys=keys)
     again.send([b"second"])
     assert server.receive() == [SOMEBODY, b"second"]
     server.send([SOMEBODY, b"for the newer"])
@@ -171,14 +184,16 @@ def test_what_was_sent_before_a_close_arrives_and_the_rest_waits_for_a_linger(cl
     other.close()
 
 
-def test_a_link_connects_again_and_keeps_what_is_sent_meanwhile(server: Server, client: Client) -> None:
+def test_a_link_connects_again_and_keeps_what_is_sent_meanwhile(
+    server: Server, client: Client, keys: Keys | None
+) -> None:
     client.send([b"before"])
     assert server.receive()[1] == b"before"
     server.close()
     assert client.poll(5) is False
     assert client.link.ended == 1
     assert client.send([b"meanwhile"]) is Delivery.SENT
-    back = Server(server.address, secret=SECRET)
+    back = Server(server.address, secret=SECRET, keys=keys)
     waiting = threading.Thread(target=lambda: client.poll(3_000))
     waiting.start()
     assert back.receive(3_000) == [SOMEBODY, b"meanwhile"]

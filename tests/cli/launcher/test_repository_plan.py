@@ -38,7 +38,7 @@ def job(plan: Plan, kind: type[Any]) -> Any:
 
 
 def test_an_empty_repository_is_enough_for_a_cluster(tmp_path: Path) -> None:
-    plan = make_plan(config(tmp_path, address="tcp://0.0.0.0:7500"))
+    plan = make_plan(config(tmp_path, {"insecure": True}, address="tcp://0.0.0.0:7500"))
     store = str(tmp_path / "run" / "store")
     assert plan.models == 0
     assert plan.stop_order[0] == ("repository",)

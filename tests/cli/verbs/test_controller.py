@@ -83,7 +83,7 @@ def test_a_wrong_use_is_explained_in_a_line(fail: Fail, arguments: tuple[str, ..
 def test_tcp_needs_a_secret_that_nobody_else_can_read(fail: Fail, tmp_path: Path) -> None:
     code, errors = fail("--address", "tcp://127.0.0.1:*")
     assert code != 0
-    assert "tcp://127.0.0.1:* is open to other users and hosts: give --secret-file FILE" in errors
+    assert "tcp://127.0.0.1:* is open to other users and hosts: give --keys FOLDER" in errors
     secret = tmp_path / "secret"
     secret.write_text("0" * 64)
     secret.chmod(0o644)

@@ -82,6 +82,7 @@ secret_file = "secret"
 engine = "emulated"
 store = "models"
 log_format = "json"
+insecure = true
 
 [controller]
 address = "tcp://10.0.0.1:7300"

@@ -51,7 +51,7 @@ def test_other_addresses_work(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1:8003", "http://:1", "http://x", "https://x:1", "http://x:99999"]
+    "address", ["127.0.0.1:8003", "http://:1", "http://x", "ftp://x:1", "http://x:99999"]
 )
 def test_an_address_that_is_none_is_an_error(address: str) -> None:
     with pytest.raises(ValueError, match="write it like http"):

@@ -174,9 +174,10 @@ def test_without_a_controller_everybody_is_told_so() -> None:
 
 
 def test_addresses() -> None:
-    assert parse_address("http://127.0.0.1:8000") == ("127.0.0.1", 8000)
-    assert parse_address("http://[::1]:0") == ("::1", 0)
-    for wrong in ("127.0.0.1:8000", "http://127.0.0.1", "https://a:1", "http://:x", "http://a:99999", ""):
+    assert parse_address("http://127.0.0.1:8000") == ("127.0.0.1", 8000, False)
+    assert parse_address("http://[::1]:0") == ("::1", 0, False)
+    assert parse_address("https://a:1") == ("a", 1, True)
+    for wrong in ("127.0.0.1:8000", "http://127.0.0.1", "ftp://a:1", "http://:x", "http://a:99999", ""):
         with pytest.raises(OSError, match="it is http://HOST:PORT"):
             parse_address(wrong)
 

@@ -1,0 +1,98 @@
+"""What a process may listen on beyond this host: only what is encrypted, or what is said to be insecure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from mainspring.cli.configuration.tables import ConfigError
+
+if TYPE_CHECKING:
+    from mainspring.cli.configuration.config import Config
+    from mainspring.console.config import ConsoleConfig
+    from mainspring.gateway.config import GatewayConfig
+
+KEYS_REMEDY = "give it keys ([cluster] keys or --keys; `mainspring keys` makes them)"
+TLS_REMEDY = "serve it at {scheme}:// with {table} tls (`mainspring keys issue` makes the folder)"
+
+
+class Door(NamedTuple):
+    """Where a process listens."""
+
+    key: str
+    """What says so: a key of the configuration or a flag."""
+    address: str
+    encrypted: bool
+    remedy: str
+    """How to have what is said there encrypted."""
+
+
+def check_exposed(doors: Iterable[Door], insecure: bool) -> None:
+    """Raise `ConfigError` for what would be open to other hosts and is not encrypted, unless ``insecure``."""
+    for door in doors:
+        if not insecure and not door.encrypted and reaches_beyond(door.address):
+            raise ConfigError(
+                f"{door.key} {door.address} is open to other hosts, and what is said there is not encrypted: "
+                f"{door.remedy}, or say insecure = true in [cluster], or --insecure"
+            )
+
+
+def reaches_beyond(address: str) -> bool:
+    """Say whether other hosts may reach an address: whether it is of TCP and not the loopback's."""
+    scheme, _, rest = address.partition("://")
+    if not rest or scheme in ("unix", "name"):
+        return False
+    host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def of_processes(key: str, address: str, keys: str) -> Door:
+    """Return a door that processes of the cluster come in by."""
+    return Door(key, address, bool(keys), KEYS_REMEDY)
+
+
+def of_gateway(gateway: GatewayConfig) -> list[Door]:
+    """Return the doors that clients come in by."""
+    return [
+        Door(
+            "[gateway] address",
+            gateway.address,
+            bool(gateway.curve_key),
+            "give it [gateway] curve_key (`mainspring keys curve` makes one)",
+        ),
+        *(
+            Door(
+                f"[gateway] {name}",
+                address,
+                address.startswith(f"{scheme}://"),
+                TLS_REMEDY.format(scheme=scheme, table="[gateway]"),
+            )
+            for name, address, scheme in (
+                ("http_address", gateway.http_address, "https"),
+                ("grpc_address", gateway.grpc_address, "grpcs"),
+                ("metrics_address", gateway.metrics_address, "https"),
+            )
+        ),
+    ]
+
+
+def of_console(console: ConsoleConfig) -> Door:
+    """Return the door that browsers come in by."""
+    remedy = TLS_REMEDY.format(scheme="https", table="[console]")
+    return Door("[console] address", console.address, console.encrypted, remedy)
+
+
+def of_cluster(config: Config) -> list[Door]:
+    """Return all doors of a cluster that `mainspring up` starts."""
+    keys, repository = config.cluster.keys, config.repository
+    return [
+        of_processes("[controller] address", config.controller.address, keys),
+        of_processes("[worker] data_address", config.worker.data_address, keys),
+        *([of_processes("[repository] address", repository.address, keys)] if repository.path else []),
+        *of_gateway(config.gateway),
+        *([of_console(config.console)] if config.cluster.console else []),
+    ]

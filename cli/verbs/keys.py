@@ -1,0 +1,116 @@
+"""``mainspring keys``: certificates by which a cluster's processes know each other over TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--keys",
+        readable=False,
+        help="Folder of the authority and of what it issues: keep it on one host.",
+    ),
+]
+DEFAULT_FOLDER = Path("keys")
+app = typer.Typer(help="Make certificates for processes on several hosts.", no_args_is_help=True)
+
+
+@app.command("init")
+def init(
+    cluster: Annotated[
+        str, typer.Option(help="The cluster's name: processes of another one are refused.")
+    ] = "mainspring",
+    keys: Folder = DEFAULT_FOLDER,
+) -> None:
+    """Make a certificate authority for a cluster."""
+    from mainspring.cli.authority import AUTHORITY, Authority
+
+    Authority.create(keys, cluster)
+    print(
+        f"{keys / AUTHORITY} is the authority of the cluster {cluster}; who has its key can be anybody there"
+    )
+
+
+@app.command("issue")
+def issue(
+    role: Annotated[
+        str,
+        typer.Argument(help="controller, worker, gateway, repository, observer, operator or client."),
+    ],
+    name: Annotated[
+        str, typer.Argument(help="The process's name, which no other may take; * for any of this role.")
+    ],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name or address by which clients reach the process; again for more."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 365,
+    keys: Folder = DEFAULT_FOLDER,
+) -> None:
+    """Make a certificate, in a folder to give the process as --keys; again to renew it.
+
+    A running process reads the new one within a second.
+    """
+    from mainspring.cli.authority import Authority
+    from mainspring.messages.roles import Role
+
+    known = [str(each) for each in Role]
+    if role not in known:
+        raise typer.BadParameter(f"there is no role {role!r}; it is one of {', '.join(known)}")
+    print(Authority(keys).issue(role, name, host or (), days))
+
+
+@app.command("revoke")
+def revoke(
+    name: Annotated[str, typer.Argument(help="Whose certificates.")],
+    keep_newest: Annotated[
+        bool, typer.Option("--keep-newest", help="All but the newest, after it was renewed.")
+    ] = False,
+    keys: Folder = DEFAULT_FOLDER,
+) -> None:
+    """Revoke a process's certificates; running processes refuse them once they have the new crl.pem.
+
+    It is written to the folders here; copy it to those on other hosts.
+    """
+    from mainspring.cli.authority import AUTHORITY, LIST, Authority
+
+    for each in Authority(keys).revoke(name, keep_newest=keep_newest):
+        print(f"revoked {each.named}, {each.serial:x}")
+    print(f"copy {keys / AUTHORITY / LIST} to the processes' folders on other hosts")
+
+
+@app.command("curve")
+def curve(
+    output: Annotated[Path, typer.Argument(help="File of the secret key, for [gateway] curve_key.")],
+) -> None:
+    """Make a key by which ZeroMQ's clients encrypt: write the secret one, print the public one.
+
+    Clients get the public one as Client(curve_key=...) or MAINSPRING_CURVE_KEY.
+    """
+    import os
+
+    import zmq
+
+    from mainspring.cli.configuration.tables import ConfigError
+
+    public, secret = zmq.curve_keypair()
+    try:
+        with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secret + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{output} can't be written: {error.strerror}") from None
+    print(public.decode())
+
+
+@app.command("list")
+def show(keys: Folder = DEFAULT_FOLDER) -> None:
+    """List what was issued, until when it is valid, and what is revoked."""
+    from mainspring.cli.authority import Authority
+
+    for each in Authority(keys).issued():
+        state = "revoked" if each.revoked else f"until {each.expires:%Y-%m-%d}"
+        print(f"{each.named}  {state}  {each.serial:x}")
