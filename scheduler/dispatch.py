@@ -23,7 +23,7 @@ from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.state import SchedulerState
-from mainspring.scheduler.waking import is_wide
+from mainspring.scheduler.waking import WIDE_FROM, is_wide
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
@@ -60,6 +60,8 @@ class Dispatcher:
         soonest_ns = now_ns + durations.dispatch_delay
         ahead_ns = durations.lookahead + worker.lead_ns
         state.waking.asked(worker)
+        if state.unarmed:
+            state.unarmed.pop(worker.name, None)
         while True:
             available_ns = timeline.available_ns(now_ns, soonest_ns)
             if available_ns > now_ns + ahead_ns and len(timeline):
@@ -109,11 +111,21 @@ class Dispatcher:
 
     def _look_again(self, now_ns: int, worker: Worker, when_ns: int) -> None:
         """Have EXEC filled at an instant; if an overdue action moves that on with the time, its result will
-        have it filled."""
-        if not worker.exec.overruns(now_ns):
-            self._state.arm_exec(when_ns, worker)
-        else:
+        have it filled. If nothing waits, the next request will (`RequestLifecycle.queue`)."""
+        if worker.exec.overruns(now_ns):
             self._stalls.watch(now_ns, worker)
+        elif self._rests():
+            self._state.unarmed[worker.name] = when_ns
+        else:
+            self._state.arm_exec(when_ns, worker)
+
+    def _rests(self) -> bool:
+        """Return whether no executor can be given anything before another request comes or an action ends.
+
+        Wide models are left out: which of their workers is asked hangs on what has been noted of all.
+        """
+        cluster = self._state.cluster
+        return not cluster.queued and not self._openings.wanted and len(cluster.workers) <= WIDE_FROM
 
     def ended(self, now_ns: int, result: Result) -> bool:
         """Enter a result; return False if it shows that the worker and the state disagree.

@@ -141,6 +141,7 @@ class Membership:
         self._backlog.worker_left(worker)
         self._residency.left(worker)
         state.dirty.pop(name, None)
+        state.unarmed.pop(name, None)
         state.waking.forget(worker)
         state.load_room.pop(name, None)
         for load in worker.load.actions():

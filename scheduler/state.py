@@ -67,6 +67,9 @@ class SchedulerState:
         """Whether any request was ever a suspect; until one is, nothing looks for suspects."""
         self.dirty: dict[str, Worker] = {}
         """Workers whose EXEC executor may need work."""
+        self.unarmed: dict[str, int] = {}
+        """By worker, when its EXEC executor may need work, while nothing waits anywhere: the next request for
+        a model that it holds has it looked at then (`arm_exec`)."""
         self.waking = Waking(self.cluster)
         """Who else is asked if requests are left for models that many workers hold."""
         self.loads_dirty = False

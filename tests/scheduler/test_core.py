@@ -75,6 +75,23 @@ def test_while_an_execution_takes_too_long_nobody_asks_again_and_again() -> None
     assert isinstance(third, Infer)
 
 
+def test_while_nothing_waits_nobody_asks_what_comes_next() -> None:
+    hand = Hand(spec("m", single_ms=40), lookahead_ms=5)
+    hand.warm("m")
+    # What was set while the model was loaded has passed.
+    hand.scheduler.schedule(190 * MS)
+    (infer,) = hand.request(200, 1, "m", 500)
+    assert isinstance(infer, Infer)
+    end_ns = infer.predicted_begin_ns + infer.predicted_duration_ns
+    wakeup_ns = hand.scheduler.next_wakeup_ns()
+    assert wakeup_ns is None or wakeup_ns > end_ns, "then a result is owed"
+    assert hand.request(210, 2, "m", 500) == []
+    assert hand.scheduler.next_wakeup_ns() == end_ns - 5 * MS, "EXEC is free within the lookahead"
+    (second,) = hand.scheduler.schedule(end_ns - 5 * MS)
+    assert isinstance(second, Infer)
+    assert second.predicted_begin_ns >= end_ns
+
+
 class Waiting(Edf):
     """From 100 ms on, keeps EXEC free for 20 ms more whenever there is a batch."""
 
