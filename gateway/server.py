@@ -12,7 +12,8 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic_ns
 from types import ModuleType
 from typing import Final
@@ -28,11 +29,12 @@ from mainspring.gateway.local_clients import serve_local
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
+from mainspring.transport.stopping import WhenSet
 
 log = logging.getLogger("mainspring.gateway")
 
-_STOP_POLL_S = 0.05
-"""How long a stop can go unnoticed."""
+_LOOK_S = 0.25
+"""Between two looks whether garbage can be collected."""
 _FOREVER_NS = 1 << 62
 _ROUNDED_NS = 500_000
 """The loop's timers are rounded to milliseconds: never to one before."""
@@ -56,7 +58,7 @@ def run(
 
 
 @contextmanager
-def _signals_as_before() -> Iterator[Callable[[], None]]:
+def _signals_as_before() -> Iterator[Callable[[], object]]:
     """Leave signals to whom the process told of them: the loop takes their descriptor when it starts.
 
     Yields what gives it back, to be called in the loop.
@@ -65,10 +67,7 @@ def _signals_as_before() -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     told = signal.set_wakeup_fd(-1)
-
-    def restore() -> None:
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-
+    restore = partial(signal.set_wakeup_fd, told, warn_on_full_buffer=False)
     try:
         yield restore
     finally:
@@ -87,12 +86,14 @@ async def _serve(
         if (few := shortage(config)) is not None:
             log.warning("%s", few)
         server.watch()
-        with Garbage() as garbage:
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+        with Garbage() as garbage, WhenSet(stop, partial(loop.call_soon_threadsafe, stopped.set)):
             if on_ready is not None:
                 addresses = {name: each.address for name, each in front_ends.items()}
                 on_ready(Addresses(server.address, **addresses))
             while not stop.is_set():
-                await asyncio.sleep(_STOP_POLL_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), _LOOK_S)
                 server.collect(garbage)
             await server.drain(front_ends)
     finally:
@@ -110,7 +111,6 @@ class _Server:
         self._timer_ns = _FOREVER_NS
         self._again = False
         """Whether a turn follows at once."""
-        self.turns = 0
         uploads = Uploads()
         try:
             self._driver = GatewayDriver(self._hub, config)
@@ -135,7 +135,8 @@ class _Server:
         """Let garbage be collected, if this is a time for it."""
         catalog, core = self._driver.catalog, self._driver.core
         held = len(catalog.signatures) + len(catalog.served) + len(catalog.workers)
-        garbage.consider(monotonic_ns(), turns=self.turns, in_flight=core.in_flight, held=held)
+        asked = core.counts["submitted"]
+        garbage.consider(monotonic_ns(), asked=asked, in_flight=core.in_flight, held=held)
 
     def close(self) -> None:
         """Take leave of the controller and close the sockets."""
@@ -159,7 +160,6 @@ class _Server:
     def _turn(self) -> None:
         """Serve what has come, a burst of each."""
         self._again = False
-        self.turns += 1
         burst = self._config.burst_messages
         for port in self._hub.wait(0):
             self._driver.serve(port, burst)
@@ -208,7 +208,7 @@ class Garbage:
         self._gc = collector
         self._was_enabled = collector.isenabled()
         self._collected_ns = 0
-        self._turns = -1
+        self._asked = -1
         self._held = 0
 
     def __enter__(self) -> Garbage:
@@ -221,14 +221,14 @@ class Garbage:
         if self._was_enabled:
             self._gc.enable()
 
-    def consider(self, now_ns: int, *, turns: int, in_flight: int, held: int) -> None:
+    def consider(self, now_ns: int, *, asked: int, in_flight: int, held: int) -> None:
         """Collect if nothing is going on, or if it has been too long; to be called now and then.
 
-        ``turns`` counts what the loop has done, ``in_flight`` requests without an answer, ``held`` the models
-        and workers that are known.
+        ``asked`` counts requests, ``in_flight`` those without an answer, ``held`` the models and workers that
+        are known.
         """
-        idle = turns == self._turns and not in_flight
-        self._turns = turns
+        idle = asked == self._asked and not in_flight
+        self._asked = asked
         if now_ns - self._collected_ns > (COLLECT_NS if idle else COLLECT_BUSY_NS):
             self._collected_ns = now_ns
             self._collect(held, whole=idle)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
+from typing import Final
 
 from mainspring.compiler.artifact.errors import Interrupted, ValuesError
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
@@ -32,10 +33,15 @@ LOG = logging.getLogger(__name__)
 
 EXPIRY_NS = 5_000_000
 """While a job runs, how late a waiting action may be found unable to begin in its window."""
-LONGEST_WAIT_NS = {Executor.EXEC: 10_000_000, Executor.LOAD: 1_000_000_000, Executor.PREPARE: 1_000_000_000}
-"""Longest wait at a time. EXEC's is short, so that a new Infer which can only be rejected later need not wake
-the thread: a wake-up costs the network thread its turn with the interpreter's lock. A new action for LOAD or
-PREPARE usually begins at once, and wakes its thread."""
+LONGEST_WAIT_NS: Final = 1_000_000_000
+"""Longest wait of a thread at a time."""
+BEATING_WAIT_NS: Final = 10_000_000
+"""That of EXEC's if the device is given heartbeats, which are not due while inputs are waited for."""
+AHEAD_NS: Final = 10_000_000
+"""An INFER without inputs can only be rejected, at an instant that hardly any of them reaches. EXEC is woken
+for it when it is nearer than this, by the network thread, which looks in time: a wake-up for each INFER would
+cost the network thread its turn with the interpreter's lock. A new action for LOAD or PREPARE usually begins
+at once, and wakes its thread."""
 SOON_NS = 100_000
 """EXEC, when it goes on at once, wakes the network thread unless that looks by itself within this time."""
 CLEAR_NS = 1_000_000
@@ -148,6 +154,8 @@ class Executors:
         self._committing = Committing(core, engine)
         self._overruns = Overruns(core, engine, overrun_ns)
         self._driving = _Driving(core, self._lock, self._staging.settle, self._look_ahead)
+        self._later_ns: int | None = None
+        """When EXEC may have an INFER without inputs to reject, for which it is not woken yet."""
         self._sparing: set[str] = set()
         """Models for which PREPARE's thread is to make a spare."""
         self._looks_ns = 0
@@ -180,6 +188,12 @@ class Executors:
         """
         now_ns = time.monotonic_ns()
         wait_ns = longest_ns
+        if (later_ns := self._later_ns) is not None:
+            if later_ns - now_ns <= AHEAD_NS:
+                with self._lock:
+                    self._wake()
+            else:
+                wait_ns = min(wait_ns, later_ns - now_ns - AHEAD_NS // 2)
         # The lock is not needed: a job that has just begun has not taken long.
         if not self._core.quiet:
             with self._lock:
@@ -276,6 +290,7 @@ class Executors:
         except Exception as error:
             LOG.exception("executor %s ended", executor)
             self.broken = f"executor {executor} ended: {error!r}"
+            self._outbox.call()
 
     def _next(self, executor: Executor, ended: Ended | None = None) -> Job | None:
         """End the job that has ended and wait for the next one; None when stopping."""
@@ -343,10 +358,11 @@ class Executors:
         """With the lock held: wait for an instant, or until `_wake`; EXEC waits in two steps."""
         now_ns = time.monotonic_ns()
         exact_ns = EXACT_NS if executor is Executor.EXEC else 0
-        due_ns = now_ns + LONGEST_WAIT_NS[executor]
+        beats = executor is Executor.EXEC and self._heartbeat_ns
+        due_ns = now_ns + (BEATING_WAIT_NS if beats else LONGEST_WAIT_NS)
         if wake_ns is not None:
             due_ns = min(due_ns, wake_ns - exact_ns)
-        if executor is Executor.EXEC and now_ns < (beat_ns := self._worked_ns + self._heartbeat_ns):
+        if beats and now_ns < (beat_ns := self._worked_ns + self._heartbeat_ns):
             due_ns = min(due_ns, beat_ns)
         if due_ns > now_ns:
             self._due_ns[executor] = due_ns
@@ -380,13 +396,19 @@ class Executors:
             self._sparing.discard(name)
 
     def _wake(self) -> None:
-        """With the lock held: wake the threads whose next instant is now earlier."""
-        now_ns = 0
+        """With the lock held: wake the threads whose next instant is now earlier, but for `AHEAD_NS`."""
+        self._later_ns = None
+        now_ns = time.monotonic_ns()
         for executor, due_ns in self._due_ns.items():
             if due_ns < 0:
                 continue
             wake_ns = self._core.wake_ns(executor, now_ns)
-            if wake_ns is not None and wake_ns < due_ns:
+            if wake_ns is None or wake_ns >= due_ns:
+                continue
+            far = executor is Executor.EXEC and wake_ns - now_ns > AHEAD_NS
+            if far and self._core.awaits(executor):
+                self._later_ns = wake_ns
+            else:
                 self._wakers[executor].notify()
 
     def _finish(self, executor: Executor, ended: Ended) -> None:

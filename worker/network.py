@@ -10,7 +10,8 @@ import gc
 import logging
 import time
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -35,15 +36,13 @@ from mainspring.messages.peers import (
 )
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
-from mainspring.transport.link import Link
-from mainspring.transport.listener import Listener
 from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engine import DeviceLost, Monitored
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.segments import Segments
+from mainspring.worker.segments import Port, Segments
 
 LOG = logging.getLogger(__name__)
 
@@ -51,6 +50,11 @@ BURST = 64
 """Messages taken from one socket before the others get a turn."""
 TICK_NS = 5_000_000
 """Time between two checks of what is due: hellos, silence, old inputs."""
+GREETING_NS = 50_000_000
+"""Longest sleep while the controller is yet to be greeted."""
+LOOK_NS = 250_000_000
+"""Longest sleep of a worker that is welcome: how late early inputs may be found too old, or garbage be
+collected. What is due to the controller is known, and whatever else happens wakes the thread."""
 LONGEST_HELLO_NS = 400_000_000
 """Longest time between two hellos. A controller that has just started keeps requests for its first worker for
 several times as long (`ControllerConfig.start_grace_ms`), so that none is rejected for lack of a worker."""
@@ -60,12 +64,37 @@ UNSENT = {Delivery.GONE: "gateway: gone before its output", Delivery.FULL: "gate
 """Why an output could not be sent."""
 
 
+class ToController(Protocol):
+    """The connection to the controller: a `Link`."""
+
+    opened: int
+
+    @property
+    def connected(self) -> bool:
+        """Say whether there is a connection."""
+
+    def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
+        """As `Link.send`."""
+
+    def receive(self) -> list[Any] | None:
+        """As `Link.receive`."""
+
+
+class ToGateways(Port, Protocol):
+    """The connections of gateways: a `Listener`."""
+
+    ended: int
+
+    def receive(self) -> tuple[bytes, list[Any]] | None:
+        """As `Listener.receive`."""
+
+
 class Sockets(NamedTuple):
     """A worker's connections; the hub waits for both, and for the outbox's bell."""
 
     hub: Hub
-    controller: Link
-    data: Listener
+    controller: ToController
+    data: ToGateways
     """For the tensors of gateways."""
     data_address: str
     """Where gateways connect to it."""
@@ -125,6 +154,12 @@ class Network:
             self._take_from_gateways()
         self.flush()
         self._tick(time.monotonic_ns())
+
+    def longest_wait_ns(self, now_ns: int) -> int:
+        """Return how long `step` may wait at most, for what no message and no bell says."""
+        if not self._session.welcomed:
+            return GREETING_NS
+        return max(TICK_NS, min(LOOK_NS, self._session.next_wakeup_ns() - now_ns))
 
     def flush(self) -> None:
         """Send what has ended: each request's outputs, then the action's result."""

@@ -25,6 +25,7 @@ from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
 from mainspring.transport.local import PREFIX as LOCAL
+from mainspring.transport.stopping import WhenSet
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine, Monitored, Noted, OwnMemory
@@ -40,7 +41,7 @@ from mainspring.worker.sources import source_of
 LOG = logging.getLogger(__name__)
 
 STEP_NS = 50_000_000
-"""Longest sleep of the network thread: how late it may notice that it has to stop, or to say hello."""
+"""Longest sleep of the network thread while it drains."""
 LINGER_NS = 500_000_000
 """Time that messages which wait to be sent have to leave at the end."""
 SEND_LIMIT = 10_000
@@ -130,8 +131,9 @@ def _serve(
     if on_ready is not None:
         on_ready(sockets.data_address)
     try:
-        while not stop.is_set() and not executors.broken:
-            network.step(executors.expire(STEP_NS))
+        with WhenSet(stop, outbox.call):
+            while not stop.is_set() and not executors.broken:
+                network.step(executors.expire(network.longest_wait_ns(time.monotonic_ns())))
         _drain(config, executors, network)
     finally:
         if executors.stop(config.drain_timeout_ms / 1000):

@@ -32,21 +32,21 @@ def collector() -> Collector:
 def test_what_comes_later_is_frozen_too(collector: Collector) -> None:
     with Garbage(collector) as garbage:
         collector.did.clear()
-        garbage.consider(2 * COLLECT_NS, turns=1, in_flight=0, held=0)
+        garbage.consider(2 * COLLECT_NS, asked=1, in_flight=0, held=0)
         assert collector.did == [], "a turn was just taken"
-        garbage.consider(2 * COLLECT_NS, turns=1, in_flight=0, held=5_000)
+        garbage.consider(2 * COLLECT_NS, asked=1, in_flight=0, held=5_000)
         assert collector.did == ["collect", "freeze"]
-        garbage.consider(2 * COLLECT_NS + 1, turns=1, in_flight=0, held=5_000)
+        garbage.consider(2 * COLLECT_NS + 1, asked=1, in_flight=0, held=5_000)
         assert collector.did == ["collect", "freeze"], "no second time so soon"
 
 
 def test_a_request_in_flight_is_not_kept_waiting(collector: Collector) -> None:
     with Garbage(collector) as garbage:
-        garbage.consider(1, turns=1, in_flight=1, held=0)
+        garbage.consider(1, asked=1, in_flight=1, held=0)
         collector.did.clear()
-        garbage.consider(2 * COLLECT_NS, turns=1, in_flight=1, held=0)
+        garbage.consider(2 * COLLECT_NS, asked=1, in_flight=1, held=0)
         assert collector.did == []
-        garbage.consider(COLLECT_BUSY_NS + 1, turns=1, in_flight=1, held=0)
+        garbage.consider(COLLECT_BUSY_NS + 1, asked=1, in_flight=1, held=0)
         assert collector.did == ["collect", "freeze"], "but not for ever"
 
 
@@ -54,17 +54,17 @@ def test_what_leaves_is_freed(collector: Collector) -> None:
     with Garbage(collector) as garbage:
         for turn, held in enumerate((9, 9, 8), 2):
             collector.did.clear()
-            garbage.consider(2 * turn * COLLECT_NS, turns=-1, in_flight=0, held=held)
+            garbage.consider(2 * turn * COLLECT_NS, asked=-1, in_flight=0, held=held)
         assert collector.did == ["unfreeze", "collect", "freeze"]
 
 
 def test_what_leaves_is_freed_when_no_request_waits_for_that(collector: Collector) -> None:
     with Garbage(collector) as garbage:
-        garbage.consider(2 * COLLECT_NS, turns=-1, in_flight=0, held=9)
+        garbage.consider(2 * COLLECT_NS, asked=-1, in_flight=0, held=9)
         collector.did.clear()
-        garbage.consider(2 * COLLECT_BUSY_NS, turns=1, in_flight=1, held=8)
+        garbage.consider(2 * COLLECT_BUSY_NS, asked=1, in_flight=1, held=8)
         assert collector.did == ["collect", "freeze"]
-        garbage.consider(3 * COLLECT_BUSY_NS, turns=1, in_flight=0, held=8)
+        garbage.consider(3 * COLLECT_BUSY_NS, asked=1, in_flight=0, held=8)
         assert collector.did == ["collect", "freeze", "unfreeze", "collect", "freeze"]
 
 

@@ -13,7 +13,14 @@ import pytest
 from mainspring.worker.core.jobs import Executor
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine
-from mainspring.worker.executors import EXACT_NS, LONGEST_WAIT_NS, Executors, Outbox
+from mainspring.worker.executors import (
+    AHEAD_NS,
+    BEATING_WAIT_NS,
+    EXACT_NS,
+    LONGEST_WAIT_NS,
+    Executors,
+    Outbox,
+)
 from mainspring.worker.realtime import Rights
 from tests.patience import PATIENCE_S
 from tests.worker.peers import MS
@@ -28,6 +35,9 @@ class Idle:
         """Whether an INFER waits for its inputs."""
         self.asked = 0
         """How often EXEC has asked for a job."""
+
+    quiet = True
+    """As `WorkerCore.quiet`."""
 
     def begin(self, executor: Executor, now_ns: int) -> tuple[None, list[object]]:
         """In `WorkerCore.begin`'s place."""
@@ -100,7 +110,7 @@ def test_heartbeats_come_closer_together_than_the_longest_wait(make: Callable[[i
     gaps_ns = sorted(late - early for early, late in itertools.pairwise(beats_ns))
     assert gaps_ns[0] >= 2 * MS
     # Half of them may be late, on a machine that does other things.
-    assert gaps_ns[len(gaps_ns) // 2] < LONGEST_WAIT_NS[Executor.EXEC]
+    assert gaps_ns[len(gaps_ns) // 2] < BEATING_WAIT_NS
 
 
 def test_a_device_gets_no_heartbeat_shortly_before_exec_may_have_to_begin(
@@ -133,7 +143,7 @@ def test_no_wait_that_ends_late_comes_shortly_before_exec_may_have_to_begin(
 ) -> None:
     """The longest wait, or a heartbeat, is due shortly before an action, which is then waited for exactly."""
     bench = make(heartbeat_ns)
-    bench.core.away_ns = LONGEST_WAIT_NS[Executor.EXEC] + 100_000
+    bench.core.away_ns = (BEATING_WAIT_NS if heartbeat_ns else LONGEST_WAIT_NS) + 100_000
     waker, waits_s = bench.executors._wakers[Executor.EXEC], list[float]()
     wait = waker.wait
 
@@ -143,5 +153,34 @@ def test_no_wait_that_ends_late_comes_shortly_before_exec_may_have_to_begin(
 
     monkeypatch.setattr(waker, "wait", note)
     bench.executors.start()
-    wait_for(lambda: len(waits_s) >= 5)
+    wait_for(lambda: len(waits_s) >= 2)
     assert max(waits_s) <= (bench.core.away_ns - EXACT_NS) / 1e9
+
+
+def test_exec_sleeps_until_an_infer_that_waits_for_inputs_may_have_to_be_rejected(
+    make: Callable[[int], Bench],
+) -> None:
+    bench = make(0)
+    bench.executors.start()
+    wait_for(lambda: bench.executors._due_ns[Executor.EXEC] > 0)
+    asked = bench.core.asked
+    bench.core.unready, bench.core.away_ns = True, AHEAD_NS + 200 * MS
+    with bench.executors._lock:
+        bench.executors._wake()
+    looks_ns = bench.executors.expire(LONGEST_WAIT_NS)
+    assert 0 < looks_ns <= bench.core.away_ns - AHEAD_NS // 2
+    assert bench.core.asked == asked, "nothing can be done for a while"
+    bench.core.away_ns = AHEAD_NS - 1
+    with bench.executors._lock:
+        bench.executors._wake()
+    wait_for(lambda: bench.core.asked > asked)
+
+
+def test_exec_is_told_at_once_when_it_is_to_begin_later(make: Callable[[int], Bench]) -> None:
+    bench = make(0)
+    bench.executors.start()
+    wait_for(lambda: bench.executors._due_ns[Executor.EXEC] > 0)
+    asked, bench.core.away_ns = bench.core.asked, AHEAD_NS + 200 * MS
+    with bench.executors._lock:
+        bench.executors._wake()
+    wait_for(lambda: bench.core.asked > asked)

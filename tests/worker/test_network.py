@@ -38,14 +38,11 @@ class HandWorker:
         self.outbox = Outbox()
         rights = Rights(False)
         self.executors = Executors(self.core, self.engine, rights, self.outbox, 0)
-        sockets = SimpleNamespace(
-            controller=SimpleNamespace(send=self._sent),
-            data=SimpleNamespace(send=self._replied, ended=0),
-            data_address="",
-        )
+        controller, data = SimpleNamespace(send=self._sent), SimpleNamespace(send=self._replied, ended=0)
+        sockets = Sockets(cast(Any, None), cast(Any, controller), cast(Any, data), "")
         config = WorkerConfig(name="w", engine="emulated", pages=2, io_bytes=MIB, realtime=False)
         inputs = Inputs(self.engine.io, 100, MIB, SECOND)
-        self.network = Network(config, cast(Sockets, sockets), self.executors, inputs, self.outbox, [])
+        self.network = Network(config, sockets, self.executors, inputs, self.outbox, [])
         self.say(Welcome(PROTOCOL_VERSION, 1))
         self.say(Prepare(1, "w", spec()))
         self.run(Executor.PREPARE)
