@@ -1,7 +1,9 @@
 """Statistics of each model, with Triton's meanings (its statistics extension). Pure.
 
-One observer counts for them and for the metrics, so that nothing is measured or looked up twice. What it
-costs a request is stated in docs/metrics.md.
+One observer counts for them and for the metrics, so that nothing is measured or looked up twice. On a
+request's own way it only keeps what became of it; these notes are counted together, once there are `KEPT` or
+somebody asks, so that whoever asks finds every request counted. A note refers to no tensor. What all of it
+costs is stated in docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from time import monotonic_ns, time_ns
+from typing import Final
 
+from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import ModelCounts
 from mainspring.gateway.core.effects import Dispatched
 from mainspring.gateway.core.requests import Pending
@@ -27,6 +31,44 @@ _SPARE_ACCOUNTS = 64
 """Accounts of models that are served no more, before they are looked for and closed."""
 _WORKERS = 4_096
 """Workers whose last action is remembered."""
+KEPT: Final = 64
+"""Requests that are counted together: that takes about as long as the gateway's part of one of them."""
+
+
+class _Note:
+    """What became of one request that got outputs or a reason instead."""
+
+    __slots__ = (
+        "accepted",
+        "arrived_ns",
+        "cache_ns",
+        "cached",
+        "deadline_ns",
+        "dispatch",
+        "ended_ns",
+        "output",
+        "reason",
+    )
+
+    def __init__(
+        self,
+        ended_ns: int,
+        request: Pending,
+        reason: Reason | None,
+        dispatch: Dispatched | None = None,
+        output: Output | None = None,
+    ) -> None:
+        """``reason``: None if it got outputs."""
+        self.accepted: Accepted = request.accepted
+        self.arrived_ns = request.arrived_ns
+        self.deadline_ns = request.deadline_ns
+        self.ended_ns = ended_ns
+        self.reason = reason
+        self.dispatch = dispatch
+        self.output = output
+        self.cached = request.digest is not None
+        """Whether the prediction cache was asked for it, which took ``cache_ns``."""
+        self.cache_ns = request.cache_ns
 
 
 class _Batch:
@@ -107,11 +149,14 @@ class Statistics:
         self._accounts: dict[str, _Account] = {}
         self._last: dict[str, tuple[int, int]] = {}
         """Each worker's last action, whose outputs come in one piece, and its time for outputs so far."""
+        self._notes: list[_Note] = []
+        """Of the requests that are not counted yet, in order."""
 
     # --- what front ends ask for ---
 
     def of(self, spec: ModelSpec) -> ModelStatistics:
         """Return the statistics of a model that is served: zeros if nothing was asked of it."""
+        self.settle()
         account = self._accounts.get(spec.name) or _Account("", None)
         cached = self._cached(spec.name)
         last_ms = 0 if not account.last_ns else (time_ns() - self._clock() + account.last_ns) // 1_000_000
@@ -139,32 +184,12 @@ class Statistics:
     def answered(
         self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
     ) -> None:
-        """Count a request that got outputs."""
-        account = self._accounts.get(request.accepted.model) or self._open(request.accepted.signature.spec)
-        arrived_ns, deadline_ns, series = request.arrived_ns, request.deadline_ns, account.series
-        account.recent += 1
-        account.last_ns = now_ns
-        account.success += 1
-        account.success_ns += now_ns - arrived_ns
-        if series is not None:
-            series.answered(now_ns - arrived_ns, None if deadline_ns is None else deadline_ns - now_ns)
-        if dispatch is None or output is None:
-            if series is not None:
-                series.hits += 1
-                series.hit_ns += request.cache_ns
-            return
-        self._computed(account, request, dispatch, output)
+        """Note a request that got outputs."""
+        self._note(_Note(now_ns, request, None, dispatch, output))
 
     def refused(self, request: Pending, reason: Reason) -> None:
-        """Count a request that got a reason instead of outputs."""
-        account = self._accounts.get(request.accepted.model) or self._open(request.accepted.signature.spec)
-        account.recent += 1
-        account.fail += 1
-        account.fail_ns += self._clock() - request.arrived_ns
-        if account.series is not None:
-            account.series.refused(reason, request.deadline_ns is not None)
-            if request.digest is not None:
-                account.series.missed(request.cache_ns)
+        """Note a request that got a reason instead of outputs."""
+        self._note(_Note(self._clock(), request, reason))
 
     def turned_away(self, request: InferRequest, reason: Reason) -> None:
         """Count a request that was no good; one for a model that is not served counts for no model."""
@@ -183,7 +208,8 @@ class Statistics:
     # --- for scrapes ---
 
     def rank(self, now_ns: int) -> None:
-        """Give the busiest models labels of their own, if it is time to."""
+        """Count what was noted, and give the busiest models labels of their own, if it is time to."""
+        self.settle()
         if self.labels is None or not self.labels.due(now_ns):
             return
         self._close_unserved()
@@ -195,14 +221,58 @@ class Statistics:
         for account in self._accounts.values():
             account.series = self.labels.counters(account.key)
 
+    def settle(self) -> None:
+        """Count every request that was noted."""
+        notes, self._notes = self._notes, []
+        for note in notes:
+            if note.reason is None:
+                self._count_answered(note)
+            else:
+                self._count_refused(note, note.reason)
+
     # --- inside ---
 
-    def _computed(self, account: _Account, request: Pending, dispatch: Dispatched, output: Output) -> None:
+    def _note(self, note: _Note) -> None:
+        self._notes.append(note)
+        if len(self._notes) >= KEPT:
+            self.settle()
+
+    def _count_answered(self, note: _Note) -> None:
+        account = self._account(note.accepted)
+        arrived_ns, deadline_ns, series = note.arrived_ns, note.deadline_ns, account.series
+        now_ns, dispatch, output = note.ended_ns, note.dispatch, note.output
+        account.recent += 1
+        account.last_ns = now_ns
+        account.success += 1
+        account.success_ns += now_ns - arrived_ns
+        if series is not None:
+            series.answered(now_ns - arrived_ns, None if deadline_ns is None else deadline_ns - now_ns)
+        if dispatch is None or output is None:
+            if series is not None:
+                series.hits += 1
+                series.hit_ns += note.cache_ns
+            return
+        self._computed(account, note, dispatch, output)
+
+    def _count_refused(self, note: _Note, reason: Reason) -> None:
+        account = self._account(note.accepted)
+        account.recent += 1
+        account.fail += 1
+        account.fail_ns += note.ended_ns - note.arrived_ns
+        if account.series is not None:
+            account.series.refused(reason, note.deadline_ns is not None)
+            if note.cached:
+                account.series.missed(note.cache_ns)
+
+    def _account(self, accepted: Accepted) -> _Account:
+        return self._accounts.get(accepted.model) or self._open(accepted.signature.spec)
+
+    def _computed(self, account: _Account, note: _Note, dispatch: Dispatched, output: Output) -> None:
         """Count what a worker did for a request."""
         times = output.times or _NO_TIMES
-        rows, infer_ns = request.accepted.rows, output.execute_ns
+        rows, infer_ns = note.accepted.rows, output.execute_ns
         # One that shares another's execution may have come after its dispatch.
-        queue_ns = max(0, dispatch.at_ns - request.arrived_ns) + times.wait_ns
+        queue_ns = max(0, dispatch.at_ns - note.arrived_ns) + times.wait_ns
         account.computed += 1
         account.rows += rows
         account.queue_ns += queue_ns
@@ -219,8 +289,8 @@ class Statistics:
             series.output_ns += times.output_ns
             series.executions += first
             series.cold += dispatch.cold
-            if request.digest is not None:
-                series.missed(request.cache_ns)
+            if note.cached:
+                series.missed(note.cache_ns)
 
     def _execution(self, account: _Account, dispatch: Dispatched, times: OutputTimes, infer_ns: int) -> bool:
         """Count the action that a request was part of; say whether it had not been counted."""

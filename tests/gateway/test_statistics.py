@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from mainspring.gateway.core.effects import Arrive, Connection
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.metrics.series import Series
-from mainspring.gateway.statistics import Statistics
+from mainspring.gateway.statistics import KEPT, Statistics
 from mainspring.gateway.statistics_report import Count, ModelStatistics
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -78,6 +79,7 @@ class Table:
 
 def series(table: Table) -> dict[str, Series]:
     assert table.labels is not None
+    table.statistics.settle()
     return {key_labels(key)[0]: each for key, each in table.labels.shown()}
 
 
@@ -106,6 +108,37 @@ def test_where_the_time_of_answered_requests_went() -> None:
     assert batch.compute_input == Count(1, 20)
     assert batch.compute_infer == Count(1, 2 * MS)
     assert batch.compute_output == Count(1, 60), "the second's outputs left 60 ns after the end"
+
+
+@pytest.mark.parametrize("ended", [1, KEPT - 1, KEPT, KEPT + 1, 3 * KEPT + 5])
+def test_whoever_asks_finds_every_request_counted(ended: int) -> None:
+    table = Table(labels=4)
+    assert table.labels is not None
+    for number in range(ended):
+        request_id = table.submit()
+        if number % 3:
+            table.run((request_id, 1), action_id=number)
+        else:
+            table.core.rejected(Rejected(request_id, Reason.NO_WORKER, "none"))
+    refused = len(range(0, ended, 3))
+    if ended >= KEPT:
+        counted = next(each for key, each in table.labels.shown() if key_labels(key)[0] == "m")
+        done = ended - ended % KEPT
+        assert counted.latency.count == done - len(range(0, done, 3)), "counted together, KEPT at a time"
+    assert table.of().inference_stats.success.count == ended - refused
+    assert table.of().inference_stats.fail.count == refused
+    table.statistics.rank(0)
+    assert series(table)["m"].rejected[Reason.NO_WORKER] == refused
+
+
+def test_what_waits_to_be_counted_holds_no_tensor() -> None:
+    table = Table()
+    request_id = table.submit()
+    frame = next(iter(table.core._pending.values())).frames[0]
+    table.run((request_id, 1), action_id=1)
+    table.core.drain()
+    assert sys.getrefcount(frame) == 2, "the name here and the call's argument"
+    assert table.of().inference_stats.success.count == 1
 
 
 def test_executions_are_counted_once_whatever_other_workers_do() -> None:
@@ -161,6 +194,7 @@ def test_hits_and_misses_are_the_caches_and_hits_compute_nothing() -> None:
     assert (own.hits, own.misses, own.latency.count, own.queue.count) == (1, 1, 2, 1)
     assert (own.hit_ns, own.miss_ns) == (5_000, 2_000 + KEEPING_NS)
     table.core.rejected(Rejected(table.submit(digest=b"other", spent_ns=300), Reason.DEADLINE_PASSED, "late"))
+    table.statistics.settle()
     assert (own.misses, own.miss_ns) == (2, 2_300 + KEEPING_NS), "what is refused was looked for as well"
 
 
