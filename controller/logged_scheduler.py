@@ -10,7 +10,7 @@ to find it, and the controller continues: to stop would fail every request inste
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.actions import ActionCounts
-from mainspring.telemetry.log import EventLogWriter
+from mainspring.telemetry.log import EventLogWriter, Record
 
 _LOGGER = logging.getLogger(__name__)
 _WAKEUP: Final = Wakeup()
@@ -61,12 +61,10 @@ class LoggedScheduler:
         """Requests that came."""
         self._scheduler = scheduler
         self._log = log
-        self._write: Callable[[int, Event | Command], None] | None = None
-        self.observe(False)
         self._dropped = dropped
         self._actions = ActionCounts(metrics_models)
         self._paused_until_ns = 0
-        self._unwritten: list[tuple[int, Event | Command]] = []
+        self._unwritten: list[Record] = []
         self._sent: list[Sent] = []
 
     def handle(self, now_ns: int, event: Event) -> None:
@@ -137,21 +135,15 @@ class LoggedScheduler:
         if not self._unwritten:
             return
         entries, self._unwritten = self._unwritten, []
-        actions, write = self._actions, self._write
-        for now_ns, entry in entries:
-            actions.take(entry)
-            if write is not None:
-                try:
-                    write(now_ns, entry)
-                except OverflowError:
-                    self._dropped.count("not_loggable")
+        self._actions.take_all(entries)
+        left_out = self.records.append_all(entries)
+        if left_out:
+            self._dropped.count("not_loggable", left_out)
 
     def observe(self, observed: bool) -> None:
         """Begin to keep records for observers in ``records``, or stop keeping them."""
-        if observed:
-            self._write = self.records.append
-        else:
-            self._write = None if self._log is None else self._log.append
+        self.records.observed = observed
+        if not observed:
             self.records.waiting.take()
 
     def snapshot(self) -> Iterator[Part]:

@@ -1,14 +1,14 @@
 """What observers receive, as bytes: records of events, and snapshots in slices (`messages.observing`).
 
-A record is encoded once, for the log and for all observers together, while there are observers; without
-observers the log encodes for itself.
+Records are encoded many at a time, once for the log and once for all observers together: to take them apart
+for the second would cost more than that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from mainspring.cluster.snapshot import Part
 from mainspring.messages.events import Wakeup
 from mainspring.messages.observing import Stage
-from mainspring.telemetry.log import EventLogWriter, SegmentHeader
+from mainspring.telemetry.log import EventLogWriter, Record, SegmentHeader, encoded
 
 SLICE_NS = 250_000
 """How long making one slice of a snapshot takes, apart from the part with which the slice ends."""
@@ -33,11 +33,8 @@ class RecordArray:
         self._encoder = msgspec.msgpack.Encoder()
         self._buffer = bytearray(_ARRAY.size)
 
-    def append(self, now_ns: int, entry: Any) -> int:
-        """Add a record; return the position at which it begins.
-
-        Raises OverflowError, with nothing added, on a number beyond 64 bits.
-        """
+    def append(self, now_ns: int, entry: Any) -> None:
+        """Add a record. Raises OverflowError, with nothing added, on a number beyond 64 bits."""
         before = len(self._buffer)
         try:
             self._encoder.encode_into((now_ns, entry), self._buffer, -1)
@@ -45,11 +42,21 @@ class RecordArray:
             del self._buffer[before:]
             raise
         self.count += 1
-        return before
 
-    def since(self, start: int) -> bytes:
-        """Return what was added from a position on."""
-        return bytes(memoryview(self._buffer)[start:])
+    def append_all(self, records: Sequence[Record]) -> int:
+        """Add records by one call of the encoder; return how many no record can hold."""
+        data = encoded(self._encoder, records)
+        if data is not None:
+            self._buffer += data
+            self.count += len(records)
+            return 0
+        left_out = 0
+        for now_ns, entry in records:
+            try:
+                self.append(now_ns, entry)
+            except OverflowError:
+                left_out += 1
+        return left_out
 
     def take(self) -> bytes:
         """Return the array, and begin another."""
@@ -61,25 +68,24 @@ class RecordArray:
 
 
 class SharedRecords:
-    """Where `LoggedScheduler` writes while there are observers: the log, and the observers' next message."""
+    """Where `LoggedScheduler` writes: the log, and the observers' next message while there are observers."""
 
     def __init__(self, log: EventLogWriter | None) -> None:
+        self.observed = False
+        """Whether there are observers."""
         self.waiting = RecordArray()
         """The records of the observers' next message."""
         self._log = log
 
-    def append(self, now_ns: int, entry: Any) -> None:
-        """Add a record to both; a Wakeup, which each turn of the loop has, only to the log.
+    def append_all(self, records: Sequence[Record]) -> int:
+        """Add records; Wakeups, of which each turn of the loop has one, only to the log.
 
-        Raises OverflowError, with nothing added, on a number beyond 64 bits.
+        Returns how many no record can hold, for a number beyond 64 bits.
         """
-        if type(entry) is Wakeup:
-            if self._log is not None:
-                self._log.append(now_ns, entry)
-            return
-        start = self.waiting.append(now_ns, entry)
-        if self._log is not None:
-            self._log.append_encoded(now_ns, self.waiting.since(start))
+        left_out = 0
+        if self.observed:
+            left_out = self.waiting.append_all([each for each in records if type(each[1]) is not Wakeup])
+        return left_out if self._log is None else self._log.append_all(records)
 
 
 class SnapshotStream:

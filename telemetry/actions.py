@@ -8,15 +8,15 @@ counted by their gateways, which see them end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import KINDS, Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command, DropWorker
-from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
+from mainspring.messages.commands import DropWorker
+from mainspring.messages.events import ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
 from mainspring.messages.metrics import ClusterMetrics, ModelActions, WorkerActions
 from mainspring.telemetry.bounded import OTHER, BoundedLabels, key_labels, model_key
 from mainspring.telemetry.histograms import (
@@ -26,6 +26,7 @@ from mainspring.telemetry.histograms import (
     LATENCY_BOUNDS_NS,
     Histogram,
 )
+from mainspring.telemetry.log import Entry, Record
 
 WORKERS_REMEMBERED = 4_096
 """Workers that left whose counts are kept for when they come back; one more makes it forget the oldest."""
@@ -111,11 +112,19 @@ class ActionCounts:
             ModelRemoved: self._removed,
         }
 
-    def take(self, entry: Event | Command) -> None:
+    def take(self, entry: Entry) -> None:
         """Take note of what went into the scheduler or came out of it."""
         handler = self._handlers.get(type(entry))
         if handler is not None:
             handler(entry)
+
+    def take_all(self, records: Sequence[Record]) -> None:
+        """Take note of records in their order."""
+        handlers = self._handlers
+        for _, entry in records:
+            handler = handlers.get(type(entry))
+            if handler is not None:
+                handler(entry)
 
     def metrics(self, now_ns: int, models_served: int, cluster: Cluster) -> ClusterMetrics:
         """Return all counts with the present state; models change their labels here and nowhere else."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -73,9 +73,22 @@ class NewerFormat(OSError):
 
 
 Entry = Event | Command | SegmentHeader | Told
+Record = tuple[int, Entry]
 _SNAPSHOT = frozenset(get_args(Told))
 
 _RECORD: Codec[tuple[int, Entry]] = Codec(tuple[int, Entry])
+
+
+def encoded(encoder: msgspec.msgpack.Encoder, records: Sequence[Record]) -> memoryview | None:
+    """Return records one behind the other; None if one has an integer beyond 64 bits."""
+    try:
+        data = encoder.encode(records)
+    except OverflowError:
+        return None
+    count = len(records)
+    # What begins an array in MessagePack: fixarray, array 16 or array 32.
+    begins = 1 if count < 1 << 4 else 3 if count < 1 << 16 else 5
+    return memoryview(data)[begins:]
 
 
 class EventLogWriter:
@@ -142,16 +155,29 @@ class EventLogWriter:
         ):
             self._write_out(now_ns)
 
-    def append_encoded(self, now_ns: int, record: bytes) -> None:
-        """Add a record that was encoded already, as ``(now_ns, entry)``."""
+    def append_all(self, records: Sequence[Record]) -> int:
+        """Add records in their order, by one call of the encoder; return how many no record can hold."""
         if self.problem is not None:
-            self.dropped += 1
-            return
-        self._buffer += record
-        self._buffered += 1
-        buffered_bytes = len(self._buffer)
-        if buffered_bytes >= min(_BUFFER_BYTES, self._segment_bytes - self._written_bytes):
-            self._write_out(now_ns)
+            self.dropped += len(records)
+            return 0
+        data = encoded(self._encoder, records)
+        held_bytes = self._written_bytes + len(self._buffer)
+        if data is None or held_bytes + len(data) >= self._segment_bytes:
+            return self._append_each(records)
+        self._buffer += data
+        self._buffered += len(records)
+        if len(self._buffer) >= _BUFFER_BYTES:
+            self._write_out(records[-1][0])
+        return 0
+
+    def _append_each(self, records: Sequence[Record]) -> int:
+        left_out = 0
+        for now_ns, entry in records:
+            try:
+                self.append(now_ns, entry)
+            except OverflowError:
+                left_out += 1
+        return left_out
 
     def flush(self) -> None:
         """Hand all records to the operating system."""

@@ -171,6 +171,39 @@ def test_an_integer_that_no_record_can_hold_leaves_the_log_whole(tmp_path: Path)
     assert [now_ns for now_ns, _ in read_log(tmp_path)] == [1, 3]
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 200, 70_000])
+def test_many_records_at_once_are_the_bytes_that_one_after_the_other_are(tmp_path: Path, count: int) -> None:
+    records = [(number, RequestCancelled(number * 7)) for number in range(count)]
+    one, all_ = EventLogWriter(tmp_path / "one"), EventLogWriter(tmp_path / "all")
+    for now_ns, entry in records:
+        one.append(now_ns, entry)
+    assert all_.append_all(records) == 0
+    for writer in (one, all_):
+        writer.close()
+    assert list(read_log(tmp_path / "all")) == list(read_log(tmp_path / "one")) == records
+
+
+def test_many_records_at_once_keep_to_the_size_of_segments(tmp_path: Path) -> None:
+    writer = EventLogWriter(tmp_path, 2000)
+    records = [(number, RequestCancelled(number)) for number in range(500)]
+    for start in range(0, 500, 50):
+        assert writer.append_all(records[start : start + 50]) == 0
+    writer.close()
+    assert list(read_log(tmp_path)) == records
+    assert max(path.stat().st_size for path in segments(tmp_path)) < 2000 + 100
+    assert len(segments(tmp_path)) > 3
+
+
+def test_of_many_records_at_once_only_what_no_record_can_hold_is_left_out(tmp_path: Path) -> None:
+    writer = EventLogWriter(tmp_path)
+    records = [(1, RequestCancelled(1)), (2, RequestCancelled(2**70)), (3, RequestCancelled(3))]
+    assert writer.append_all(records) == 1
+    writer.close()
+    assert [now_ns for now_ns, _ in read_log(tmp_path)] == [1, 3]
+    assert writer.append_all(records) == 0
+    assert writer.dropped == 3, "the log is closed"
+
+
 def test_bounds_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="segment_bytes=10, max_bytes=5"):
         EventLogWriter(tmp_path, 10, 5)
