@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mainspring.gateway.bounds import Budget
@@ -85,12 +86,7 @@ class Calls:
     async def infer(self, connection: Connection, request: InferRequest, frames: Sequence[Any]) -> Outcome:
         """Submit a request and wait for its outcome; cancelling the waiting task gives the request up."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Outcome) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        self.submit(connection, request, frames, done)
+        self.submit(connection, request, frames, partial(_set, future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -150,6 +146,12 @@ class Calls:
         if not own:
             del self._waiting[outcome.connection]
         done(outcome)
+
+
+def _set(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    """Have whoever waits for an outcome go on, unless it was given up."""
+    if not future.done():
+        future.set_result(outcome)
 
 
 def late(answer: Answer, late_ns: int) -> Refuse:

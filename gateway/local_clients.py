@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -53,15 +54,18 @@ def serve_local(
     if not config.local_clients:
         return None
     named = NAME_PREFIX + address.removeprefix(PREFIX)
-
-    def listen(front_end: ZeroMqFrontEnd) -> LocalClients:
-        return LocalClients(hub, named, config, front_end, driver.memory)
-
+    listen = partial(_listen, hub, named, config, driver.memory)
     try:
         return ZeroMqFrontEnd(config, driver, hub, uploads, settle, name=NAME, listen=listen)
     except OSError as error:
         log.info("clients of this host connect over ZeroMQ: %s can't be had (%s)", named, error.strerror)
         return None
+
+
+def _listen(
+    hub: Hub, address: str, config: GatewayConfig, memory: Memory, front_end: ZeroMqFrontEnd
+) -> LocalClients:
+    return LocalClients(hub, address, config, front_end, memory)
 
 
 class LocalClients:

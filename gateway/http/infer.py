@@ -234,14 +234,6 @@ class Inference:
         )
 
     def _answer(self, exchange: Exchange, body: Body, due_ns: int | None, began_ns: int) -> None:
-        held_bytes = exchange.answer_bytes
-
-        def reply(parts: Sequence[Any]) -> None:
-            _reply(exchange, due_ns, parts, content_type, more)
-            # The kernel has it, or has been asked to take it: it takes what fits its buffers at once.
-            now_ns = monotonic_ns()
-            self._calls.back.took(HTTP, held_bytes, now_ns - began_ns, now_ns)
-
         content_type, more = wire.JSON_TYPE, b""
         if exchange.style != INFER:
             content_type = wire.EVENTS_TYPE if exchange.style == GENERATE_STREAM else wire.JSON_TYPE
@@ -249,16 +241,38 @@ class Inference:
         if body.tensors:
             content_type, more = wire.BINARY_TYPE, _JSON_BYTES + b": %d\r\n" % body.text_bytes
         accepted = exchange.headers.get(b"accept-encoding")
+        parts: list[Any] = [*body.texts, *body.tensors]
         # One alone was asked for; a list is what libraries can read, sent with every request.
         if accepted not in _SENT_ENCODINGS or body.size < _LEAST_COMPRESSED_BYTES:
-            reply((*body.texts, *body.tensors))
+            self._reply(exchange, due_ns, began_ns, content_type, more, parts)
             return
         more += b"content-encoding: %s\r\n" % accepted
-        work = functools.partial(compression.deflate, (*body.texts, *body.tensors), accepted.decode())
+        work = functools.partial(compression.deflate, parts, accepted.decode())
         if body.size <= _AT_ONCE_BYTES:
-            reply((work(),))
+            self._reply(exchange, due_ns, began_ns, content_type, more, [work()])
             return
-        self._in_thread(exchange, work, lambda packed: reply((packed,)))
+        reply = functools.partial(self._reply, exchange, due_ns, began_ns, content_type, more)
+        self._in_thread(exchange, work, lambda packed: reply([packed]))
+
+    def _reply(
+        self,
+        exchange: Exchange,
+        due_ns: int | None,
+        began_ns: int,
+        content_type: bytes,
+        more: bytes,
+        parts: Sequence[Any],
+    ) -> None:
+        """Send an answer, unless it was in the making for too long."""
+        held_bytes = exchange.answer_bytes
+        late_ns = 0 if due_ns is None else monotonic_ns() - due_ns
+        if late_ns > 0:
+            exchange.refuse(Reason.TIMED_OUT, late_detail(late_ns))
+        else:
+            exchange.reply(200, parts, content_type, more)
+        # The kernel has it, or has been asked to take it: it takes what fits its buffers at once.
+        now_ns = monotonic_ns()
+        self._calls.back.took(HTTP, held_bytes, now_ns - began_ns, now_ns)
 
     def _in_thread(
         self, exchange: Exchange, work: Callable[[], bytes], then: Callable[[bytes], None]
@@ -268,17 +282,19 @@ class Inference:
             exchange.refuse(Reason.OVERLOADED, f"{self._in_threads} large compressed bodies are at work")
             return
         self._in_threads += 1
-
-        def ended(future: asyncio.Future[bytes]) -> None:
-            self._in_threads -= 1
-            if future.cancelled():
-                return
-            try:
-                then(future.result())
-            except Exception as error:
-                reply_to_error(exchange, error)
-
+        ended = functools.partial(self._ended, exchange, then)
         self._loop.run_in_executor(self._threads, work).add_done_callback(ended)
+
+    def _ended(
+        self, exchange: Exchange, then: Callable[[bytes], None], future: asyncio.Future[bytes]
+    ) -> None:
+        self._in_threads -= 1
+        if future.cancelled():
+            return
+        try:
+            then(future.result())
+        except Exception as error:
+            reply_to_error(exchange, error)
 
 
 def _made(model: str, version: str, wanted: request.Wanted, written: Parts, answer: Answer) -> Steps[Body]:
@@ -287,17 +303,6 @@ def _made(model: str, version: str, wanted: request.Wanted, written: Parts, answ
     for name, span, pieces in body.placed:
         yield from written[span].write(name, pieces)
     return body
-
-
-def _reply(
-    exchange: Exchange, due_ns: int | None, parts: Sequence[Any], content_type: bytes, more: bytes
-) -> None:
-    """Send an answer, unless it was in the making for too long."""
-    late_ns = 0 if due_ns is None else monotonic_ns() - due_ns
-    if late_ns > 0:
-        exchange.refuse(Reason.TIMED_OUT, late_detail(late_ns))
-    else:
-        exchange.reply(200, parts, content_type, more)
 
 
 def _json_bytes(exchange: Exchange) -> int | None:

@@ -9,14 +9,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.oip import compression, elements, json_data
 from mainspring.gateway.oip.classification import check_classes
-from mainspring.gateway.oip.datatypes import Datatype, Unfit, dtype_of
+from mainspring.gateway.oip.datatypes import Unfit, dtype_of
+from mainspring.gateway.oip.request_body import (
+    InferRequest,
+    LooseInput,
+    LooseRequest,
+    RequestInput,
+    RequestInputParameters,
+    RequestOutputParameters,
+    RequestParameters,
+)
 from mainspring.gateway.oip.spans import (
     BYTE_SIZE,
     OFFSET,
@@ -39,92 +48,6 @@ _MOST_OTHER_VALUES = 4_096
 """In the JSON of a request, beside the values of its tensors."""
 _MOST_TENSORS = 256
 """That are looked at one by one, of a model that has fewer."""
-
-_DATA = msgspec.Meta(extra_json_schema={"type": "array"})
-_MICROSECONDS = msgspec.Meta(
-    description="Microseconds until the answer is wanted; 0: none",
-    extra_json_schema={"type": ["integer", "null"], "minimum": 0},
-)
-_MILLISECONDS = msgspec.Meta(extra_json_schema={"type": ["number", "null"], "exclusiveMinimum": 0})
-_SEQUENCE_ID = msgspec.Meta(
-    description="Which sequence it belongs to, of a model whose requests come in sequences; 0 or empty: none",
-    extra_json_schema={"type": ["integer", "string", "null"]},
-)
-_FLAG = msgspec.Meta(extra_json_schema={"type": ["boolean", "null"]})
-_PRIORITY = msgspec.Meta(extra_json_schema={"type": ["integer", "null"], "minimum": 0})
-
-
-class RequestInputParameters(msgspec.Struct):
-    """How an input came, unless as JSON."""
-
-    binary_data_size: int | None = None
-    shared_memory_region: str | None = None
-    shared_memory_byte_size: int | None = None
-    shared_memory_offset: int | None = None
-
-
-class RequestInput(msgspec.Struct):
-    """An input: with data, or with the size of its part behind the JSON."""
-
-    name: str
-    shape: tuple[int, ...]
-    datatype: Datatype
-    data: Annotated[msgspec.Raw, _DATA] | msgspec.UnsetType = msgspec.UNSET
-    parameters: RequestInputParameters | None = None
-
-
-class _LooseInput(msgspec.Struct):
-    name: str
-    shape: tuple[int, ...]
-    datatype: str
-    data: list[Any] | None = None
-    parameters: RequestInputParameters | None = None
-
-
-class RequestOutputParameters(msgspec.Struct):
-    """How an output is to be sent."""
-
-    binary_data: bool | None = None
-    classification: int = 0
-    shared_memory_region: str | None = None
-    shared_memory_byte_size: int | None = None
-    shared_memory_offset: int | None = None
-
-
-class RequestOutput(msgspec.Struct):
-    """An output that is wanted; without any, all are."""
-
-    name: str
-    parameters: RequestOutputParameters | None = None
-
-
-class RequestParameters(msgspec.Struct):
-    """A request's parameters, as far as they are read; others are let pass."""
-
-    timeout: Annotated[Any, _MICROSECONDS] = None
-    slo_ms: Annotated[Any, _MILLISECONDS] = None
-    priority: Annotated[Any, _PRIORITY] = None
-    sequence_id: Annotated[Any, _SEQUENCE_ID] = None
-    sequence_start: Annotated[Any, _FLAG] = None
-    sequence_end: Annotated[Any, _FLAG] = None
-    binary_data_output: bool = False
-
-
-class InferRequest(msgspec.Struct):
-    """A request to run a model."""
-
-    inputs: tuple[RequestInput, ...]
-    id: str = ""
-    parameters: RequestParameters | None = None
-    outputs: tuple[RequestOutput, ...] = ()
-
-
-class _LooseRequest(msgspec.Struct):
-    inputs: tuple[_LooseInput, ...]
-    id: str = ""
-    parameters: RequestParameters | None = None
-    outputs: tuple[RequestOutput, ...] = ()
-
 
 _DECODER = msgspec.json.Decoder(InferRequest)
 _NO_PARAMETERS = RequestParameters()
@@ -220,7 +143,7 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
 
 
 def _inputs(
-    signature: Signature, request: InferRequest | _LooseRequest, binary: memoryview
+    signature: Signature, request: InferRequest | LooseRequest, binary: memoryview
 ) -> tuple[tuple[TensorHeader, ...], list[Any]]:
     """Return the headers of a request's inputs, and their frames, of what follows its JSON."""
     headers, frames, offset = [], [], 0
@@ -254,7 +177,7 @@ def _inputs(
     return tuple(headers), frames
 
 
-def _decode(signature: Signature, text: memoryview) -> InferRequest | _LooseRequest:
+def _decode(signature: Signature, text: memoryview) -> InferRequest | LooseRequest:
     check_count(signature, text)
     request = _decoded(text)
     for what, given, known in (
@@ -290,16 +213,16 @@ def check_count(signature: Signature, text: memoryview) -> None:
         )
 
 
-def _decoded(text: memoryview) -> InferRequest | _LooseRequest:
+def _decoded(text: memoryview) -> InferRequest | LooseRequest:
     try:
         return _DECODER.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         if isinstance(error, msgspec.ValidationError) or not any(each in bytes(text) for each in _NO_NUMBERS):
             raise _unreadable(error) from None
     try:
-        return msgspec.convert(json.loads(bytes(text)), _LooseRequest)
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(error) from None
+        return msgspec.convert(json.loads(bytes(text)), LooseRequest)
+    except (ValueError, RecursionError) as other:
+        raise _unreadable(other) from None
 
 
 def _unreadable(error: Exception) -> Unfit:
@@ -346,7 +269,7 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
 
 def _tensor(
     signature: Signature,
-    tensor: RequestInput | _LooseInput,
+    tensor: RequestInput | LooseInput,
     data: _Given,
 ) -> tuple[TensorHeader, Any]:
     """Return an input's header and bytes; no bytes if the header alone says that it can't be served."""
@@ -378,7 +301,7 @@ def _content(spec: TensorSpec, count: int, data: json_data.Data | memoryview) ->
     return elements.to_slots(spec.name, found, slot)
 
 
-def _wanted(signature: Signature, request: InferRequest | _LooseRequest) -> Wanted:
+def _wanted(signature: Signature, request: InferRequest | LooseRequest) -> Wanted:
     binary = request.parameters is not None and request.parameters.binary_data_output
     default = BINARY if binary else JSON
     forms = {}

@@ -108,6 +108,21 @@ def test_no_class_of_a_core_has_a_base_class_from_elsewhere(core: Core) -> None:
                 assert bases <= known, f"{path}:{node.lineno}: {node.name} is a {bases - known}"
 
 
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_no_function_of_a_core_has_a_function_with_a_name_of_its_own(core: Core) -> None:
+    """It refers to the variables that it uses, and they to it: both, and all that the variables hold, would
+    be freed by the collector alone, which is off while requests are served."""
+    for path in setup.compiled_files(core):
+        for node in ast.walk(ast.parse(Path(path).read_bytes())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                within = [
+                    each
+                    for each in ast.walk(node)
+                    if each is not node and isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+                ]
+                assert not within, f"{path}:{within[0].lineno}: take functools.partial of one outside instead"
+
+
 def _is_class_method(node: ast.FunctionDef) -> bool:
     names = [each.id for each in node.decorator_list if isinstance(each, ast.Name)]
     return "classmethod" in names

@@ -1,0 +1,101 @@
+"""What the JSON of an inference request may say: the Open Inference Protocol's names and types.
+
+`request` reads it. The structs have a module of their own because what uses them is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from mainspring.gateway.oip.datatypes import Datatype
+
+_DATA = msgspec.Meta(extra_json_schema={"type": "array"})
+_MICROSECONDS = msgspec.Meta(
+    description="Microseconds until the answer is wanted; 0: none",
+    extra_json_schema={"type": ["integer", "null"], "minimum": 0},
+)
+_MILLISECONDS = msgspec.Meta(extra_json_schema={"type": ["number", "null"], "exclusiveMinimum": 0})
+_SEQUENCE_ID = msgspec.Meta(
+    description="Which sequence it belongs to, of a model whose requests come in sequences; 0 or empty: none",
+    extra_json_schema={"type": ["integer", "string", "null"]},
+)
+_FLAG = msgspec.Meta(extra_json_schema={"type": ["boolean", "null"]})
+_PRIORITY = msgspec.Meta(extra_json_schema={"type": ["integer", "null"], "minimum": 0})
+
+
+class RequestInputParameters(msgspec.Struct):
+    """How an input came, unless as JSON."""
+
+    binary_data_size: int | None = None
+    shared_memory_region: str | None = None
+    shared_memory_byte_size: int | None = None
+    shared_memory_offset: int | None = None
+
+
+class RequestInput(msgspec.Struct):
+    """An input: with data, or with the size of its part behind the JSON."""
+
+    name: str
+    shape: tuple[int, ...]
+    datatype: Datatype
+    data: Annotated[msgspec.Raw, _DATA] | msgspec.UnsetType = msgspec.UNSET
+    parameters: RequestInputParameters | None = None
+
+
+class LooseInput(msgspec.Struct):
+    """An input whose values are made before they are looked at: JSON with NaN or Infinity in it."""
+
+    name: str
+    shape: tuple[int, ...]
+    datatype: str
+    data: list[Any] | None = None
+    parameters: RequestInputParameters | None = None
+
+
+class RequestOutputParameters(msgspec.Struct):
+    """How an output is to be sent."""
+
+    binary_data: bool | None = None
+    classification: int = 0
+    shared_memory_region: str | None = None
+    shared_memory_byte_size: int | None = None
+    shared_memory_offset: int | None = None
+
+
+class RequestOutput(msgspec.Struct):
+    """An output that is wanted; without any, all are."""
+
+    name: str
+    parameters: RequestOutputParameters | None = None
+
+
+class RequestParameters(msgspec.Struct):
+    """A request's parameters, as far as they are read; others are let pass."""
+
+    timeout: Annotated[Any, _MICROSECONDS] = None
+    slo_ms: Annotated[Any, _MILLISECONDS] = None
+    priority: Annotated[Any, _PRIORITY] = None
+    sequence_id: Annotated[Any, _SEQUENCE_ID] = None
+    sequence_start: Annotated[Any, _FLAG] = None
+    sequence_end: Annotated[Any, _FLAG] = None
+    binary_data_output: bool = False
+
+
+class InferRequest(msgspec.Struct):
+    """A request to run a model."""
+
+    inputs: tuple[RequestInput, ...]
+    id: str = ""
+    parameters: RequestParameters | None = None
+    outputs: tuple[RequestOutput, ...] = ()
+
+
+class LooseRequest(msgspec.Struct):
+    """A request of such inputs."""
+
+    inputs: tuple[LooseInput, ...]
+    id: str = ""
+    parameters: RequestParameters | None = None
+    outputs: tuple[RequestOutput, ...] = ()

@@ -1,0 +1,55 @@
+"""What the JSON of a response says, in the Open Inference Protocol's names and types.
+
+`response` makes it. The structs have a module of their own because what uses them is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from mainspring.gateway.oip.datatypes import Datatype
+
+_DATA = msgspec.Meta(extra_json_schema={"type": "array"})
+
+
+class ResponseOutputParameters(msgspec.Struct):
+    """Of an output whose bytes follow the JSON."""
+
+    binary_data_size: int
+
+
+class ResponseOutput(msgspec.Struct, omit_defaults=True):
+    """An output: with data, or with the size of its part behind the JSON, or neither if it is elsewhere."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    data: Annotated[msgspec.Raw, _DATA] | msgspec.UnsetType = msgspec.UNSET
+    parameters: ResponseOutputParameters | msgspec.UnsetType = msgspec.UNSET
+
+
+class ResponseParameters(msgspec.Struct, omit_defaults=True):
+    """What became of a request's time."""
+
+    queue_ns: int
+    """From arrival to dispatch."""
+    batch_size: int
+    cold_start: bool
+    """Whether the model's weights were not on the device when the request came."""
+    worker: str
+    deadline_ns_left: int | None = None
+    """Time left when the outputs came; not there for best effort."""
+    cached: bool = False
+    """Whether the outputs are those of an earlier request of equal inputs."""
+
+
+class InferResponse(msgspec.Struct, omit_defaults=True):
+    """What a model made of a request."""
+
+    model_name: str
+    model_version: str
+    outputs: list[ResponseOutput]
+    parameters: ResponseParameters
+    id: str = ""
