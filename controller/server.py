@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from mainspring.controller.config import ControllerConfig
@@ -28,6 +30,7 @@ from mainspring.transport.bounds import Limits
 from mainspring.transport.greeting import Pass, present
 from mainspring.transport.hub import Hub
 from mainspring.transport.listener import Listener
+from mainspring.transport.stopping import WhenSet
 
 _LOGGER = logging.getLogger(__name__)
 SHORTEST_WAIT_NS: Final = 50_000
@@ -106,35 +109,43 @@ class Controller:
 
     def serve(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set, finish the accepted requests, say goodbye and close."""
-        shell, scheduler = self._shell, self._logged
-        observers = shell.observers
         collecting = gc.isenabled()
         gc.collect()
         gc.freeze()
         gc.disable()
+        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._hub.watch(bell, stop)
         try:
-            while not self._finished(stop):
-                self._receive()
-                now_ns = time.monotonic_ns()
-                if scheduler.due(now_ns):
-                    shell.carry_out(now_ns, scheduler.schedule(now_ns))
-                if scheduler.unsettled(now_ns):
-                    scheduler.settle()
-                start_due_ns = shell.start_due_ns()
-                if start_due_ns is not None and now_ns >= start_due_ns:
-                    shell.settle_start(now_ns)
-                if now_ns >= observers.due_ns:
-                    observers.turn(now_ns)
-                if now_ns >= shell.peers.next_beat_ns:
-                    self._beat(now_ns)
-                self._wait(now_ns)
-            shell.peers.goodbye("the controller stops")
-            observers.goodbye(time.monotonic_ns(), "the controller stops")
+            with WhenSet(stop, partial(os.eventfd_write, bell, 1)):
+                self._serve(stop)
+            self._shell.peers.goodbye("the controller stops")
+            self._shell.observers.goodbye(time.monotonic_ns(), "the controller stops")
         finally:
             gc.unfreeze()
             if collecting:
                 gc.enable()
             self.close()
+            os.close(bell)
+
+    def _serve(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set and the accepted requests are finished."""
+        shell, scheduler = self._shell, self._logged
+        observers = shell.observers
+        while not self._finished(stop):
+            self._receive()
+            now_ns = time.monotonic_ns()
+            if scheduler.due(now_ns):
+                shell.carry_out(now_ns, scheduler.schedule(now_ns))
+            if scheduler.unsettled(now_ns):
+                scheduler.settle()
+            start_due_ns = shell.start_due_ns()
+            if start_due_ns is not None and now_ns >= start_due_ns:
+                shell.settle_start(now_ns)
+            if now_ns >= observers.due_ns:
+                observers.turn(now_ns)
+            if now_ns >= shell.peers.next_beat_ns:
+                self._beat(now_ns)
+            self._wait(now_ns)
 
     def close(self) -> None:
         """Close the connections and the log; `serve` calls this itself."""

@@ -118,7 +118,7 @@ class Core:
 
 CORE = Core("core", "the scheduler and the worker's core", "3 to 4 times the CPU")
 SIMULATOR = Core("simulator", "the simulator", "1.5 times the CPU for each simulation")
-PATH = Core("path", "the gateway, and how processes reach each other", "1.3 times the CPU for each request")
+PATH = Core("path", "what processes do for each request", "1.3 times the CPU for each request")
 CORES = (CORE, SIMULATOR, PATH)
 
 
