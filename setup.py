@@ -58,7 +58,7 @@ MODULES = {
         *("gateway/http/receiver.py", "gateway/http/routes.py", "gateway/http/server.py"),
         *("gateway/http/wire.py", "gateway/oip/request.py", "gateway/oip/response.py"),
         *("worker/committing.py", "worker/executors.py", "worker/inputs.py", "worker/network.py"),
-        *("worker/segments.py", "worker/staging.py"),
+        *("worker/outbox.py", "worker/overruns.py", "worker/segments.py", "worker/staging.py"),
     ),
 }
 """What is compiled together, as patterns of files below the package."""

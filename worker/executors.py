@@ -7,7 +7,6 @@ are exact: asleep until shortly before the instant, then spinning, and woken ear
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -20,11 +19,12 @@ from mainspring.compiler.artifact.errors import Interrupted, ValuesError
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.worker.committing import Committing
-from mainspring.worker.core.jobs import Executor, Job, Reservation
+from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.fetching import Fetcher
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.overruns import Overruns, told
 from mainspring.worker.realtime import Rights, name_thread
 from mainspring.worker.staging import Ended, Staging
@@ -48,44 +48,6 @@ CLEAR_NS = 1_000_000
 """Time before the next instant at which EXEC may have to begin in which it gives the device no heartbeat."""
 EXACT_NS = 300_000
 """Time before an instant from which EXEC can't be woken: a wait on a condition ends up to 200 us late."""
-
-
-class Outbox:
-    """Ends of actions on their way from the executors to the network thread, with a bell that wakes it."""
-
-    def __init__(self) -> None:
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._ends: deque[tuple[Result | None, Reservation | None]] = deque()
-
-    def put(self, result: Result | None, io: Reservation | None) -> None:
-        """Add the end of an action; the caller holds the core's lock.
-
-        ``result`` is None if the action was abandoned. ``io`` is where the outputs of an Infer that ended OK
-        are: `WorkerCore.outputs_sent` has to follow.
-        """
-        self._ends.append((result, io))
-
-    def ring(self) -> None:
-        """Wake the network thread if there is something for it."""
-        if self._ends:
-            os.eventfd_write(self.bell, 1)
-
-    def call(self) -> None:
-        """Wake the network thread."""
-        os.eventfd_write(self.bell, 1)
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing for the network thread."""
-        return not self._ends
-
-    def pop(self) -> tuple[Result | None, Reservation | None] | None:
-        """Remove and return the oldest end, or None."""
-        return self._ends.popleft() if self._ends else None
-
-    def close(self) -> None:
-        """Close the bell."""
-        os.close(self.bell)
 
 
 class _Driving:

@@ -40,8 +40,9 @@ from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engine import DeviceLost, Monitored
 from mainspring.worker.engines.artifacts import StoreWatch
-from mainspring.worker.executors import Executors, Outbox
+from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.segments import Port, Segments
 
 LOG = logging.getLogger(__name__)

@@ -31,10 +31,11 @@ from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine, Monitored, Noted, OwnMemory
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.engines.registry import make_engine
-from mainspring.worker.executors import Executors, Outbox
+from mainspring.worker.executors import Executors
 from mainspring.worker.fetching import Fetcher
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.network import Network, Sockets
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.sources import source_of
 

@@ -27,7 +27,8 @@ from mainspring.worker.core.io_memory import align, slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import OwnMemory, Queues
-from mainspring.worker.executors import EXPIRY_NS, Executors, Outbox
+from mainspring.worker.executors import EXPIRY_NS, Executors
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 
 GAP_US = 15.0

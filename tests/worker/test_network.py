@@ -20,9 +20,10 @@ from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engines.emulated import EmulatedEngine
-from mainspring.worker.executors import EXPIRY_NS, Executors, Outbox
+from mainspring.worker.executors import EXPIRY_NS, Executors
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.network import Network, Sockets
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from tests.worker.peers import MS, SECOND, infer, load, spec
 

@@ -18,7 +18,8 @@ from mainspring.worker.core.jobs import Executor, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Staged
 from mainspring.worker.engines.emulated import EmulatedEngine
-from mainspring.worker.executors import EXPIRY_NS, SOON_NS, Executors, Outbox
+from mainspring.worker.executors import EXPIRY_NS, SOON_NS, Executors
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.staging import LATE_NS
 from tests.patience import PATIENCE_S

@@ -18,7 +18,8 @@ from mainspring.worker.config import MIB
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engines.cuda.runs import Run
-from mainspring.worker.executors import EXPIRY_NS, Executors, Outbox
+from mainspring.worker.executors import EXPIRY_NS, Executors
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.staging import Ended
 from tests.patience import PATIENCE_S
