@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
-from typing import Any
+from typing import Any, cast
 
 from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
 from mainspring.gateway.calls import Calls, Outcome
@@ -46,7 +46,7 @@ from mainspring.gateway.regions import Parts
 from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.transport.tokens import from_header
+from mainspring.transport.tokens import Gate, from_header
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -69,6 +69,8 @@ class Inference:
     ) -> None:
         """``clock``: as `Inlet` takes it."""
         self._calls = calls
+        self._driver: Any = cast(Any, calls).driver
+        """Of no class here: compiled code would take no other one."""
         self._config = config
         self._shared = shared
         self._loop = asyncio.get_running_loop()
@@ -131,7 +133,7 @@ class Inference:
         reply_to_error(exchange, error)
 
     def _submit(self, exchange: Exchange, body: memoryview) -> None:
-        driver, config = self._calls.driver, self._config
+        driver, config = self._driver, self._config
         if (alone := driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
         model, *version = exchange.arguments
@@ -154,7 +156,7 @@ class Inference:
 
     def _take(self, exchange: Exchange, signature: Signature, parsed: request.Parsed, parts: Parts) -> None:
         """Submit a request whose inputs are there; ``parts`` are where its spans of shared memory are."""
-        driver, config = self._calls.driver, self._config
+        driver, config = self._driver, self._config
         model, *version = exchange.arguments
         options, said = driver.catalog.options(model), parsed.parameters
         time_ns = slo_ns(
@@ -198,7 +200,7 @@ class Inference:
 
     def _priority(self, exchange: Exchange, asked: int) -> int:
         """Return the priority that a request gets which asks for one."""
-        gate = self._calls.driver.gate
+        gate: Gate = self._driver.gate
         if not asked or not gate.closed:
             return asked
         return gate.priority(from_header(exchange.header(b"authorization")), asked)
