@@ -47,7 +47,7 @@ MODULES = {
     native.PATH: (
         *("controller/**/*.py", "telemetry/actions.py", "telemetry/bounded.py", "telemetry/histograms.py"),
         *("transport/channel.py", "transport/hub.py", "transport/link.py", "transport/listener.py"),
-        *("transport/precise.py", "transport/session.py", "transport/slab.py"),
+        *("transport/session.py", "transport/slab.py"),
         *("gateway/bounds.py", "gateway/delays.py", "gateway/driver.py"),
         *("gateway/local_clients.py", "gateway/memory.py", "gateway/peer_connections.py"),
         *("gateway/server.py", "gateway/shared.py", "gateway/statistics.py", "gateway/time_slices.py"),
