@@ -49,15 +49,15 @@ MODULES = {
         *("transport/channel.py", "transport/hub.py", "transport/link.py", "transport/listener.py"),
         *("transport/session.py", "transport/slab.py"),
         *("gateway/bounds.py", "gateway/delays.py", "gateway/driver.py"),
-        *("gateway/local_clients.py", "gateway/memory.py", "gateway/peer_connections.py"),
-        *("gateway/server.py", "gateway/shared.py", "gateway/statistics.py", "gateway/time_slices.py"),
+        *("gateway/local_clients.py", "gateway/peer_connections.py"),
+        *("gateway/server.py", "gateway/statistics.py", "gateway/time_slices.py"),
         *("gateway/uploads.py", "gateway/zeromq.py", "gateway/core/requests.py", "gateway/core/sharing.py"),
         *("gateway/core/state_machine.py", "gateway/core/validation.py", "gateway/http/exchange.py"),
         *("gateway/http/host.py", "gateway/http/infer.py", "gateway/http/inlet.py"),
         *("gateway/http/reading.py", "gateway/http/receiver.py", "gateway/http/routes.py"),
         *("gateway/http/wire.py", "gateway/oip/request.py", "gateway/oip/response.py"),
         *("worker/committing.py", "worker/executors.py", "worker/inputs.py", "worker/network.py"),
-        *("worker/outbox.py", "worker/overruns.py", "worker/segments.py", "worker/staging.py"),
+        *("worker/outbox.py", "worker/overruns.py", "worker/staging.py"),
     ),
 }
 """What is compiled together, as patterns of files below the package."""

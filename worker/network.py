@@ -10,7 +10,7 @@ import gc
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -43,7 +43,7 @@ from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.outbox import Outbox
-from mainspring.worker.segments import Port, Segments
+from mainspring.worker.segments import Segments
 
 LOG = logging.getLogger(__name__)
 
@@ -81,10 +81,20 @@ class ToController(Protocol):
         """As `Link.receive`."""
 
 
-class ToGateways(Port, Protocol):
+class ToGateways(Protocol):
     """The connections of gateways: a `Listener`."""
 
     ended: int
+    on_end: Callable[[bytes], object]
+
+    def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
+        """As `Listener.send`."""
+
+    def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """As `Listener.send_descriptor`."""
+
+    def descriptor(self, peer: bytes) -> int | None:
+        """As `Listener.descriptor`."""
 
     def receive(self) -> tuple[bytes, list[Any]] | None:
         """As `Listener.receive`."""
