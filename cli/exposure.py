@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mainspring.cli.configuration.config import Config
     from mainspring.console.config import ConsoleConfig
     from mainspring.gateway.config import GatewayConfig
+    from mainspring.repository.serving import ServingConfig
 
 KEYS_REMEDY = "give it keys ([cluster] keys or --keys; `mainspring keys` makes them)"
 TLS_REMEDY = "serve it at {scheme}:// with {table} tls (`mainspring keys issue` makes the folder)"
@@ -84,6 +85,11 @@ def of_console(console: ConsoleConfig) -> Door:
     """Return the door that browsers come in by."""
     remedy = TLS_REMEDY.format(scheme="https", table="[console]")
     return Door("[console] address", console.address, console.encrypted, remedy)
+
+
+def of_store(store: ServingConfig) -> Door:
+    """Return the door that workers fetch models by."""
+    return Door("--address", store.address, store.encrypted, "serve it at https:// with --tls")
 
 
 def of_cluster(config: Config) -> list[Door]:

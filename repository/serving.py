@@ -27,11 +27,12 @@ from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.messages.codes import Reason
 from mainspring.transport.asgi import Connection, Server, listen_at
+from mainspring.transport.keys import ServerKeys
 from mainspring.transport.token_file import TokenFile
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_ADDRESS = re.compile(r"http://(\[[0-9a-fA-F:.]+\]|[^/@?\s:]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^/@?\s:]+):([0-9]{1,5})")
 _STOP_POLL_S = 0.05
 STATUS = {Reason.UNAUTHENTICATED: 401, Reason.FORBIDDEN: 403, Reason.RATE_LIMITED: 429}
 CACHED = {"Cache-Control": "public, max-age=31536000, immutable"}
@@ -55,6 +56,10 @@ class ServingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request's line and headers may take to come."""
     write_timeout_ms: float = 30_000.0
     """How long a client may read nothing of an answer before it is cut off."""
+    tls: str = ""
+    """Folder of the certificate that workers are shown at an address of ``https://``."""
+    client_certificates: bool = False
+    """Whether workers need a certificate of the authority in that folder."""
     launcher_token_sha256: str = ""
 
     def __post_init__(self) -> None:
@@ -62,9 +67,21 @@ class ServingConfig(msgspec.Struct, frozen=True, kw_only=True):
         found = _ADDRESS.fullmatch(self.address)
         if found is None or int(found[2]) > 65_535:
             raise ValueError(f"the store's address is {self.address!r}; write it like http://127.0.0.1:7600")
+        if self.encrypted and not self.tls:
+            raise ValueError(
+                f"the store's address is {self.address}, which needs --tls: the folder of a certificate, as "
+                "`mainspring keys issue` makes it"
+            )
+        if self.client_certificates and not self.encrypted:
+            raise ValueError("certificates of clients need an address of https:// and --tls")
         for field in ("token_reload_ms", "max_connections", "header_timeout_ms", "write_timeout_ms"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} is {getattr(self, field)}; it must be greater than 0")
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what is said there is encrypted."""
+        return self.address.startswith("https://")
 
     @property
     def place(self) -> tuple[str, int]:
@@ -73,19 +90,25 @@ class ServingConfig(msgspec.Struct, frozen=True, kw_only=True):
         assert found is not None
         return found[1].strip("[]"), int(found[2])
 
+    def named(self, where: str) -> str:
+        """Return the address that a host and port have."""
+        return f"{self.address.partition('://')[0]}://{where}"
+
 
 def run(config: ServingConfig, stop: threading.Event, on_ready: Callable[[str], None]) -> None:
     """Serve until ``stop`` is set; call ``on_ready`` with the address once workers can connect.
 
-    Raises OSError if the address can't be had, `StoreError` without a store, ValueError for a file of tokens
-    that can't be used.
+    Raises OSError if the address or the keys can't be had, `StoreError` without a store, ValueError for a
+    file of tokens that can't be used.
     """
     store = Store(config.store)
     store.names()
     tokens = TokenFile(config)
     listener, where = listen_at(*config.place)
     with listener:
-        asyncio.run(_serve(config, Files(store, tokens), listener, stop, lambda: on_ready(f"http://{where}")))
+        asyncio.run(
+            _serve(config, Files(store, tokens), listener, stop, lambda: on_ready(config.named(where)))
+        )
 
 
 class Files:
@@ -177,6 +200,7 @@ async def _serve(
         "patience_s": config.header_timeout_ms / 1e3,
         "reading_s": config.write_timeout_ms / 1e3,
     }
+    keys = ServerKeys(config.tls, clients=config.client_certificates) if config.encrypted else None
     web = Server(
         uvicorn.Config(
             files.application(),
@@ -192,6 +216,7 @@ async def _serve(
             proxy_headers=False,
         )
     )
+    web.keys, web.handshake_s = keys, config.header_timeout_ms / 1e3
     serving = asyncio.create_task(web.serve([listener]))
     while not web.started and not serving.done():
         await asyncio.sleep(0.01)

@@ -225,6 +225,19 @@ class ServerKeys(Reloaded):
         self._context, self.revoked = context, serials
 
 
+def client_context(path: str) -> ssl.SSLContext:
+    """Return how to speak with a server whose certificate is of the authority in a folder of keys, or public.
+
+    It is shown the folder's certificate if it asks for one. Raises `BadKeys`.
+    """
+    folder = Folder(path)
+    context = ssl.create_default_context()
+    _trust(context, folder)
+    context.verify_flags &= ~ssl.VERIFY_CRL_CHECK_LEAF
+    _load(context, folder)
+    return context
+
+
 def read_keys(path: str) -> Keys | None:
     """Return the keys in a folder, None for an empty path; raise `BadKeys`."""
     return Keys(path) if path else None

@@ -22,6 +22,7 @@ from mainspring.transport.bounds import Limits
 from mainspring.transport.greeting import Pass, present, read_secret
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
+from mainspring.transport.keys import client_context
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
 from mainspring.transport.local import PREFIX as LOCAL
@@ -159,7 +160,8 @@ def _fetcher(config: WorkerConfig, stop: threading.Event) -> Fetcher | None:
         return None
     token = (read_secret(config.store_token_file) or b"").decode("ascii", "replace")
     try:
-        source = source_of(config.store_from, token)
+        secure = config.keys and config.store_from.startswith("https://")
+        source = source_of(config.store_from, token, client_context(config.keys) if secure else None)
     except ValueError as error:
         raise OSError(errno.EINVAL, f"store_from: {error}") from None
     return Fetcher(

@@ -21,6 +21,16 @@ from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
 from mainspring.cli.options import Controller, Insecure, KeysFolder, SecretFile
 from mainspring.client.address import ADDRESS_VARIABLE
 
+Log = Annotated[
+    Path | None,
+    typer.Option(readable=False, help="Folder of an event log that is shown instead, with a time slider."),
+]
+Tls = Annotated[
+    Path | None,
+    typer.Option(
+        readable=False, help="Folder of the certificate that browsers are shown at an https:// address."
+    ),
+]
 TokenFile = Annotated[
     Path | None,
     typer.Option(
@@ -41,12 +51,8 @@ def console(
     secret_file: SecretFile = None,
     keys: KeysFolder = None,
     insecure: Insecure = False,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False, help="Folder of an event log that is shown instead, with a time slider."
-        ),
-    ] = None,
+    log: Log = None,
+    tls: Tls = None,
     token_file: TokenFile = None,
     host: Annotated[
         list[str] | None,
@@ -69,7 +75,8 @@ def console(
     flags: dict[str, tuple[str, object]] = {
         "address": ("address", address),
         "host": ("hosts", tuple(host or ())),
-        "token_file": ("token_file", "" if token_file is None else str(token_file)),
+        "tls": ("tls", str(tls)),
+        "token_file": ("token_file", str(token_file)),
     }
     own = replaced(
         with_typed(context, whole.console, flags),

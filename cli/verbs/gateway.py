@@ -26,14 +26,36 @@ from mainspring.cli.launcher.foreground import (
 )
 from mainspring.cli.options import DEFAULT_GATEWAY, Controller, Insecure, KeysFolder, SecretFile, duration_ns
 
+Http = Annotated[
+    str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
+]
+Tls = Annotated[
+    Path | None,
+    typer.Option(
+        readable=False,
+        help="Folder of the certificate that clients are shown at https:// and grpcs:// addresses.",
+    ),
+]
+CurveKey = Annotated[
+    Path | None,
+    typer.Option(
+        readable=False, help="File of a key, as `mainspring keys curve` writes it: ZeroMQ's clients encrypt."
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        readable=False,
+        help="Tokens, as `mainspring token` writes them, one of which clients need. Without it: none.",
+    ),
+]
+
 
 def gateway(
     context: typer.Context,
     config: ConfigFile = None,
     address: Annotated[str, typer.Option(help="Where clients connect; port * takes any.")] = DEFAULT_GATEWAY,
-    http: Annotated[
-        str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
-    ] = "",
+    http: Http = "",
     grpc: Annotated[str, typer.Option(help="The same for gRPC, such as grpc://0.0.0.0:8001.")] = "",
     metrics: Annotated[str, typer.Option(help="The same for Prometheus, such as http://0.0.0.0:8002.")] = "",
     controller: Controller = None,
@@ -41,13 +63,9 @@ def gateway(
     keys: KeysFolder = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False,
-            help="Tokens, as `mainspring token` writes them, one of which clients need. Without it: none.",
-        ),
-    ] = None,
+    tls: Tls = None,
+    curve_key: CurveKey = None,
+    token_file: TokenFile = None,
     grace: Annotated[
         str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")
     ] = "100ms",
@@ -68,6 +86,7 @@ def gateway(
         "grpc": ("grpc_address", grpc),
         "metrics": ("metrics_address", metrics),
         "name": ("name", name),
+        **{"tls": ("tls", str(tls)), "curve_key": ("curve_key", str(curve_key))},
         "token_file": ("token_file", str(token_file)),
         "grace": ("grace_ms", duration_ns(grace, "--grace", least_ns=0) / 1e6),
         "drain_timeout": ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6),

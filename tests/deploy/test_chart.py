@@ -179,6 +179,27 @@ def test_pods_are_restricted_and_only_real_time_ones_are_root(path: Path) -> Non
 
 
 @each_values
+def test_nothing_is_open_in_clear_unless_the_values_say_so(path: Path) -> None:
+    allowed = yaml.safe_load(path.read_text())["security"]["insecure"]
+    for _, _, spec in pods(rendered(path)):
+        (container,) = spec["containers"]
+        flags = taken(container["args"], VARIABLES)
+        assert flags["insecure"] is allowed
+        if allowed:
+            continue
+        assert flags["keys"]
+        doors = [flags[key] for key in ("http", "grpc", "metrics") if flags.get(key)]
+        doors += [flags["address"]] if container["args"][0] == "console" else []
+        assert all(each.startswith(("https://", "grpcs://")) for each in doors)
+        assert not doors or flags["tls"]
+        assert container["args"][0] != "gateway" or flags["curve_key"]
+        mounted = {each["mountPath"] for each in container["volumeMounts"]}
+        given = [flags.get(key) for key in ("keys", "tls", "curve_key", "token_file", "secret_file")]
+        for each in given:
+            assert each is None or {str(each), str(each.parent)} & mounted
+
+
+@each_values
 def test_a_process_has_time_to_drain(path: Path) -> None:
     for name, _, spec in pods(rendered(path)):
         (container,) = spec["containers"]
@@ -257,11 +278,19 @@ def test_a_gpu_is_asked_for_by_workers_that_compute_on_one() -> None:
             "above maxReplicas, which is 8",
         ),
         (f"{SCALED}.enabled=true,{SCALED}.inFlightRequests=0,{SCALED}.cpuPercent=0", "nothing to scale by"),
+        (
+            "security.insecure=false",
+            "set security.keys.controller, security.keys.gateway, security.keys.worker",
+        ),
+        (
+            "security.keys.worker=w",
+            "by keys all or none: set security.keys.controller, security.keys.gateway",
+        ),
         ("networkPolicy.clients[0].everybody=true", "everybody is not allowed"),
     ],
 )
 def test_wrong_values_are_refused_by_name(wrong: str, says: str) -> None:
-    done = helm("--set", wrong)
+    done = helm("--set", "security.insecure=true", "--set", wrong)
     assert done.returncode != 0
     assert says in done.stderr
 

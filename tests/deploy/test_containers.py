@@ -62,7 +62,7 @@ def test_three_hosts_have_one_cluster() -> None:
     assert flags["worker"]["data_host"] == "10.0.0.2"
     for service in services.values():
         mounted = {each["target"] for each in service["volumes"]}
-        assert service["environment"]["MAINSPRING_SECRET_FILE"] in mounted
+        assert service["environment"]["MAINSPRING_KEYS"] in mounted
         assert service["cap_drop"] == ["ALL"]
         assert service["read_only"]
     for role in ("controller", "gateway", "worker"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.cli.authority import Authority
 from mainspring.compiler.artifact.manifest import Source as Origin
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
@@ -18,6 +19,7 @@ from mainspring.compiler.zoo import build
 from mainspring.messages.actions import Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.repository.serving import ServingConfig, run
+from mainspring.transport.keys import client_context
 from mainspring.transport.tokens import token_sha256
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.engine import EngineError
@@ -204,6 +206,27 @@ def has_room(address: str) -> bool:
         return False
 
 
+def test_over_tls_a_worker_trusts_the_cluster_s_authority_and_no_other(
+    serve: Serve, store: Store, tmp_path: Path
+) -> None:
+    folders = {}
+    for cluster in ("right", "other"):
+        Authority.create(tmp_path / cluster, cluster)
+        authority = Authority(tmp_path / cluster)
+        folders[cluster] = authority.issue("worker", "w", (), 1)
+        if cluster == "right":
+            served = authority.issue("repository", "store", ("127.0.0.1",), 1)
+    address = serve(address="https://127.0.0.1:0", tls=str(served), client_certificates=True)
+    model = store.manifest("a").spec()
+    local = Store(tmp_path / "local")
+    for tls in (None, client_context(str(folders["other"]))):
+        with pytest.raises(EngineError, match="can't be read"):
+            Fetcher(local, source_of(address, "", tls), threading.Event()).fetch(model)
+    tls = client_context(str(folders["right"]))
+    Fetcher(local, source_of(address, "", tls), threading.Event()).fetch(model)
+    local.verify("a")
+
+
 def test_a_server_that_is_no_store_is_told_as_such(serve: Serve) -> None:
     source = source_of(f"{serve()}/models")
     with pytest.raises(SourceError, match="answers 404"):
@@ -216,6 +239,8 @@ def test_a_server_that_is_no_store_is_told_as_such(serve: Serve) -> None:
         ("address", "tcp://127.0.0.1:1", "write it like http://127.0.0.1:7600"),
         ("address", "http://127.0.0.1:70000", "write it like"),
         ("max_connections", 0, "greater than 0"),
+        ("address", "https://127.0.0.1:1", "needs --tls"),
+        ("client_certificates", True, "need an address of https://"),
     ],
 )
 def test_wrong_values_are_refused(field: str, value: object, says: str) -> None:

@@ -77,16 +77,31 @@ env:
 {{/* The arguments that all processes have alike. */}}
 {{- define "mainspring.arguments" -}}
 - --secret-file=/etc/mainspring/secret/secret
-{{- if .Values.configuration }}
+{{- if .root.Values.security.insecure }}
+- --insecure
+{{- end }}
+{{- if get .root.Values.security.keys .role }}
+- --keys=/etc/mainspring/keys
+{{- end }}
+{{- if .root.Values.configuration }}
 - --config=/etc/mainspring/configuration/mainspring.toml
 {{- end }}
-- --log-level={{ .Values.logLevel }}
+- --log-level={{ .root.Values.logLevel }}
 - --log-format=json
 {{- end }}
 
 {{- define "mainspring.mounts" -}}
 - {name: secret, mountPath: /etc/mainspring/secret, readOnly: true}
-{{- if .Values.configuration }}
+{{- if get .root.Values.security.keys .role }}
+- {name: keys, mountPath: /etc/mainspring/keys, readOnly: true}
+{{- end }}
+{{- if and .root.Values.security.tls (has .role (list "gateway" "console")) }}
+- {name: tls, mountPath: /etc/mainspring/tls, readOnly: true}
+{{- end }}
+{{- if and .root.Values.security.curve (eq .role "gateway") }}
+- {name: curve, mountPath: /etc/mainspring/curve, readOnly: true}
+{{- end }}
+{{- if .root.Values.configuration }}
 - {name: configuration, mountPath: /etc/mainspring/configuration, readOnly: true}
 {{- end }}
 - {name: tmp, mountPath: /tmp}
@@ -94,10 +109,22 @@ env:
 
 {{- define "mainspring.volumes" -}}
 - name: secret
-  secret: {secretName: {{ include "mainspring.secretName" . }}, defaultMode: 0400, items: [{key: secret, path: secret}]}
-{{- if .Values.configuration }}
+  secret: {secretName: {{ include "mainspring.secretName" .root }}, defaultMode: 0400, items: [{key: secret, path: secret}]}
+{{- with get .root.Values.security.keys .role }}
+- name: keys
+  secret: {secretName: {{ . }}, defaultMode: 0400}
+{{- end }}
+{{- if and .root.Values.security.tls (has .role (list "gateway" "console")) }}
+- name: tls
+  secret: {secretName: {{ .root.Values.security.tls }}, defaultMode: 0400}
+{{- end }}
+{{- if and .root.Values.security.curve (eq .role "gateway") }}
+- name: curve
+  secret: {secretName: {{ .root.Values.security.curve }}, defaultMode: 0400, items: [{key: curve, path: curve}]}
+{{- end }}
+{{- if .root.Values.configuration }}
 - name: configuration
-  configMap: {name: {{ include "mainspring.name" . }}-configuration}
+  configMap: {name: {{ include "mainspring.name" .root }}-configuration}
 {{- end }}
 - name: tmp
   emptyDir: {}
@@ -133,6 +160,18 @@ livenessProbe:
 {{- define "mainspring.check" -}}
 {{- if gt (len (compact (list .Values.store.claim .Values.store.hostPath .Values.store.from))) 1 }}
 {{- fail "of store.claim, store.hostPath and store.from more than one is set: the store is one of them" }}
+{{- end }}
+{{- $keys := .Values.security.keys }}
+{{- $roles := list "controller" "gateway" "worker" }}
+{{- if .Values.console.enabled }}{{ $roles = append $roles "console" }}{{ end }}
+{{- $missing := list }}
+{{- range $roles }}{{ if not (get $keys .) }}{{ $missing = append $missing (printf "security.keys.%s" .) }}{{ end }}{{ end }}
+{{- if and $missing (lt (len $missing) (len $roles)) }}
+{{- fail (printf "processes know each other by keys all or none: set %s too" (join ", " $missing)) }}
+{{- end }}
+{{- range list "tls" "curve" }}{{ if not (get $.Values.security .) }}{{ $missing = append $missing (printf "security.%s" .) }}{{ end }}{{ end }}
+{{- if and $missing (not .Values.security.insecure) }}
+{{- fail (printf "what pods and clients say would not be encrypted: set %s, or security.insecure=true" (join ", " $missing)) }}
 {{- end }}
 {{- with .Values.gateways.autoscaling }}
 {{- if and .enabled (not .inFlightRequests) (not .cpuPercent) }}
