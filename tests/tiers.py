@@ -127,7 +127,7 @@ HEART = (
 
 COMPILED = (
     *("cluster", "console", "controller", "gateway", "scheduler"),
-    *("simulator", "telemetry", "traces", "transport", "worker/core"),
+    *("simulator", "telemetry", "traces", "transport", "worker"),
 )
 """Where the code under test is compiled, or runs what is: its unit tests run in both forms."""
 

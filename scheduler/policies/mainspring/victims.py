@@ -13,14 +13,14 @@ from typing import Final
 
 from mainspring.cluster.placements import Placement
 
-LOOKED_FOR: Final = 4
+_LOOKED_FOR: Final = 4
 """Placements that are found by a pass each."""
 
 
 def least_first(losses: list[float], placements: list[Placement]) -> Iterator[Placement]:
     """Yield placements by their losses, of equal ones those of the model that came first; both lists are used
     up."""
-    for _ in range(LOOKED_FOR):
+    for _ in range(_LOOKED_FOR):
         last = len(losses) - 1
         if last < 0:
             return
