@@ -443,7 +443,7 @@ class Channel:
     @property
     def host(self) -> str:
         """The numeric address of the other end's host; empty if it is this one."""
-        return addresses.host_of(self._socket)
+        return addresses.host_of(self._socket if self._secure is None else self._secure.plain)
 
     def close(self) -> None:
         """End the connection; the kernel still sends what it has taken."""

@@ -72,7 +72,7 @@ class SecureSocket:
 
     @property
     def plain(self) -> socket.socket:
-        """The socket itself, for what is to be said to an end that speaks no TLS."""
+        """The socket itself: its addresses, and what is to be said to an end that speaks no TLS."""
         return self._socket
 
     @property

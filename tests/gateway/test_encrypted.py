@@ -26,6 +26,8 @@ from tests.gateway.test_end_to_end import emulated, workers_ready
 from tests.patience import PATIENCE_S
 
 X = np.frombuffer(b"a tensor that is looked for on the way".ljust(64, b"."), np.float32).reshape(4, 4)
+WORKER, GATEWAY = "worker-that-is-looked-for", "gateway-that-is-looked-for"
+"""Long enough not to be met by chance in what is encrypted."""
 WORKER_PROGRAM = """
 import sys, threading
 from mainspring.transport import addresses
@@ -108,7 +110,7 @@ def test_requests_are_served_over_tls_and_nothing_of_them_is_seen_on_the_way(
     authority = Authority.create(tmp_path, "here")
     folders = {
         role: str(authority.issue(role, name, (), 30))
-        for role, name in (("controller", "one"), ("worker", "w0"), ("gateway", "g0"))
+        for role, name in (("controller", "one"), ("worker", WORKER), ("gateway", GATEWAY))
     }
     moved: dict[int, int] = {}
     begin = addresses.begin_to_connect
@@ -120,17 +122,17 @@ def test_requests_are_served_over_tls_and_nothing_of_them_is_seen_on_the_way(
     with (
         controller(folders["controller"]) as port,
         recorded(port) as (at, to_controller),
-        worker("w0", at, folders["worker"]) as data_port,
+        worker(WORKER, at, folders["worker"]) as data_port,
         recorded(data_port) as (to_data, to_worker),
     ):
         moved[data_port] = int(to_data.rpartition(":")[2])
         with gateway(at, keys=folders["gateway"]) as address, Client(address) as client:
             wait_until(lambda: workers_ready(client, 1, 1), PATIENCE_S)
             result = client.infer("a", {"data": X}, slo_ms=5_000)
-        assert result.timing.worker == "w0"
+        assert result.timing.worker == WORKER
         assert len(to_controller) > 5_000
         assert len(to_worker) > 1_000
-        for seen in (b"worker_hello", b"arrival", b"w0", b"g0", b"looked for"):
+        for seen in (b"worker_hello", b"arrival", WORKER.encode(), GATEWAY.encode(), b"looked for"):
             assert seen not in to_controller
             assert seen not in to_worker
 

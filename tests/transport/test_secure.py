@@ -195,6 +195,19 @@ def test_what_comes_after_the_handshake_and_is_no_tls_ends_the_connection(own: K
     server.close()
 
 
+def test_the_other_ends_host_is_known_over_tls_too(server: Server, own: Keys) -> None:
+    client = Client(server.address, b"somebody", keys=own)
+    until_s = time.monotonic() + PATIENCE_S
+    while not client.link.connected:
+        assert time.monotonic() < until_s
+        client.poll(1)
+        server.poll(1)
+    (peer,) = server.listener._peers
+    assert server.listener.certificate(peer) is not None
+    assert server.listener.host_of(peer) == "", "it is this host"
+    client.close()
+
+
 def test_keys_that_are_of_no_use_say_why(issued: Issue, tmp_path: Path) -> None:
     with pytest.raises(BadKeys, match="mainspring keys issue"):
         Keys(str(tmp_path / "none"))
