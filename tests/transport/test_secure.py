@@ -17,6 +17,7 @@ import pytest
 from mainspring.experiments.blocking import LIMITS, Client, Server
 from mainspring.transport import addresses, keys, listener
 from mainspring.transport.keys import BadKeys, Keys
+from mainspring.transport.secure import SecureSocket
 from tests.patience import PATIENCE_S
 from tests.transport.issuing import Issue
 from tests.transport.raw import SECRET, by_tcp
@@ -193,6 +194,33 @@ def test_what_comes_after_the_handshake_and_is_no_tls_ends_the_connection(own: K
         server.poll(5)
     client.close()
     server.close()
+
+
+def test_an_answer_that_comes_at_once_finds_the_owner_of_the_connection(own: Keys) -> None:
+    """The connecting end says its first word alone when it is made, however quickly the other one answers."""
+    one, other = socket.socketpair()
+    ends = [one, other]
+    for each in ends:
+        each.setblocking(False)
+
+    class Answering:
+        """A socket whose other end has answered before it is read."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(one, name)
+
+        def send(self, data: bytes, flags: int) -> int:
+            sent = one.send(data, flags)
+            listening.advance()
+            return sent
+
+    listening = SecureSocket(other, own, True)
+    connecting = SecureSocket(Answering(), own, False)  # type: ignore[arg-type]
+    assert connecting.certificate is None
+    assert connecting.advance()
+    assert listening.advance()
+    for each in ends:
+        each.close()
 
 
 def test_the_other_ends_host_is_known_over_tls_too(server: Server, own: Keys) -> None:
