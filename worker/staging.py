@@ -85,6 +85,8 @@ class Staging:
         """How long the last run of a model, batch size and sizes of symbols took."""
         self.lacking: list[str] = []
         """Models for which the engine has to `make_spare`; the caller takes them."""
+        self.pause: Callable[[float], None] = time.sleep
+        """Waits for so many seconds; tests put another in its place, compiled or not."""
 
     def take(self, ended: Ended) -> tuple[Next, int] | None:
         """EXEC, without the lock: take what is laid out; return it and the instant at which it begins."""
@@ -130,7 +132,7 @@ class Staging:
             return
         # EXEC has taken it, and notes its turn next.
         while not self._turns:
-            time.sleep(NOTES_S)
+            self.pause(NOTES_S)
         self.settle()
 
     def withdraw_late(self, now_ns: int) -> None:

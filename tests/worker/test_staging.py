@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -288,9 +287,7 @@ def test_what_exec_has_taken_is_not_withdrawn(worker: Worker) -> None:
     assert worker.ended() == [(10, "ok")], "its controller has lost the other"
 
 
-def test_exec_gets_the_processor_to_note_what_it_has_taken(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exec_gets_the_processor_to_note_what_it_has_taken(worker: Worker) -> None:
     """Between the two it may be stopped by the very thread that waits for it, if that goes before it."""
     worker.infer(10)
     worker.running(10)
@@ -307,8 +304,7 @@ def test_exec_gets_the_processor_to_note_what_it_has_taken(
             assert time.monotonic() < deadline_s, "EXEC does not take what is laid out"
             time.sleep(0)
 
-    clock = SimpleNamespace(sleep=sleep, monotonic_ns=time.monotonic_ns)
-    monkeypatch.setattr("mainspring.worker.staging.time", clock)
+    staging.pause = sleep
     with worker.executors.driving() as core:
         taken = staging._next.pop()
         worker.executors.withdraw()
