@@ -197,6 +197,8 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
     worker = cluster.unseat(name)
     if worker is None:
         return None
+    # Who plans with it yet, over several turns, finds that nothing may begin there.
+    worker.stopping = True
     cluster.recount()
     for placement in worker.placements.values():
         placement.lose()
