@@ -72,6 +72,43 @@ class Transfers(Protocol):
         """Wait until the outputs of an Infer that ended are in IO memory; return what failed, or ""."""
 
 
+class SharedInputs(Protocol):
+    """Memory of another process that a device copies inputs from; the network thread calls it.
+
+    Copies end in the order in which they were begun. The memory may not change before they have.
+    """
+
+    begun: int
+    """Copies that were begun so far."""
+
+    def advance(self) -> bool:
+        """Do a piece of what makes the memory ready, or after `close` undoes that; return whether more is
+        left."""
+
+    def covers(self, offset: int, size: int) -> bool:
+        """Whether the device can copy from these bytes now."""
+
+    def send(self, io: Reservation, start: int, offset: int, size: int) -> None:
+        """Begin to copy bytes that it `covers` to the device, ``start`` bytes into the slot.
+
+        It fails as `Transfers.send` does.
+        """
+
+    def ended(self) -> int:
+        """Return how many copies have ended, without waiting."""
+
+    def close(self) -> None:
+        """Wait for the copies that were begun; none follows."""
+
+
+@runtime_checkable
+class SharesInputs(Transfers, Protocol):
+    """`Transfers` of a device that can copy inputs from memory of another process."""
+
+    def share(self, memory: Bytes) -> SharedInputs:
+        """Return what copies inputs from ``memory``, which is mapped to read."""
+
+
 @runtime_checkable
 class OpensAlone(Protocol):
     """An `Engine` whose device may do nothing else while it opens an executable."""

@@ -19,7 +19,7 @@ from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import OutputTimes, Place
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.window_queue import RecentIds
-from mainspring.worker.engine import Bytes, Transfers
+from mainspring.worker.engine import Bytes, SharedInputs, Transfers
 
 Frames = Sequence[Any]
 """Each bytes, or a memoryview or an array of bytes."""
@@ -36,6 +36,8 @@ class HeldInput(msgspec.Struct, frozen=True):
     """Those of ``frames`` that lie in the sender's memory; empty if none does."""
     fault: str = ""
     """Why its inputs are unusable, if that is known already."""
+    shared: SharedInputs | None = None
+    """What copies to the device from the sender's memory, if anything does."""
 
 
 class _Batch:
@@ -52,6 +54,8 @@ class _Batch:
         """Requests that found the model resident nowhere."""
         self.placed: dict[int, tuple[int, int]] = {}
         """How long the copy of each request's inputs took, and when it ended."""
+        self.spoiled: set[int] = set()
+        """Requests whose inputs turned out to be unusable after they were placed."""
         self.pad = model.pad
         self.own: dict[int, tuple[list[TensorSpec], list[TensorSpec]]] = {}
         """Inputs and outputs of each request that is smaller than the batch."""
@@ -77,7 +81,8 @@ class Inputs:
     ) -> None:
         """``transfers`` belongs to a device that can't read ``memory`` itself."""
         self._memory = memory
-        self._transfers = transfers
+        self.transfers = transfers
+        """What copies to and from the device; None if that reads IO memory itself."""
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._age_ns = age_ns
@@ -113,22 +118,37 @@ class Inputs:
         fault = _fault(wanted, arrived.frames, end - first)
         if fault:
             return fault
-        placed = zip(batch.inputs, wanted, batch.io.layout.inputs, arrived.frames, strict=True)
-        for tensor, own, start, frame in placed:
-            if tensor.row_bytes:
+        places = arrived.places or (None,) * len(wanted)
+        placed = zip(batch.inputs, wanted, batch.io.layout.inputs, arrived.frames, places, strict=True)
+        for tensor, own, start, frame, place in placed:
+            shared = _copies(arrived, place) if own.shape == tensor.shape else None
+            if shared is not None and place is not None:
+                shared.send(batch.io, start + first * tensor.row_bytes, place.offset, place.size)
+            elif tensor.row_bytes:
                 rows = self._rows(batch, tensor, start, first, end)
                 if own.shape == tensor.shape:
                     rows[:] = np.frombuffer(frame, np.uint8)
                 else:
                     _pad(rows, tensor, own, frame, batch.pad[tensor.name])
-                if self._transfers is not None:
-                    self._send(self._transfers, batch, tensor, start, first, end)
+                if self.transfers is not None:
+                    self._send(self.transfers, batch, tensor, start, first, end)
         batch.senders[request_id] = arrived.sender
         return ""
 
     def placed(self, action_id: int, request_id: int, begin_ns: int, end_ns: int) -> None:
         """Note when a request's inputs were copied to their rows."""
         self._batches[action_id].placed[request_id] = end_ns - begin_ns, end_ns
+
+    def spoil(self, action_id: int, request_id: int) -> None:
+        """Note that what was placed for a request is unusable: its outputs are not to be sent."""
+        batch = self._batches.get(action_id)
+        if batch is not None:
+            batch.spoiled.add(request_id)
+
+    def spoiled(self, action_id: int, request_id: int) -> bool:
+        """Whether `spoil` was called for a request of an action that goes on."""
+        batch = self._batches.get(action_id)
+        return batch is not None and request_id in batch.spoiled
 
     def expects(self, action_id: int, request_id: int) -> bool:
         """Whether a batch waits for this request's inputs."""
@@ -219,7 +239,7 @@ class Inputs:
 
     def received(self, io: Reservation) -> str:
         """Wait until the outputs of an Infer that ended are in IO memory; return what failed, or ""."""
-        return "" if self._transfers is None else self._transfers.receive(io)
+        return "" if self.transfers is None else self.transfers.receive(io)
 
     def _rows(self, batch: _Batch, tensor: TensorSpec, start: int, first: int, end: int) -> Bytes:
         base = batch.io.slot.offset + start
@@ -229,8 +249,8 @@ class Inputs:
         if first < end:
             for tensor, start in zip(batch.inputs, batch.io.layout.inputs, strict=True):
                 self._rows(batch, tensor, start, first, end)[:] = 0
-                if self._transfers is not None:
-                    self._send(self._transfers, batch, tensor, start, first, end)
+                if self.transfers is not None:
+                    self._send(self.transfers, batch, tensor, start, first, end)
 
     def _send(
         self, transfers: Transfers, batch: _Batch, tensor: TensorSpec, start: int, first: int, end: int
@@ -246,6 +266,14 @@ class Inputs:
 def _found(tensor: TensorSpec, rows: memoryview) -> memoryview:
     """Return the part of an output's memory that was written."""
     return rows[: tensor.found(rows)[1]] if tensor.varies else rows
+
+
+def _copies(arrived: HeldInput, place: Place | None) -> SharedInputs | None:
+    """Return what copies an input from the sender's own memory to the device, if that can be."""
+    shared = arrived.shared
+    if shared is None or place is None or place.client or not shared.covers(place.offset, place.size):
+        return None
+    return shared
 
 
 def _fault(tensors: Sequence[TensorSpec], frames: Frames, rows: int) -> str:

@@ -38,12 +38,12 @@ from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
 from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.engine import DeviceLost, Monitored
+from mainspring.worker.engine import DeviceLost, Monitored, SharesInputs
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.outbox import Outbox
-from mainspring.worker.segments import Segments
+from mainspring.worker.segments import OVERTAKEN, Segments
 
 LOG = logging.getLogger(__name__)
 
@@ -134,7 +134,13 @@ class Network:
         """The model of each outstanding LOAD, by the action's id."""
         self._loads: dict[str, tuple[int, int]] = {}
         """Begin and end of the last LOAD of each resident model."""
-        self._segments = Segments(sockets.data, config.slab_bytes)
+        device = inputs.transfers
+        self._segments = Segments(
+            sockets.data,
+            config.slab_bytes,
+            device if isinstance(device, SharesInputs) else None,
+            inputs.spoil,
+        )
         self._outbox = outbox
         self._notes = notes
         self._watch = watch
@@ -358,17 +364,18 @@ class Network:
             self._segments.read(sender, message.read)
         self._take_input(message, self._received(sender, message, parts[1:]))
         if message.places:
-            self._segments.took(sender)
+            self._segments.took(sender, message)
 
     def _received(self, sender: bytes, message: Input, parts: list[Any]) -> HeldInput:
         """Return an input as it came, with what is wrong with its places."""
         now_ns, frames, fault = time.monotonic_ns(), None, ""
+        shared = self._segments.shared(sender) if message.places else None
         if not message.withdrawn:
             try:
                 frames = self._segments.frames(sender, message, parts)
             except BadMessage as error:
                 fault = str(error)
-        return HeldInput(sender, frames, now_ns, sum(map(len, frames or ())), message.places, fault)
+        return HeldInput(sender, frames, now_ns, sum(map(len, frames or ())), message.places, fault, shared)
 
     def _take_input(self, message: Input, held: HeldInput) -> None:
         """Copy an input to its rows, or aside if its action has not come."""
@@ -422,7 +429,12 @@ class Network:
         if fault:
             self._drop("outputs lost on the device", fault)
             return msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=fault)
+        self._segments.settle()
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
+            if self._inputs.spoiled(result.action_id, request_id):
+                self._drop("gateway: unusable input", OVERTAKEN)
+                result = msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=OVERTAKEN)
+                continue
             times = self._inputs.times(time.monotonic_ns(), result, request_id, self._loads)
             places, left = self._segments.lend(sender, frames)
             taken = self._segments.taken(sender)
@@ -462,6 +474,7 @@ class Network:
         self._session.connected(now_ns, self._sockets.controller.opened)
         if self._sockets.controller.connected and self._session.hello_due(now_ns):
             self._greet(now_ns)
+        self._segments.advance()
         self._look_at_store(now_ns)
         self._look_at_device()
         self._drop("gateway: input without action", "too old", self._inputs.expire(now_ns))

@@ -6,6 +6,10 @@ before its action is copied aside. So nothing here reads a place after the messa
 off, which the gateway is told by a count of such messages, and may use the place again. A gateway that takes
 the worker for dead does not wait for that: then the place's stamp is another one, and the input is unusable.
 
+A device with memory of its own may copy inputs from the gateway's memory itself (`engine.SharesInputs`). Then
+a message counts as worked off once its copies have ended, and those before it; the stamps are looked at then.
+An input that turns out to be unusable so late spoils the outputs of its request, which are not sent.
+
 A gateway may hand on memory of its clients too, which they write and nobody stamps: an input is read there
 before its message is worked off, and what is read later than its client waited for is of no use to anyone.
 
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -36,9 +41,11 @@ from mainspring.messages.peers import (
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.shared_memory import Bytes, OwnMemory, Unusable, map_to_read
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Reader, Slab
+from mainspring.worker.engine import SharedInputs, SharesInputs
 
 LOG = logging.getLogger(__name__)
 
+OVERTAKEN = "its gateway did not wait until its inputs were read"
 MOST_CLIENTS = 1024
 """Clients' segments of one gateway at one time; of further clients the gateway copies inputs to its own."""
 
@@ -64,8 +71,15 @@ class Port(Protocol):
 class _Peer:
     """A gateway of this host."""
 
-    def __init__(self, inputs: Reader) -> None:
+    def __init__(self, inputs: Reader, shared: SharedInputs | None) -> None:
         self.inputs = inputs
+        self.shared = shared
+        """What copies inputs to the device from there, if anything does."""
+        self.begun = 0
+        """`SharedInputs.begun` behind the last message that was worked off."""
+        self.copying: deque[tuple[int, Input]] = deque()
+        """Messages whose copies, or those before them, may not have ended, and `SharedInputs.begun` behind
+        each."""
         self.clients: dict[int, Bytes] = {}
         """Segments of its clients, by number."""
         self.outputs: Slab | None = None
@@ -81,11 +95,25 @@ class _Peer:
 class Segments:
     """See the module's docstring; the network thread calls it."""
 
-    def __init__(self, data: Port, slab_bytes: int) -> None:
-        """``data`` is where gateways connect; ``slab_bytes`` is for the outputs to each: 0 for none."""
+    def __init__(
+        self,
+        data: Port,
+        slab_bytes: int,
+        device: SharesInputs | None = None,
+        spoil: Callable[[int, int], object] = lambda _action_id, _request_id: None,
+    ) -> None:
+        """``data`` is where gateways connect; ``slab_bytes`` is for the outputs to each: 0 for none.
+
+        ``device`` copies inputs from gateways' memory itself, if it can. ``spoil`` is called with an action
+        and a request of it whose inputs were overtaken while they were copied so.
+        """
         self._data = data
         self._slab_bytes = slab_bytes
+        self._device = device
+        self._spoil = spoil
         self._peers: dict[bytes, _Peer] = {}
+        self._over: list[SharedInputs] = []
+        """Of connections that have ended."""
         data.on_end = self.end
 
     def said(self, sender: bytes, message: Segment | ClientSegment | ClientSegmentOver | Read) -> None:
@@ -109,9 +137,11 @@ class Segments:
         if sender in self._peers:
             raise BadMessage("a second segment came")
         try:
-            peer = _Peer(Reader(map_to_read(descriptor, message.size)))
+            mapped = map_to_read(descriptor, message.size)
+            reader = Reader(mapped)
         except (Unusable, ValueError, OSError) as error:
             raise BadMessage(f"the gateway's segment can't be used: {error}") from None
+        peer = _Peer(reader, None if self._device is None else self._device.share(mapped))
         self._peers[sender] = peer
         if self._slab_bytes and self._offer(sender, peer):
             return
@@ -155,8 +185,24 @@ class Segments:
     def end(self, sender: bytes) -> None:
         """A connection has ended, and what was shared over it with it."""
         peer = self._peers.pop(sender, None)
-        if peer is not None and peer.own is not None:
+        if peer is None:
+            return
+        if peer.own is not None:
             peer.own.close()
+        if peer.shared is not None:
+            peer.shared.close()
+            self._settle(peer, peer.shared)
+            self._over.append(peer.shared)
+
+    def advance(self) -> None:
+        """Do one piece of what makes memory ready for the device to copy from, or releases it."""
+        for shared in self._over:
+            if not shared.advance():
+                self._over.remove(shared)
+            return
+        for peer in self._peers.values():
+            if peer.shared is not None and peer.shared.advance():
+                return
 
     # --- inputs ---
 
@@ -184,18 +230,42 @@ class Segments:
     def overtaken(self, sender: bytes, places: Sequence[Place | None]) -> str:
         """Say what is wrong with what was read of places until now; "" if it was theirs."""
         peer = self._peers.get(sender)
-        for place in places:
-            if place is None or place.client:
-                continue
-            if peer is None or not peer.inputs.holds(place.slot, place.stamp):
-                return "its gateway did not wait until its inputs were read"
-        return ""
+        return OVERTAKEN if any(places) and (peer is None or _overtaken(peer, places)) else ""
 
-    def took(self, sender: bytes) -> None:
-        """A message with places was worked off: nothing reads them any more."""
+    def shared(self, sender: bytes) -> SharedInputs | None:
+        """Return what copies a gateway's inputs to the device from where they are, if anything does."""
         peer = self._peers.get(sender)
-        if peer is not None:
+        return None if peer is None else peer.shared
+
+    def took(self, sender: bytes, message: Input) -> None:
+        """A message with places was worked off: nothing but the device reads them any more."""
+        peer = self._peers.get(sender)
+        if peer is None:
+            return
+        if peer.shared is None:
             peer.taken += 1
+            return
+        # What was copied aside, or to IO memory, was looked at then.
+        looks_again = peer.shared.begun != peer.begun
+        peer.begun = peer.shared.begun
+        peer.copying.append((peer.begun, message if looks_again else Input(message.action_id, 0)))
+        self._settle(peer, peer.shared)
+
+    def settle(self) -> None:
+        """Count the messages whose copies to the device have ended, and look at their stamps."""
+        for peer in self._peers.values():
+            if peer.shared is not None:
+                self._settle(peer, peer.shared)
+
+    def _settle(self, peer: _Peer, shared: SharedInputs) -> None:
+        if not peer.copying:
+            return
+        ended = shared.ended()
+        while peer.copying and peer.copying[0][0] <= ended:
+            _, message = peer.copying.popleft()
+            peer.taken += 1
+            if _overtaken(peer, message.places):
+                self._spoil(message.action_id, message.request_id)
 
     def taken(self, sender: bytes) -> int:
         """Return how many such messages of a gateway there were, for it to be told now."""
@@ -207,6 +277,7 @@ class Segments:
 
     def tell(self) -> None:
         """Tell gateways what outputs have not told them."""
+        self.settle()
         for sender, peer in self._peers.items():
             if peer.told != peer.taken:
                 message = encode(Taken(peer.taken))
@@ -248,6 +319,14 @@ class Segments:
     def take_back(self, sender: bytes, places: Sequence[Place | None]) -> None:
         """Take back what was lent in a message that was not sent."""
         self.read(sender, [place.stamp for place in places if place is not None])
+
+
+def _overtaken(peer: _Peer, places: Sequence[Place | None]) -> bool:
+    """Whether a place of the gateway's own memory is not what it was named for any more."""
+    return any(
+        place is not None and not place.client and not peer.inputs.holds(place.slot, place.stamp)
+        for place in places
+    )
 
 
 def _read(peer: _Peer, place: Place) -> Bytes:

@@ -28,6 +28,7 @@ from mainspring.experiments.gpu_check.outputs import check_outputs
 from mainspring.experiments.gpu_check.pinning import check_pinning
 from mainspring.experiments.gpu_check.sessions import check_sessions
 from mainspring.experiments.gpu_check.settings import LARGE, TVM, Settings
+from mainspring.experiments.gpu_check.shared import SHARED_BYTES, check_shared
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.tiles import check_tiles
 from mainspring.experiments.gpu_check.verdicts import Verdict, not_run
@@ -96,6 +97,7 @@ PARTS: dict[str, Part] = {
     "open": Part(check_opening, 60, 25),
     "graphs": Part(graphs_if_any, 40, 10),
     "pinning": Part(check_pinning, 40, 20),
+    "shared": Part(check_shared, 30),
     "torch": Part(check_beside_torch, 90, 30),
     "tiles": Part(check_tiles, 240, 60),
     "large": Part(check_large_tensor, 40),
@@ -128,6 +130,8 @@ def pinned_bytes(name: str, settings: Settings) -> int:
     """Return how much host memory a check pins: the weights that it prepares at once, or what it measures."""
     if name == "pinning":
         return settings.pinned_mib * MIB
+    if name == "shared":
+        return SHARED_BYTES
     try:
         manifests = Store(settings.store(settings.engine)).manifests()
     except StoreError:

@@ -6,7 +6,7 @@ import os
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from mainspring.messages.peers import (
     Output,
 )
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.shared_memory import OwnMemory
+from mainspring.transport.shared_memory import Bytes, OwnMemory
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Slab
 from mainspring.worker.segments import Segments
 
@@ -130,8 +130,63 @@ class ClientEnd:
         return self.lent.mapped[found[0] : found[0] + len(content)].data
 
 
+class LateCopies:
+    """Plays `SharedInputs` of a device that copies later than it is told, in its order."""
+
+    def __init__(self, memory: Bytes) -> None:
+        self.begun = 0
+        self.copied: list[bytes] = []
+        self.over = False
+        self._memory = memory
+        self._told: deque[tuple[int, int]] = deque()
+
+    def advance(self) -> bool:
+        return False
+
+    def covers(self, offset: int, size: int) -> bool:
+        return not self.over
+
+    def send(self, io: Any, start: int, offset: int, size: int) -> None:
+        self.begun += 1
+        self._told.append((offset, size))
+
+    def ended(self) -> int:
+        return len(self.copied)
+
+    def copy(self) -> None:
+        """The device does what it was told first."""
+        if self._told:
+            offset, size = self._told.popleft()
+            self.copied.append(bytes(self._memory[offset : offset + size]))
+
+    def close(self) -> None:
+        self.over = True
+        while self._told:
+            self.copy()
+
+
+class LateDevice:
+    """Plays `SharesInputs`."""
+
+    def __init__(self) -> None:
+        self.shared: list[LateCopies] = []
+
+    def share(self, memory: Bytes) -> LateCopies:
+        self.shared.append(LateCopies(memory))
+        return self.shared[-1]
+
+
+class Late(NamedTuple):
+    """An input whose places the device copies."""
+
+    copies: LateCopies
+    first: int
+    """Which of these copies is its first."""
+    wanted: list[bytes]
+
+
 class World:
-    """A gateway, two workers, and requests under way."""
+    """A gateway, two workers, and requests under way; the second worker has a device that reads the slab."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -142,7 +197,11 @@ class World:
         self.links = [GatewayEnd(), GatewayEnd()]
         self.shared = [Shared(link, self.memory) for link in self.links]
         self.ends = [WorkerEnd(), WorkerEnd()]
-        self.segments = [Segments(end, ROOM) for end in self.ends]
+        self.device = LateDevice()
+        self.segments = [Segments(self.ends[0], ROOM), Segments(self.ends[1], ROOM, self.device, self.spoil)]
+        self.late: dict[int, Late] = {}
+        """By the action, inputs whose copies may not have ended."""
+        self.next_action = 0
         self.requests: dict[int, list[Any]] = {}
         self.contents: dict[int, list[bytes]] = {}
         self.answers: list[tuple[list[Any], list[bytes]]] = []
@@ -186,7 +245,8 @@ class World:
         if self.requests:
             request_id = self.rng.choice(list(self.requests))
             worker = self.rng.randrange(2)
-            message = Input(worker, request_id)
+            self.next_action += 1
+            message = Input(self.next_action, request_id)
             self.shared[worker].send(message, self.requests[request_id])
             self.counts["dispatched"] += 1
 
@@ -247,9 +307,10 @@ class World:
         segments.read(wire.name, message.read)
         frames = segments.frames(wire.name, message, parts[1:])
         copied = [bytes(frame) for frame in frames]
+        self.copy_late(segments, wire, message)
         fault = segments.overtaken(wire.name, message.places)
         if message.places:
-            segments.took(wire.name)
+            segments.took(wire.name, message)
             self.counts["inputs in places"] += 1
         if fault:
             assert not wire.open, "a place was used again over a connection that lasts"
@@ -261,6 +322,36 @@ class World:
             return
         assert copied == self.contents[message.request_id], "the input of another request"
         self.computed.append((worker, wire.name, message.request_id))
+
+    def copy_late(self, segments: Segments, wire: Wire, message: Input) -> None:
+        """Tell the device, if there is one, to copy what lies in the slab."""
+        copies = segments.shared(wire.name)
+        places = [place for place in message.places if place is not None and not place.client]
+        if not isinstance(copies, LateCopies) or not places:
+            return
+        contents = self.contents[message.request_id]
+        large = zip(message.places, contents, strict=True)
+        wanted = [content for place, content in large if place is not None and not place.client]
+        self.late[message.action_id] = Late(copies, copies.begun, wanted)
+        for place in places:
+            copies.send(None, 0, place.offset, place.size)
+
+    def device_copies(self) -> None:
+        for copies in self.device.shared:
+            copies.copy()
+        self.segments[1].settle()
+        for action, (copies, first, wanted) in list(self.late.items()):
+            found = copies.copied[first : first + len(wanted)]
+            if len(found) == len(wanted):
+                del self.late[action]
+                assert found == wanted, "the device was given the input of another request"
+                self.counts["copied by the device"] += 1
+
+    def spoil(self, action_id: int, request_id: int) -> None:
+        """Its outputs are not sent, whatever the device has read."""
+        # Its message had no place for the device if it is not there.
+        self.late.pop(action_id, None)
+        self.counts["overtaken late"] += 1
 
     def send_outputs(self) -> None:
         if not self.computed:
@@ -337,6 +428,8 @@ class World:
         self.computed.clear()
         self.connect_again()
         for _ in range(3):
+            for _ in range(200):
+                self.device_copies()
             self.settle()
             for _ in range(200):
                 self.take_input()
@@ -366,4 +459,5 @@ STEPS = {
     World.lose: 1,
     World.connect_again: 3,
     World.settle: 2,
+    World.device_copies: 3,
 }

@@ -45,7 +45,7 @@ def test_no_place_is_used_again_while_anybody_may_read_it(seed: int) -> None:
 
 
 def test_the_runs_come_to_late_readers_and_to_clients_memory() -> None:
-    overtaken = in_clients = 0
+    overtaken = in_clients = copied = late = 0
     for seed in range(40, 60):
         world = World(seed)
         steps, weights = list(STEPS), list(STEPS.values())
@@ -53,8 +53,12 @@ def test_the_runs_come_to_late_readers_and_to_clients_memory() -> None:
             world.rng.choices(steps, weights)[0](world)
         overtaken += world.counts["overtaken"]
         in_clients += world.counts["inputs in clients' memory"]
+        copied += world.counts["copied by the device"]
+        late += world.counts["overtaken late"]
     assert overtaken, "no worker ever read a place that was not waited for: the runs show nothing"
     assert in_clients > 100
+    assert copied > 100
+    assert late, "no device ever read a place that was not waited for"
 
 
 # --- messages that make no sense ---

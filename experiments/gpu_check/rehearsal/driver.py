@@ -47,6 +47,7 @@ class FakeDriver:
         self.allocations: list[str] = []
         """Every call that gives the caller something to keep."""
         self.graphs_break = False
+        self.pins_read_only = True
         self.before_copy: Callable[[Copy], None] = lambda _: None
         self.fails: dict[str, Exception] = {}
         self.rules = Rules()
@@ -108,9 +109,11 @@ class FakeDriver:
         self.rules.call("free_host")
         del self._memory[address], self._pinned[address]
 
-    def register_host(self, address: int, size: int) -> None:
+    def register_host(self, address: int, size: int, *, read_only: bool = False) -> None:
         """See `Driver`."""
         self._note("register_host", keeps=True)
+        if read_only and not self.pins_read_only:
+            raise RuntimeError("operation not supported")
         self.rules.register(self._pinned, address, size)
         self._pinned[address] = size
 
@@ -143,6 +146,12 @@ class FakeDriver:
         self._note("wait")
         with self._lock:
             self._tell(Work(next(self._numbers), f"wait {event}", stream, after=self._last.get(event)))
+
+    def happened(self, event: int) -> bool:
+        """See `Driver`; what a stream was told is done when somebody waits, or by `run_all`."""
+        self._note("happened")
+        work = self._last.get(event)
+        return work is None or work.end_ns >= 0
 
     def synchronize(self, event: int) -> None:
         """See `Driver`."""

@@ -22,8 +22,8 @@ Gpu = Callable[[FakeDriver], Settings]
 class Slow(FakeDriver):
     """Pins at 1 GB/s, by a clock that it keeps."""
 
-    def register_host(self, address: int, size: int) -> None:
-        super().register_host(address, size)
+    def register_host(self, address: int, size: int, *, read_only: bool = False) -> None:
+        super().register_host(address, size, read_only=read_only)
         self.now_ns += size
 
 

@@ -1,8 +1,9 @@
 """All copies between host and device: INPUT, OUTPUT and LOAD (Clockwork, section 5.2).
 
 Both IO memories have the same layout: an offset in one means the same tensor in the other. Each request's
-inputs go to the device as soon as they come; EXEC's stream waits on the device for the last of them. Outputs
-come back after EXEC on a stream of their own, while the next EXEC may run.
+inputs go to the device as soon as they come, from IO memory or from where a gateway of this host has written
+them (`shared_inputs`); EXEC's stream waits on the device for the last of them. Outputs come back after EXEC
+on a stream of their own, while the next EXEC may run.
 
 LOAD copies weights from pinned host memory to pages, in chunks. A device does the copies of one direction one
 after the other, in the order in which it was given them. So LOAD gives it at most `IN_FLIGHT` chunks at a
@@ -20,8 +21,10 @@ from typing import NamedTuple
 
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import Reservation, SlotLayout
+from mainspring.worker.engine import Bytes
 from mainspring.worker.engines.cuda.driver import Copy, Driver
 from mainspring.worker.engines.cuda.memory import DeviceMemory
+from mainspring.worker.engines.cuda.shared_inputs import PinnedInputs
 
 LOG = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ class IoCopies:
         self._came: dict[int, int] = {}
         self._failed: dict[int, tuple[Reservation, Exception]] = {}
         """By the slot's offset, whose input could not be copied and why."""
+        self._shared: list[PinnedInputs] = []
 
     def send(self, io: Reservation, start: int, size: int) -> None:
         """Begin to copy ``size`` bytes, ``start`` bytes into the slot; a failure is this batch's to raise."""
@@ -65,6 +69,25 @@ class IoCopies:
         except Exception as error:
             LOG.warning("an input could not be copied to the device: %s", error)
             self._failed[io.slot.offset] = io, error
+
+    def share(self, memory: Bytes) -> PinnedInputs:
+        """See `mainspring.worker.engine.SharesInputs`."""
+        made = PinnedInputs(self._driver, memory, self._begin_shared)
+        self._shared = [each for each in self._shared if each.advances]
+        self._shared.append(made)
+        return made
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an operator is told of memory that the device can't copy from."""
+        return tuple(each.note for each in self._shared if each.note)
+
+    def close(self) -> None:
+        """Release memory of others; no copy follows."""
+        for each in self._shared:
+            each.close()
+            while each.advance():
+                pass
 
     def receive(self, io: Reservation) -> str:
         """Wait until the slot's outputs are on the host; return what failed, or ""."""
@@ -108,14 +131,34 @@ class IoCopies:
         self._driver.record(event, self._outputs)
         self._came[io.slot.offset] = event
 
+    def _begin_shared(self, io: Reservation, start: int, parts: list[tuple[int, int]]) -> int | None:
+        """Begin to copy parts of memory of others to the slot; return the event behind them.
+
+        A failure is this batch's to raise, and None.
+        """
+        try:
+            self._driver.attach()
+            return self._copy(io, start, parts)
+        except Exception as error:
+            LOG.warning("an input could not be copied to the device: %s", error)
+            self._failed[io.slot.offset] = io, error
+            return None
+
     def _send(self, io: Reservation, start: int, size: int) -> None:
-        if size:
-            offset = io.slot.offset + start
-            self._driver.copy(self._device + offset, self._host + offset, size, Copy.TO_DEVICE, self._inputs)
+        parts = [(self._host + io.slot.offset + start, size)] if size else []
+        self._copy(io, start, parts)
+
+    def _copy(self, io: Reservation, start: int, parts: list[tuple[int, int]]) -> int:
+        """Copy host memory, as addresses and sizes, to the slot from ``start`` on; return the event."""
+        target = self._device + io.slot.offset + start
+        for source, size in parts:
+            self._driver.copy(target, source, size, Copy.TO_DEVICE, self._inputs)
+            target += size
         event = self._sent_events[self._sent_count % EVENTS]
         self._sent_count += 1
         self._driver.record(event, self._inputs)
         self._sent[io.slot.offset] = event
+        return event
 
 
 class Chunk(NamedTuple):

@@ -30,6 +30,11 @@ from mainspring.worker.engines.cuda.numa import normal_bus_id
 LOG = logging.getLogger(__name__)
 
 _HOST_REGISTER_PORTABLE = 1
+_HOST_REGISTER_READ_ONLY = 8
+_READ_ONLY_SUPPORTED = 113
+"""``cudaDevAttrHostRegisterReadOnlySupported``."""
+_NOT_READY = 600
+"""``cudaErrorNotReady``."""
 _MAX_DYNAMIC_SHARED = 8
 """``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
 _SCHEDULE_SPIN = 1
@@ -55,6 +60,7 @@ class CupyDriver:
         self._spin_when_waiting()
         self.attach()
         self._properties = self._runtime.getDeviceProperties(device)
+        self._pins_read_only = bool(_attribute(self._runtime, device, _READ_ONLY_SUPPORTED))
         # The first call makes the context, whose memory must be taken before the free memory is counted.
         self._runtime.free(0)
 
@@ -96,9 +102,12 @@ class CupyDriver:
         """See `Driver`."""
         self._runtime.freeHost(address)
 
-    def register_host(self, address: int, size: int) -> None:
+    def register_host(self, address: int, size: int, *, read_only: bool = False) -> None:
         """See `Driver`."""
-        self._runtime.hostRegister(address, size, _HOST_REGISTER_PORTABLE)
+        flags = _HOST_REGISTER_PORTABLE
+        if read_only and self._pins_read_only:
+            flags |= _HOST_REGISTER_READ_ONLY
+        self._runtime.hostRegister(address, size, flags)
 
     def unregister_host(self, address: int) -> None:
         """See `Driver`."""
@@ -127,6 +136,13 @@ class CupyDriver:
     def wait(self, stream: int, event: int) -> None:
         """See `Driver`."""
         self._runtime.streamWaitEvent(stream, event)
+
+    def happened(self, event: int) -> bool:
+        """See `Driver`."""
+        status = int(self._runtime.eventQuery(event))
+        if status not in (0, _NOT_READY):
+            raise failure(self.device, status, f"an event can't be asked for (CUDA error {status})")
+        return status == 0
 
     def synchronize(self, event: int) -> None:
         """See `Driver`."""

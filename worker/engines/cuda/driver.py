@@ -85,8 +85,11 @@ class Driver(Protocol):
     def free_host(self, address: int) -> None:
         """Give pinned host memory back."""
 
-    def register_host(self, address: int, size: int) -> None:
-        """Pin host memory that exists, so that copies from it are asynchronous and fast."""
+    def register_host(self, address: int, size: int, *, read_only: bool = False) -> None:
+        """Pin host memory that exists, so that copies from it are asynchronous and fast.
+
+        Memory that this process has mapped to read is ``read_only``; not every driver pins such memory.
+        """
 
     def unregister_host(self, address: int) -> None:
         """Undo `register_host`."""
@@ -104,6 +107,9 @@ class Driver(Protocol):
 
     def wait(self, stream: int, event: int) -> None:
         """Have the stream's later work wait for the event's last recording."""
+
+    def happened(self, event: int) -> bool:
+        """Whether the event's last recording has happened; True if nobody has recorded it. Does not wait."""
 
     def synchronize(self, event: int) -> None:
         """Block the calling thread until the event has happened."""

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import CPU, TVM, Manifest
 from mainspring.compiler.artifact.store import Store, recompile_command
@@ -205,7 +207,7 @@ class CudaEngine:
         steps: list[Callable[[], None]] = [self._runs.drain]
         steps += [partial(self.release, name) for name in held]
         steps += [program.close for key, program in self._programs.items() if key in self._stored]
-        steps += [self._weights.close, self._memory.close]
+        steps += [self.transfers.close, self._weights.close, self._memory.close]
         steps += [lambda: self._driver.free_host(self._io_address), self._driver.close]
         for step in steps:
             try:
@@ -223,7 +225,8 @@ class CudaEngine:
 
     def health(self) -> DeviceHealth:
         """See `mainspring.worker.engine.Monitored`."""
-        return self._monitor.health()
+        found, notes = self._monitor.health(), self.transfers.notes
+        return msgspec.structs.replace(found, notes=found.notes + notes) if notes else found
 
     def _refused(self) -> list[str]:
         """Return why executables have no graph, for each that has none."""

@@ -35,6 +35,9 @@ DEFAULT_PATH = "libcuda.so.1"
 LEAST_CUDA = 12_000
 """As CUDA numbers its versions: 12.0, of drivers from 525 on."""
 
+NOT_READY = 600
+"""What ``cuEventQuery`` returns before the event has happened."""
+
 _HANDLE, _ADDRESS = c_void_p, c_uint64
 _NEW_HANDLE, _NEW_ADDRESS, _NEW_INT = POINTER(c_void_p), POINTER(c_uint64), POINTER(c_int)
 
@@ -66,6 +69,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventDestroy_v2": (_HANDLE,),
     "cuEventRecord": (_HANDLE, _HANDLE),
     "cuEventRecordWithFlags": (_HANDLE, _HANDLE, c_uint),
+    "cuEventQuery": (_HANDLE,),
     "cuEventSynchronize": (_HANDLE,),
     "cuEventElapsedTime": (POINTER(c_float), _HANDLE, _HANDLE),
     "cuMemcpyHtoDAsync_v2": (_ADDRESS, c_void_p, c_size_t, _HANDLE),
@@ -94,12 +98,14 @@ CONSTANTS = {
     "CU_CTX_SCHED_SPIN": 1,
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 75,
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": 76,
+    "CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED": 113,
     "CU_EVENT_BLOCKING_SYNC": 1,
     "CU_EVENT_DISABLE_TIMING": 2,
     "CU_EVENT_RECORD_EXTERNAL": 1,
     "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES": 8,
     "CU_MEMHOSTALLOC_PORTABLE": 1,
     "CU_MEMHOSTREGISTER_PORTABLE": 1,
+    "CU_MEMHOSTREGISTER_READ_ONLY": 8,
     "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL": 1,
     "CU_STREAM_NON_BLOCKING": 1,
 }
@@ -142,6 +148,8 @@ class LibcudaDriver:
         self.device = device
         self._cuda = _started()
         self._handle = _new(c_int, self._cuda.cuDeviceGet, device)
+        supported = CONSTANTS["CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED"]
+        self._pins_read_only = bool(_attribute(self._cuda, self._handle, supported))
         self._streams: list[int] = []
         self._events: list[int] = []
         self._spin_when_waiting()
@@ -193,9 +201,12 @@ class LibcudaDriver:
         """See `Driver`."""
         self._cuda.cuMemFreeHost(address)
 
-    def register_host(self, address: int, size: int) -> None:
+    def register_host(self, address: int, size: int, *, read_only: bool = False) -> None:
         """See `Driver`."""
-        self._cuda.cuMemHostRegister_v2(address, size, CONSTANTS["CU_MEMHOSTREGISTER_PORTABLE"])
+        flags = CONSTANTS["CU_MEMHOSTREGISTER_PORTABLE"]
+        if read_only and self._pins_read_only:
+            flags |= CONSTANTS["CU_MEMHOSTREGISTER_READ_ONLY"]
+        self._cuda.cuMemHostRegister_v2(address, size, flags)
 
     def unregister_host(self, address: int) -> None:
         """See `Driver`."""
@@ -224,6 +235,16 @@ class LibcudaDriver:
     def wait(self, stream: int, event: int) -> None:
         """See `Driver`."""
         self._cuda.cuStreamWaitEvent(stream, event, 0)
+
+    def happened(self, event: int) -> bool:
+        """See `Driver`."""
+        try:
+            self._cuda.cuEventQuery(event)
+        except CudaCallFailed as error:
+            if error.status == NOT_READY:
+                return False
+            raise
+        return True
 
     def synchronize(self, event: int) -> None:
         """See `Driver`."""

@@ -204,10 +204,10 @@ Status cuDeviceGetName(char *name, int size, int device) {
 Status cuDeviceGetAttribute(int *value, int attribute, int device) {
     BEGIN(" %d %d", attribute, device);
     static const int attributes[][2] = {{13, 1980000}, {16, 16}, {36, 2619000}, {37, 5120},
-                                        {75, 9}, {76, 0}, {82, 65536}, {97, 232448}};
+                                        {75, 9}, {76, 0}, {82, 65536}, {97, 232448}, {113, 1}};
     size_t known = 0;
-    while (known < 8 && attributes[known][0] != attribute) known++;
-    WITH(known < 8, INVALID_VALUE);
+    while (known < 9 && attributes[known][0] != attribute) known++;
+    WITH(known < 9, INVALID_VALUE);
     if (!status) *value = attributes[known][1];
     END;
 }
@@ -371,6 +371,11 @@ Status cuEventRecordWithFlags(Object *event, Object *stream, unsigned flags) {
     WITH(is(event, EVENT) && is(stream, STREAM), INVALID_HANDLE);
     WITH(flags == 1 && stream->capturing, INVALID_VALUE);
     if (!status) status = submit(stream, (Step){.kind = RECORD, .event = event});
+    END;
+}
+Status cuEventQuery(Object *event) {
+    HERE(0, "");
+    WITH(is(event, EVENT), INVALID_HANDLE);
     END;
 }
 Status cuEventSynchronize(Object *event) {

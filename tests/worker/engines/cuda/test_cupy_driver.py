@@ -24,7 +24,8 @@ from mainspring.worker.engines.cuda.driver import Copy, Driver, DriverMissing
 RUNTIME = {
     "deviceGetPCIBusId": "device", "deviceSynchronize": "", "eventCreateWithFlags": "flags",
     "eventDestroy": "event", "eventElapsedTime": "start end", "eventRecord": "event stream",
-    "eventSynchronize": "event", "free": "ptr", "freeHost": "ptr", "getDeviceCount": "",
+    "eventQuery": "event", "eventSynchronize": "event", "free": "ptr", "freeHost": "ptr",
+    "getDeviceCount": "",
     "deviceGetAttribute": "attrib device", "getDeviceProperties": "device", "graphDestroy": "graph",
     "graphExecDestroy": "graphExec",
     "graphInstantiate": "graph", "graphLaunch": "graphExec stream", "graphUpload": "graphExec stream",
@@ -99,7 +100,7 @@ class Libraries:
             {
                 "getDeviceCount": 2, "getDeviceProperties": properties, "malloc": 4096, "hostAlloc": 8192,
                 "deviceGetAttribute": 132, "deviceGetPCIBusId": "0000:3B:00.0", "memGetInfo": (5, 7),
-                "eventElapsedTime": 1.5,
+                "eventElapsedTime": 1.5, "eventQuery": 0,
                 "eventCreateWithFlags": 11, "streamCreateWithPriority": 12, "streamEndCapture": 13,
                 "graphInstantiate": 14,
             },
@@ -139,21 +140,39 @@ def test_every_call_has_the_arguments_that_cuda_wants(libraries: Libraries) -> N
     driver.free_host(driver.allocate_host(100))
     driver.register_host(1000, 200)
     driver.unregister_host(1000)
+    driver.register_host(1000, 200, read_only=True)
     stream = driver.stream(urgent=True)
     timed, sleeping = driver.event(timed=True), driver.event(sleeps=True)
     driver.record(timed, stream)
     driver.wait(stream, timed)
     driver.synchronize(sleeping)
+    assert driver.happened(sleeping)
     assert driver.elapsed_ns(timed, timed) == 1_500_000
     driver.copy(1, 2, 3, Copy.TO_DEVICE, stream)
     driver.clear(1, 3, stream)
     assert libraries.runtime.calls == [
         ("memGetInfo",), ("malloc", 100), ("free", 4096), ("hostAlloc", 100, 1), ("freeHost", 8192),
-        ("hostRegister", 1000, 200, 1), ("hostUnregister", 1000), ("streamCreateWithPriority", 1, -1000),
+        ("hostRegister", 1000, 200, 1), ("hostUnregister", 1000),
+        ("hostRegister", 1000, 200, 1 | 8), ("streamCreateWithPriority", 1, -1000),
         ("eventCreateWithFlags", 0), ("eventCreateWithFlags", 2 | 1), ("eventRecord", 11, 12),
-        ("streamWaitEvent", 12, 11), ("eventSynchronize", 11), ("eventElapsedTime", 11, 11),
-        ("memcpyAsync", 1, 2, 3, 1, 12), ("memsetAsync", 1, 0, 3, 12),
+        ("streamWaitEvent", 12, 11), ("eventSynchronize", 11), ("eventQuery", 11),
+        ("eventElapsedTime", 11, 11), ("memcpyAsync", 1, 2, 3, 1, 12), ("memsetAsync", 1, 0, 3, 12),
     ]  # fmt: skip
+
+
+def test_an_event_that_has_not_happened_is_no_error(libraries: Libraries) -> None:
+    driver = CupyDriver(0)
+    libraries.runtime.answers["eventQuery"] = 600
+    assert not driver.happened(11)
+    libraries.runtime.answers["eventQuery"] = 719
+    with pytest.raises(DeviceLost, match="719"):
+        driver.happened(11)
+
+
+def test_a_gpu_that_does_not_know_read_only_memory_is_not_asked_to_pin_it_so(libraries: Libraries) -> None:
+    libraries.runtime.fails["deviceGetAttribute"] = CudaError(1)
+    CupyDriver(0).register_host(1000, 200, read_only=True)
+    assert libraries.runtime.calls[-1] == ("hostRegister", 1000, 200, 1)
 
 
 def test_kernels_and_graphs_are_made_and_launched(libraries: Libraries) -> None:

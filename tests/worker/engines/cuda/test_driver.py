@@ -131,6 +131,14 @@ def test_memory_that_exists_can_be_pinned_and_copied_from(bench: Bench) -> None:
     bench.driver.unregister_host(own.ctypes.data)
 
 
+def test_an_event_happens_when_what_was_told_before_it_is_done(bench: Bench) -> None:
+    assert bench.driver.happened(bench.done), "nobody has recorded it"
+    bench.send(bench.first)
+    bench.driver.record(bench.done, bench.stream)
+    bench.driver.synchronize(bench.done)
+    assert bench.driver.happened(bench.done)
+
+
 def test_events_order_streams_and_tell_the_time_between_them(bench: Bench) -> None:
     driver, urgent = bench.driver, bench.driver.stream(urgent=True)
     begin, sent, end = (driver.event(timed=True) for _ in range(3))

@@ -66,6 +66,7 @@ TABLE = {
     "cuEventDestroy_v2": "handle",
     "cuEventRecord": "handle handle",
     "cuEventRecordWithFlags": "handle handle unsigned",
+    "cuEventQuery": "handle",
     "cuEventSynchronize": "handle",
     "cuEventElapsedTime": "float* handle handle",
     "cuMemcpyHtoDAsync_v2": "address void* size handle",
@@ -248,6 +249,8 @@ def test_flags_are_those_that_the_worker_needs(cuda: FakeLibcuda, driver: Libcud
     own = np.zeros(64, np.uint8)
     driver.register_host(own.ctypes.data, own.nbytes)
     driver.unregister_host(own.ctypes.data)
+    driver.register_host(own.ctypes.data, own.nbytes, read_only=True)
+    driver.unregister_host(own.ctypes.data)
     cuda.add_kernel("rest", tiny.KERNELS["add_1"])
     module = driver.load_module(IMAGE)
     driver.function(module, "rest", 48 << 10)
@@ -257,6 +260,7 @@ def test_flags_are_those_that_the_worker_needs(cuda: FakeLibcuda, driver: Libcud
         "cuStreamCreateWithPriority 1 0", "cuStreamCreateWithPriority 1 -5",
         "cuEventCreate 2", "cuEventCreate 0", "cuEventCreate 3",
         "cuMemHostAlloc 64 1", "cuMemFreeHost", "cuMemHostRegister_v2 64 1", "cuMemHostUnregister",
+        "cuMemHostRegister_v2 64 9", "cuMemHostUnregister",
         "cuModuleLoadData", "cuModuleGetFunction rest", "cuModuleGetFunction rest",
         "cuFuncSetAttribute 8 100000", "cuModuleUnload",
     ]  # fmt: skip
@@ -270,6 +274,29 @@ def test_sizes_and_addresses_beyond_32_bits_arrive_whole(cuda: FakeLibcuda, driv
     assert cuda.calls() == [f"cuMemAlloc_v2 {(1 << 50) + 512}"]
     assert driver.memory().total_bytes == 1 << 50
     assert driver.allocate(64) > 1 << 32
+
+
+def test_a_gpu_that_does_not_know_read_only_memory_is_not_asked_to_pin_it_so(cuda: FakeLibcuda) -> None:
+    cuda.fail("cuDeviceGetAttribute", 1)
+    driver = LibcudaDriver(0)
+    own = np.zeros(64, np.uint8)
+    driver.register_host(own.ctypes.data, own.nbytes, read_only=True)
+    assert "cuMemHostRegister_v2 64 1" in cuda.calls()
+    driver.unregister_host(own.ctypes.data)
+    driver.close()
+
+
+def test_an_event_that_has_not_happened_is_no_error(cuda: FakeLibcuda, driver: LibcudaDriver) -> None:
+    event = driver.event()
+    assert driver.happened(event)
+    cuda.fail("cuEventQuery", 600)
+    assert not driver.happened(event)
+
+
+def test_an_event_of_a_lost_device_can_not_be_asked_for(cuda: FakeLibcuda, driver: LibcudaDriver) -> None:
+    cuda.fail("cuEventQuery", 719)
+    with pytest.raises(RuntimeError, match="719"):
+        driver.happened(driver.event())
 
 
 # --- errors ---
