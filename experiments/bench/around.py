@@ -1,8 +1,9 @@
 """What a request costs each process around EXEC: processor time, wake-ups and system calls, by thread.
 
 One request at a time over ZeroMQ, past it as clients of the gateway's host do, with the tensor sent, copied
-to the client's memory and in it from the start, and over HTTP, in turns. The emulated device sleeps while it
-executes and nothing spins before an instant, so all processor time is the path's. `bench.path` prints it.
+to the client's memory and in it from the start, over HTTP, and over HTTP through three processes that do
+nothing but what has to be done (`least`), in turns. The emulated device sleeps while it executes and nothing
+spins before an instant, so all processor time is the path's. `bench.path` prints it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.connection import Connection
 from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
+from mainspring.experiments.bench import least
 from mainspring.experiments.bench.report import Figure
 from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import MAIN, Usage, calls_of, usage_of_threads
@@ -38,6 +40,8 @@ PAUSE_S = 0.002
 """Between an answer and the next request: the path is measured at low load."""
 REST_S = 1.0
 ZEROMQ, LOCAL, IN_PLACE, HTTP = "ZeroMQ", "local", "local, in place", "HTTP"
+CHAIN = "HTTP, bare chain"
+"""Three processes that do nothing but what has to be done (`least`)."""
 LOCAL_FRAMES = "local, sent"
 TARGET_MS = 1.0
 """Of all processes together for a request of an image over HTTP."""
@@ -137,6 +141,7 @@ class HttpCaller:
             f"Content-Length: {len(json) + tensor.nbytes}",
             f"Inference-Header-Content-Length: {len(json)}",
         )
+        self.body_bytes = len(json) + tensor.nbytes
         self._request = "\r\n".join(lines).encode() + _HEADERS_END + json + tensor.tobytes()
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -190,39 +195,49 @@ def measure(input_kb: float, requests: int, run_dir: Path, *, console: bool = Fa
             tables["console"] = {"address": f"http://127.0.0.1:{console_port}"}
         cluster = stack.enter_context(cluster_of(run_dir, profile, tables))
         tensor = np.zeros((1, round(input_kb * 1000) // 4), np.float32)
+        over_http = HttpCaller(port, tensor)
+        chain = least.chain(over_http.body_bytes, OUTPUT_KB * 1000, EXECUTE_MS)
+        bare_port, bare_pids = stack.enter_context(chain)
         callers: dict[str, ConnectionCaller | HttpCaller] = {
             **callers_by_connection(cluster.address, tensor),
-            HTTP: HttpCaller(port, tensor),
+            HTTP: over_http,
+            CHAIN: HttpCaller(bare_port, tensor),
         }
         for each in callers.values():
             stack.callback(each.close)
         kinds: dict[str, Callable[[], object]] = {name: each.request for name, each in callers.items()}
         for request in kinds.values():
             block_of(request, WARM_UP)
-        _blocks(around, cluster, kinds, requests)
-        pids = _pids(cluster)
+        served = {kind: bare_pids if kind == CHAIN else _pids(cluster) for kind in kinds}
+        _blocks(around, served, kinds, requests)
         for kind, request in kinds.items():
-            with calls_of(pids) as calls:
+            with calls_of(served[kind]) as calls:
                 block_of(request)
             around.calls[kind] = calls
     return around
 
 
 def _blocks(
-    around: Around, cluster: LocalCluster, kinds: Mapping[str, Callable[[], object]], requests: int
+    around: Around,
+    served: Mapping[str, Mapping[str, int]],
+    kinds: Mapping[str, Callable[[], object]],
+    requests: int,
 ) -> None:
-    """Have each kind its turn until there are enough requests; then look at a rest."""
+    """Have each kind its turn until there are enough requests; then look at a rest.
+
+    ``served``: the processes that serve each kind, and their ids.
+    """
     began, count = time.monotonic(), 0
     while count < requests:
         for kind, request in kinds.items():
-            before = _threads(cluster)
+            before = _threads(served[kind])
             block_of(request)
-            around.blocks.setdefault(kind, []).append(_since(_threads(cluster), before))
+            around.blocks.setdefault(kind, []).append(_since(_threads(served[kind]), before))
         count += BLOCK
     around.request_s = (time.monotonic() - began) / (count * len(kinds))
-    before = _threads(cluster)
+    before = _threads(served[HTTP])
     time.sleep(REST_S)
-    around.rest = _since(_threads(cluster), before)
+    around.rest = _since(_threads(served[HTTP]), before)
 
 
 def _pids(cluster: LocalCluster) -> dict[str, int]:
@@ -230,11 +245,9 @@ def _pids(cluster: LocalCluster) -> dict[str, int]:
     return {name: pid for name, pid in found.items() if pid is not None}
 
 
-def _threads(cluster: LocalCluster) -> Threads:
+def _threads(pids: Mapping[str, int]) -> Threads:
     return {
-        (name, thread): usage
-        for name, pid in _pids(cluster).items()
-        for thread, usage in usage_of_threads(pid).items()
+        (name, thread): usage for name, pid in pids.items() for thread, usage in usage_of_threads(pid).items()
     }
 
 
@@ -252,6 +265,7 @@ def figures_of(input_kb: float, around: Around) -> list[Figure]:
         target = TARGET_MS if kind == HTTP and input_kb >= TARGET_KB else None
         rest = sum(usage.cpu_ns for usage in around.rest.values()) / REST_S * around.request_s / 1e6
         note = f"of it {rest:.2f} ms also without requests; one every {around.request_s * 1e3:.1f} ms"
+        note = "nothing decided, nothing checked, the same run" if kind == CHAIN else note
         total = sum(cpu_us for cpu_us, _, _ in found.values()) / 1e3
         rows.append(Figure(f"{size}: CPU around EXEC", total, "ms", target, note=note))
         for (process, thread), (cpu_us, wakeups, turns) in found.items():

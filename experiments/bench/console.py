@@ -141,6 +141,19 @@ def controller(folder: Path | None, address: str, models: int = MODELS) -> Itera
 
 
 @contextlib.contextmanager
+def bare_controller(address: str) -> Iterator[int]:
+    """Run a controller that decides nothing; yield its process id."""
+    command = [sys.executable, "-m", f"{_MODULE}.controller_bare", address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process.pid
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
 def fleet(address: str, rate: float, seconds: float, models: int = MODELS) -> Iterator[subprocess.Popen[str]]:
     """Play the load; yield its process once the workers have joined: its last line says what came of it."""
     command = [sys.executable, "-m", f"{_MODULE}.console_fleet"]

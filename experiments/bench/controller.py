@@ -3,7 +3,8 @@
 The models and devices of `console_fleet`, which is a gateway and twelve workers over real connections in
 another process; the controller runs as `mainspring up` runs it, with its event log, and a console is
 connected. In turns with it run a controller without a console, and one without log and console: what they
-take less is what these cost. Beside them stands the scheduler alone, playing the same load in virtual time.
+take less is what these cost. Beside them stand a controller that decides nothing (`controller_bare`), and the
+scheduler alone, playing the same load in virtual time.
 ``python -m mainspring.experiments.bench.controller``, which ``make bench-controller`` runs.
 """
 
@@ -23,7 +24,7 @@ import typer
 
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import CONSOLE_NICE
-from mainspring.experiments.bench.console import MODELS, console, controller, fleet
+from mainspring.experiments.bench.console import MODELS, bare_controller, console, controller, fleet
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import Usage, calls_of, usage_of, usage_of_threads
 from mainspring.experiments.scheduler_cost import measure as cost_of
@@ -38,6 +39,8 @@ memory of the devices fills, which costs the scheduler more for each request."""
 CALLS_S = 1.0
 CALLS_NAMED = 6
 WHOLE, LOGGED, BARE = "log and console", "log, no console", "neither log nor console"
+UNDECIDED = "nothing decided"
+"""The connections and messages alone."""
 LEAST_US = 0.05
 """A thread that takes less for a request has no row."""
 
@@ -83,7 +86,10 @@ def stretch(kind: str, rate: float, seconds: float, models: int = MODELS, *, cal
     length_s = BEGIN_S + seconds + (2 * CALLS_S if calls else 0.0) + 0.5
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        pid = stack.enter_context(controller(None if kind == BARE else folder, address, models))
+        if kind == UNDECIDED:
+            pid = stack.enter_context(bare_controller(address))
+        else:
+            pid = stack.enter_context(controller(None if kind == BARE else folder, address, models))
         process = stack.enter_context(fleet(address, rate, length_s, models))
         seen = stack.enter_context(_console_at(address)) if kind == WHOLE else None
         time.sleep(BEGIN_S)
@@ -126,6 +132,7 @@ def figures_of(found: Mapping[str, Sequence[Stretch]], alone_us: float, rate: fl
         return statistics.median(of(each) for each in found[kind])
 
     total_us = {kind: middle(kind, lambda each: each.us(each.used)) for kind in found}
+    bound_us = total_us[UNDECIDED] + alone_us
     spread = sorted(each.us(each.used) for each in whole)
     note = f"{spread[0]:.1f} to {spread[-1]:.1f}; {whole[-1].came}"
     rows = [Figure(f"for a request, {WHOLE}", total_us[WHOLE], "us", TARGET_US, note=note)]
@@ -150,7 +157,14 @@ def figures_of(found: Mapping[str, Sequence[Stretch]], alone_us: float, rate: fl
         Figure("  the console's feed", total_us[WHOLE] - total_us[LOGGED], "us", note="the difference"),
         Figure("  the event log", total_us[LOGGED] - total_us[BARE], "us", note="the difference"),
         Figure("the scheduler alone", alone_us, "us", note=f"virtual time, {described()}"),
-        Figure("controller / scheduler alone", total_us[WHOLE] / alone_us, "x"),
+        Figure(
+            "connections and messages alone",
+            total_us[UNDECIDED],
+            "us",
+            note="a controller that decides nothing",
+        ),
+        Figure("the two together", bound_us, "us", note="at least, with this scheduler"),
+        Figure("controller / the two together", total_us[WHOLE] / bound_us, "x"),
         Figure("the console's own", middle(WHOLE, lambda each: each.us(each.console)), "us"),
         Figure("gateway and workers, synthetic", middle(WHOLE, lambda each: each.us(each.fleet)), "us"),
     ]
@@ -165,7 +179,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
 ) -> None:
     """Print what a request costs the controller, and what of it are log, console and scheduler."""
-    found: dict[str, list[Stretch]] = {WHOLE: [], LOGGED: [], BARE: []}
+    found: dict[str, list[Stretch]] = {WHOLE: [], LOGGED: [], BARE: [], UNDECIDED: []}
     for number in range(rounds):
         for kind, stretches in found.items():
             stretches.append(

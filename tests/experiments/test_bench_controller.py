@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.experiments.bench import controller
-from mainspring.experiments.bench.controller import BARE, LOGGED, WHOLE, Stretch, figures_of
+from mainspring.experiments.bench.controller import BARE, LOGGED, UNDECIDED, WHOLE, Stretch, figures_of
 from mainspring.experiments.bench.usage import Usage
 
 
@@ -22,6 +22,7 @@ def test_log_and_console_cost_what_a_controller_without_them_takes_less() -> Non
         WHOLE: [_stretch(90), _stretch(100, {"sendmsg": 2_000, "read": 500}), _stretch(300)],
         LOGGED: [_stretch(80)],
         BARE: [_stretch(50)],
+        UNDECIDED: [_stretch(30)],
     }
     rows = {figure.name.strip(): figure for figure in figures_of(found, 20.0, 1_000.0)}
     whole = rows["for a request, log and console"]
@@ -35,7 +36,8 @@ def test_log_and_console_cost_what_a_controller_without_them_takes_less() -> Non
     assert rows["system calls"].note == "sendmsg 2.00, read 0.50"
     assert rows["the console's feed"].value == 20
     assert rows["the event log"].value == 30
-    assert rows["controller / scheduler alone"].value == 5
+    assert rows["the two together"].value == 50
+    assert rows["controller / the two together"].value == 2
     assert rows["the console's own"].value == pytest.approx(10)
 
 
@@ -46,4 +48,5 @@ def test_a_controller_with_log_and_console_is_measured_under_load(tmp_path: Path
     }
     assert rows["for a request, log and console"]["value"] > rows["the scheduler alone"]["value"] > 0
     assert rows["the console's own"]["value"] > 0
+    assert rows["the two together"]["value"] > rows["connections and messages alone"]["value"] > 0
     assert "requests, " in rows["for a request, log and console"]["note"]

@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.experiments.bench import around
-from mainspring.experiments.bench.around import HTTP, IN_PLACE, LOCAL, LOCAL_FRAMES, ZEROMQ, Around
+from mainspring.experiments.bench import around, least
+from mainspring.experiments.bench.around import (
+    CHAIN,
+    HTTP,
+    IN_PLACE,
+    LOCAL,
+    LOCAL_FRAMES,
+    ZEROMQ,
+    Around,
+)
 from mainspring.experiments.bench.usage import MAIN, Usage, calls_of, counted, usage_of, usage_of_threads
 from mainspring.worker.realtime import name_thread
 from tests.gateway.fakes import wait_until
@@ -75,8 +83,12 @@ def test_system_calls_of_another_process_are_counted_while_the_block_runs() -> N
 
 def test_a_cluster_s_threads_are_counted_for_requests_over_zeromq_and_http(tmp_path: Path) -> None:
     found = around.measure(4.0, around.BLOCK, tmp_path)
-    kinds = (ZEROMQ, LOCAL_FRAMES, LOCAL, IN_PLACE, HTTP)
+    kinds = (ZEROMQ, LOCAL_FRAMES, LOCAL, IN_PLACE, HTTP, CHAIN)
     assert {kind: len(blocks) for kind, blocks in found.blocks.items()} == dict.fromkeys(kinds, 1)
+    (chain,) = found.blocks.pop(CHAIN)
+    assert {name for name, _ in chain} == set(least.ROLES), "the cluster's processes are no part of it"
+    for role in least.ROLES:
+        assert chain[role, MAIN].wakeups >= around.BLOCK
     for (block,) in found.blocks.values():
         for key in (("gateway", MAIN), ("controller", MAIN), ("worker-0", MAIN), ("worker-0", "exec")):
             assert block[key].wakeups >= around.BLOCK

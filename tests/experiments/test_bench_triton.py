@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
+import onnx
 import pytest
+import typer
 from tritonclient.grpc import service_pb2
 
 from mainspring.experiments.bench import foreign
-from mainspring.experiments.bench.triton import compare, load
+from mainspring.experiments.bench.triton import bare, compare, contestants, load
 from mainspring.experiments.bench.triton.subjects import Subject
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 
@@ -85,10 +89,45 @@ def test_figures_say_how_much_was_late_and_when_refusals_came() -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a client beside a server needs a second core")
 def test_what_is_started_on_the_last_core_stays_there_while_the_client_leaves() -> None:
     cores = os.sched_getaffinity(0)
-    with compare.on_last_core() as leave:
+    with contestants.on_last_core() as leave:
         server = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         leave()
         assert os.sched_getaffinity(server.pid) == {max(cores)}
         assert os.sched_getaffinity(0) == cores - {max(cores)}
         server.communicate(b"\n")
     assert os.sched_getaffinity(0) == cores
+
+
+def test_a_saturation_counts_once_its_turns_agree() -> None:
+    assert compare.settled([100, 104, 98, 101, 103])
+    assert compare.settled([100, 104, 98, 101, 300]), "one pause of the host is no matter"
+    assert not compare.settled([116, 208, 120, 200, 205])
+
+
+def test_settings_of_a_further_cluster_are_toml() -> None:
+    assert contestants.settings("") == {}
+    found = contestants.settings('scheduler.estimate_rank=5,scheduler.refuse="early",gateway.slab_bytes=0')
+    assert found == {"scheduler": {"estimate_rank": 5, "refuse": "early"}, "gateway": {"slab_bytes": 0}}
+    assert contestants.settings("scheduler.policy=fifo") == {"scheduler": {"policy": "fifo"}}
+    for wrong in ("estimate_rank=5", "scheduler.estimate_rank", "=1"):
+        with pytest.raises(typer.BadParameter, match="no setting"):
+            contestants.settings(wrong)
+
+
+def test_the_bare_server_answers_what_can_be_in_time_and_refuses_the_rest(tmp_path: Path) -> None:
+    taken = onnx.helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, ["n", 4])
+    given = onnx.helper.make_tensor_value_info("twice", onnx.TensorProto.FLOAT, ["n", 4])
+    node = onnx.helper.make_node("Add", ["data", "data"], ["twice"])
+    graph = onnx.helper.make_graph([node], "g", [taken], [given])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    with (
+        bare.bare(tmp_path / "m.onnx", tmp_path / "log") as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        call = channel.unary_unary(load.METHOD)
+        answer = service_pb2.ModelInferResponse.FromString(call(load.encode("m", {"data": X}, 10_000_000)))
+        assert answer.raw_output_contents[0] == (2 * X).tobytes()
+        with pytest.raises(grpc.RpcError) as refused:
+            call(load.encode("m", {"data": X}, 1))
+        assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -2,37 +2,33 @@
 
 SqueezeNet, or MiniLM with sentences of all lengths (`subjects`), through ONNX Runtime on one core, Poisson
 arrivals, the deadline as the parameter ``timeout`` of each request. Triton's saturation, in a closed loop,
-sets the rates. At each, the two take turns, short ones and in changing order, so that whatever else the
-machine does is borne by both; and meters say what the host took from the machine meanwhile, for a request
-that meets a long pause is late whatever a server does. Beside both stands what one core could have answered
-in time (`possible`). With ``--one-core`` each server is wholly on one core and the client on the others.
-``python -m mainspring.experiments.bench.triton.compare``, which ``make bench-triton`` runs.
+sets the rates; it is measured until it settles, and ``--rate-hz`` takes a rate in its place, so that runs can
+be compared. At each, the servers (`contestants`) take turns, short ones and in changing order, so that
+whatever else the machine does is borne by all; and meters say what the host took from the machine meanwhile,
+for a request that meets a long pause is late whatever a server does. Beside them stands what one core could
+have answered in time (`possible`). With ``--one-core`` each server is wholly on one core, the client on the
+others. ``python -m mainspring.experiments.bench.triton.compare``, which ``make bench-triton`` runs.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import typer
 
-from mainspring.cli.configuration.config import read_config
-from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.plan import make_plan
-from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.experiments.bench.foreign import Unavailable
 from mainspring.experiments.bench.pauses import watched
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.triton import load, possible, server
-from mainspring.experiments.bench.triton.subjects import MOST_COPIES, STORE, SUBJECTS, Subject, subject_of
+from mainspring.experiments.bench.triton import load, possible
+from mainspring.experiments.bench.triton.contestants import MAINSPRING, TRITON, Wanted, servers, settings
+from mainspring.experiments.bench.triton.subjects import SUBJECTS, Subject, subject_of
 from mainspring.messages.model import ModelSpec
 
 _CLIENTS = 8
@@ -48,7 +44,11 @@ ONE_CORE_PERCENT: dict[float, dict[float, float]] = {
 LATE_PERCENT = 0.5
 """The most of Mainspring's requests that may be answered late."""
 _SATURATIONS = 5
-"""Times that each of these is measured, in turns."""
+"""Times that each of these is measured, in turns, at least."""
+_MOST_SATURATIONS = 15
+SETTLED = 0.1
+"""How far the middle half of Triton's turns may lie apart, as a part of their median, before that is
+believed: the rates of all that follows come of it."""
 
 
 class Turn(msgspec.Struct):
@@ -92,6 +92,8 @@ class Contest:
         self._untimed = [load.encode(name, each) for each in inputs for name in names]
         self.alone_ms = dict.fromkeys(addresses, 0.0)
         """What a request takes while there is no other, in the best of several turns."""
+        self.all_saturations_hz: dict[str, list[float]] = {name: [] for name in addresses}
+        """Answers a second in each turn of a closed loop."""
         self._bare = possible.runner(subject.models(models[:1])[names[0]], inputs)
         self._bare_ms = np.zeros(0)
         self.all_bare_ms: list[float] = []
@@ -102,12 +104,17 @@ class Contest:
         self._bare_ms = self._bare(_BARE_S)
         self.all_bare_ms += self._bare_ms.tolist()
 
-    def saturations_hz(self) -> dict[str, float]:
-        """Return each server's answers a second in a closed loop, after a warm-up: medians of turns."""
-        found: dict[str, list[float]] = {name: [] for name in self.addresses}
+    def saturations_hz(self, rate_hz: float) -> dict[str, float]:
+        """Return each server's answers a second in a closed loop, after a warm-up: medians of turns.
+
+        There are more turns while Triton's spread, and one if ``rate_hz`` is taken in its place. What they
+        were is kept in `all_saturations_hz`.
+        """
         for address in self.addresses.values():
             load.closed_loop(address, self._untimed, _CLIENTS, _WARM_UP_S)
-        for _ in range(_SATURATIONS):
+        found = self.all_saturations_hz
+        least, most = (1, 1) if rate_hz else (_SATURATIONS, _MOST_SATURATIONS)
+        while len(found[TRITON]) < least or (len(found[TRITON]) < most and not settled(found[TRITON])):
             for name, address in self.addresses.items():
                 found[name].append(load.closed_loop(address, self._untimed, _CLIENTS, _SATURATION_S))
         for name, address in self.addresses.items():
@@ -145,47 +152,6 @@ class Contest:
         )
 
 
-@contextmanager
-def on_last_core() -> Iterator[Callable[[], None]]:
-    """Keep this thread, and what it starts, on the last core; yield what moves this thread to the others.
-
-    Processes and threads inherit it, and a cluster is planned for the cores that its launcher may use.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[-1:])
-    try:
-        yield lambda: os.sched_setaffinity(0, cores[:-1])
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-@contextmanager
-def servers(
-    subject: Subject, copies: int, batch: int, one_core: bool
-) -> Iterator[tuple[dict[str, str], list[ModelSpec]]]:
-    """Run both; yield where they serve gRPC, and the models. Raises `Unavailable` without Triton.
-
-    If ``one_core``, both have the last core and this thread, from the yield on, the others.
-    """
-    specs = subject.specs(STORE, copies)
-    with ExitStack() as stack:
-        leave = stack.enter_context(on_last_core()) if one_core else (lambda: None)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server.write_repository(folder / "models", subject.models(specs), specs[0], batch)
-        addresses = {"triton": stack.enter_context(server.triton(folder / "models", folder / "triton.log"))}
-        gateway, controller, port = free_ports(3)
-        config: dict[str, dict[str, Any]] = {
-            "cluster": {"store": str(STORE), "run_dir": str(folder / "run")},
-            "worker": {"pages": MOST_COPIES * max(2, specs[0].pages)},
-            "gateway": {"address": f"tcp://127.0.0.1:{gateway}", "grpc_address": f"grpc://127.0.0.1:{port}"},
-            "controller": {"address": f"tcp://127.0.0.1:{controller}"},
-        }
-        plan = make_plan(read_config(config, "this benchmark"))
-        stack.enter_context(LocalCluster(plan, typer.echo))
-        leave()
-        yield {**addresses, "mainspring": f"127.0.0.1:{port}"}, specs
-
-
 def contest(
     subject: Subject,
     copies: int,
@@ -195,31 +161,40 @@ def contest(
     deadline_ms: float,
     batch: int,
     rate_hz: float,
-    one_core: bool,
+    wanted: Wanted,
 ) -> tuple[list[Turn], dict[str, float]]:
     """Return all turns with so many copies of the model, and each server's saturation."""
     turns = []
-    with servers(subject, copies, batch, one_core) as (addresses, models):
+    with servers(subject, copies, batch, wanted) as (addresses, models):
         both = Contest(addresses, subject, models, deadline_ms)
-        saturations = both.saturations_hz()
-        typer.echo(
-            f"{copies} copies: " + ", ".join(f"{name} {hz:.0f} r/s" for name, hz in saturations.items())
-        )
+        saturations = both.saturations_hz(rate_hz)
+        for name, each in both.all_saturations_hz.items():
+            typer.echo(
+                f"{copies} copies: {name} {saturations[name]:.0f} r/s, {min(each):.0f} to {max(each):.0f}"
+            )
+        if not settled(both.all_saturations_hz[TRITON]) and not rate_hz:
+            typer.echo("Triton's saturation did not settle: compare rates, or give one (--rate-hz)")
         for factor in factors:
             for repeat in range(repeats):
                 both.run_bare()
                 for name in list(addresses)[:: 1 if repeat % 2 else -1]:
-                    rate = factor * (rate_hz or saturations["triton"])
+                    rate = factor * (rate_hz or saturations[TRITON])
                     turns.append(both.turn(name, factor, rate, turn_s, repeat))
                     typer.echo(_line(turns[-1]))
         typer.echo(_bare_line(both.all_bare_ms))
     return turns, saturations
 
 
+def settled(turns_hz: Sequence[float]) -> bool:
+    """Whether the middle half of some turns lies so close together that their median says something."""
+    low, middle, high = np.percentile(turns_hz, (25, 50, 75))
+    return bool(high - low <= SETTLED * middle)
+
+
 def _line(turn: Turn) -> str:
     said = ", ".join(f"{name} {count}" for name, count in sorted(turn.reasons.items()))
     return (
-        f"  {turn.factor:g} x: {turn.rate_hz:5.0f} r/s {turn.server:10} {turn.in_time_percent:5.1f} % "
+        f"  {turn.factor:g} x: {turn.rate_hz:5.0f} r/s {turn.server} {turn.in_time_percent:5.1f} % "
         f"in time of {turn.requests} ({turn.late} late, refused: {said or 'none'}; the client "
         f"{turn.client_late_ms:.1f} ms late at p99; the host took {turn.lost_percent:.1f} %, "
         f"which alone makes {turn.hit_percent:.1f} % late; one core could do {turn.possible_percent:.1f} %)"
@@ -237,9 +212,9 @@ def figures(turns: Sequence[Turn], subject: Subject) -> list[Figure]:
     made = []
     for copies, factor, name in Counter((turn.copies, turn.factor, turn.server) for turn in turns):
         chosen = _in_time_percents(turns, copies, factor, name)
-        target = subject.wanted.get(factor) if name == "mainspring" else None
-        if subject.above_triton and name == "mainspring":
-            target = statistics.median(_in_time_percents(turns, copies, factor, "triton"))
+        target = subject.wanted.get(factor) if name == MAINSPRING else None
+        if subject.above_triton and name == MAINSPRING:
+            target = statistics.median(_in_time_percents(turns, copies, factor, TRITON))
         spread = f"{min(chosen):.1f} to {max(chosen):.1f} of {len(chosen)} turns"
         label = f"{copies} x, {factor:g} of Triton's saturation: {name} in time"
         made.append(Figure(label, statistics.median(chosen), "%", target, at_least=True, note=spread))
@@ -264,7 +239,7 @@ def _ends(turns: Sequence[Turn]) -> list[Figure]:
     """Return how much was late, and when refusals came, of one server at one rate: over all turns."""
     label = f"{turns[0].copies} x, {turns[0].factor:g}: {turns[0].server}"
     late = 100 * sum(turn.late for turn in turns) / sum(turn.requests for turn in turns)
-    target = LATE_PERCENT if turns[0].server == "mainspring" else None
+    target = LATE_PERCENT if turns[0].server == MAINSPRING else None
     made = [Figure(f"{label} late", late, "%", target)]
     refused_at = [at for turn in turns for at in turn.refused_at]
     if refused_at:
@@ -296,11 +271,23 @@ def main(
         bool,
         typer.Option("--one-core", help="Each server wholly on the last core, the client on the others."),
     ] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Beside them the least that serves the same calls (`bare.py`).")
+    ] = False,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further Mainspring with settings, such as scheduler.response_margin_ms=1; again for more."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option(help="Folder for triton.json.")] = OUTPUT,
 ) -> None:
     """Measure, print the figures, and write them down."""
     if one_core and len(os.sched_getaffinity(0)) < 2:
         raise typer.BadParameter("--one-core needs a second core for the client; this process may use one")
+    chosen = Wanted(one_core, bare, beside or ())
+    for text in chosen.beside:
+        settings(text)
     turns: list[Turn] = []
     saturations = {}
     try:
@@ -319,11 +306,11 @@ def main(
                 deadline_ms,
                 batch,
                 rate_hz,
-                one_core,
+                chosen,
             )
             turns += found
             # The same rates for all: one core is not faster for more models.
-            rate_hz = rate_hz or saturations[str(number)]["triton"]
+            rate_hz = rate_hz or saturations[str(number)][TRITON]
     except Unavailable as why:
         typer.echo(f"skipped: {why}")
         return
