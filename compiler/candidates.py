@@ -166,12 +166,13 @@ def _tried(artifact: Artifact, prepared: Prepared, task: Task) -> Candidate:
     if task.quick and known:
         checked = tuple(size for size in checked if size in checked[:2] or size not in before.infer_ns)
     bound, precision = artifact.bind(), task.target.precision
+    compared = artifact.bind_to_compare() if prepared.draws else bound
     if artifact.padded is not None:
-        verification = verify_padded(bound, prepared, artifact.padded, checked, precision)
+        verification = verify_padded(compared, prepared, artifact.padded, checked, precision)
         pad = artifact.padded.values
     else:
-        verification = verify(bound, prepared, checked, precision)
-        pad = padding(bound, prepared, task.source.pad, task.batch_sizes)
+        verification = verify(compared, prepared, checked, precision)
+        pad = padding(compared, prepared, task.source.pad, task.batch_sizes)
     measured = _measure(artifact, bound, task.batch_sizes, before)
     if prepared.whole and artifact.info.device == CPU and artifact.padded is None:
         measured = _measure_values(artifact, bound, prepared, measured)

@@ -48,6 +48,7 @@ from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.blocked import in_blocks
 from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
 from mainspring.compiler.padded import Padded, padded
+from mainspring.compiler.random_numbers import FromTheBeginning, without_seeds
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shaped import profile
 from mainspring.compiler.split import split
@@ -122,6 +123,10 @@ class Artifact:
         """Return the model as in a worker, with the weights in the arena, to run on the CPU."""
         raise NotImplementedError
 
+    def bind_to_compare(self) -> Runnable:
+        """Return the model as `bind` does; every run draws the random numbers of the original."""
+        return self.bind()
+
     def workspace_bytes(self, batch_size: int) -> int:
         """Return the memory that activations take at a batch size."""
         raise NotImplementedError
@@ -156,8 +161,10 @@ class OnnxRuntimeArtifact(Artifact):
         info = msgspec.structs.replace(parts.info, choices=prepared.choices.ways)
         if device != CPU:
             info = msgspec.structs.replace(info, device=device, instruction_set=PORTABLE)
+        self.content = self._compared = parts.graph
+        if prepared.draws:
+            self.content, info = without_seeds(parts.graph, info)
         super().__init__(info, parts.weights)
-        self.content = parts.graph
         self.kernels = {}
 
     def without_blocks(self) -> Artifact | None:
@@ -166,7 +173,16 @@ class OnnxRuntimeArtifact(Artifact):
 
     def bind(self) -> BoundModel:
         """Open the graph as a worker does."""
-        return Executable(self.content, self.info).bind(self.tensors, self.arena.address_of)
+        return self._opened(self.content)
+
+    def bind_to_compare(self) -> Runnable:
+        """Open the graph as it is compared, for each run if it draws random numbers."""
+        if self._compared is self.content:
+            return self.bind()
+        return FromTheBeginning(partial(self._opened, self._compared))
+
+    def _opened(self, content: bytes) -> BoundModel:
+        return Executable(content, self.info).bind(self.tensors, self.arena.address_of)
 
     def workspace_bytes(self, batch_size: int) -> int:
         """Measure the growth of a process that runs the graph in a workspace of its own."""
@@ -217,7 +233,12 @@ class TvmArtifact(Artifact):
 
 
 def check_supported(prepared: Prepared, what: str) -> None:
-    """Raise `CompileError` for a model with strings or shapes that follow from values."""
+    """Raise `CompileError` for a model with strings, random numbers or shapes that follow from values."""
+    if prepared.draws:
+        raise CompileError(
+            f"the model draws random numbers, and {what} computes the same from the same inputs: compile "
+            f"with `--engine {ONNXRUNTIME} --device {CPU}`"
+        )
     tensors = (("input", prepared.inputs), ("output", prepared.outputs))
     texts = [f"{side} {spec.name!r}" for side, specs in tensors for spec in specs if is_text(spec.dtype)]
     if texts:

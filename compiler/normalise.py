@@ -20,7 +20,7 @@ from mainspring.messages.model import TEXT_BYTES
 
 MAIN_DOMAINS = ("", "ai.onnx")
 """The names of the domain of ONNX's own operators."""
-_RANDOM = {
+_DRAWING = {
     "Bernoulli",
     "Multinomial",
     "RandomNormal",
@@ -145,6 +145,11 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(inner)
 
 
+def draws(node: onnx.NodeProto) -> bool:
+    """Say whether the node draws random numbers."""
+    return node.op_type in _DRAWING and node.domain in MAIN_DOMAINS
+
+
 def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Rename values where nodes read and write them, also in graphs of control flow, which see them."""
     for node in graph.node:
@@ -162,10 +167,10 @@ def _check_node(node: onnx.NodeProto, *, whole: bool) -> None:
             f"others; the model's author can export it with the branch decided and loops unrolled; or "
             f"{AS_IT_IS}"
         )
-    if node.op_type in _RANDOM and node.domain in MAIN_DOMAINS:
-        raise CompileError(
-            f"{what} draws random numbers, so outputs can't be verified; the model's author can "
-            "make it an input"
+    if draws(node) and not whole:
+        raise NoRows(
+            f"{what} draws random numbers, so nothing shows whose numbers a row gets beside others; the "
+            f"model's author can make them an input; or {AS_IT_IS}"
         )
 
 

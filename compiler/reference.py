@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -15,20 +15,22 @@ from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, name_squeezed, open_batch, repair_reshapes
 from mainspring.compiler.choices import Choices, compared_numbers
-from mainspring.compiler.contents import serialise
+from mainspring.compiler.contents import Content, serialise
 from mainspring.compiler.division import guard_divisions
 from mainspring.compiler.forms import Range
 from mainspring.compiler.locales import with_locales
 from mainspring.compiler.maps import without_maps
-from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
+from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype, opset_of
 from mainspring.compiler.open_dims import check_limits, open_axes
 from mainspring.compiler.outputs import OutputShapes
 from mainspring.compiler.proving import at_sizes, judge
+from mainspring.compiler.random_numbers import draws_numbers, with_seeds
 from mainspring.compiler.samples import (
     WORDS,
     draw,
     index_tables,
     known_texts,
+    largest_scale,
     smallest_limits,
     value_limits,
 )
@@ -36,6 +38,7 @@ from mainspring.compiler.sequences import without_sequences
 from mainspring.compiler.size_trials import Trials
 from mainspring.compiler.stock import StockSession, optimise_portably
 from mainspring.compiler.symbols import Found, Sizes, find_symbols
+from mainspring.compiler.varying import values_decide
 from mainspring.compiler.versions import check_conversion, make_readable
 from mainspring.compiler.work import Counter
 from mainspring.messages.model import TEXT_BYTES, TensorSpec
@@ -45,16 +48,35 @@ Arrays = list[npt.NDArray[np.generic]]
 
 _PROBES = (2, 3)
 """Numbers of rows that show which axis of an output is the batch."""
+_SCALED_ROWS = 3
+"""With how many rows each scale of floats is tried."""
 
 
 class Reference:
     """A stock session on the original model. If its batch is fixed, rows are run in groups of that size."""
 
-    def __init__(self, session: StockSession, fixed: int | None, *, whole: bool = False) -> None:
-        """If ``whole``, the original has no axis for rows: a row is all of its tensors."""
+    def __init__(
+        self,
+        session: StockSession,
+        fixed: int | None,
+        *,
+        whole: bool = False,
+        opened: Callable[[], StockSession] | None = None,
+    ) -> None:
+        """If ``whole``, the original has no axis for rows: a row is all of its tensors.
+
+        ``opened`` opens the session of an original that draws random numbers once more.
+        """
         self._session = session
         self.fixed = fixed
         self._whole = whole
+        self._opened = opened
+
+    def from_the_beginning(self) -> Reference:
+        """Return the reference as it was before its first run, if it draws random numbers."""
+        if self._opened is None:
+            return self
+        return Reference(self._opened(), self.fixed, whole=self._whole)
 
     def run(self, arrays: Sequence[npt.NDArray[np.generic]]) -> list[npt.NDArray[np.generic]]:
         """Return the outputs for these rows of every input; raise `CompileError` if the model can't run."""
@@ -101,8 +123,8 @@ class Prepared:
 
         If ``or_fewer``, the largest batch may have less, as many as `MOST_WORKSPACE_BYTES` are enough for.
         If ``whole``, its shapes stay unchanged, behind a leading axis of 1. Unless ``most`` is None, other
-        dimensions may be open, up to the limits in it, by name, or up to limits that are found.
-        Texts have at most ``text_bytes``.
+        dimensions may be open, up to the limits in it, by name, or up to limits that are found. Texts have
+        at most ``text_bytes``.
         """
         self.whole = whole
         self.most_rows = rows
@@ -111,10 +133,13 @@ class Prepared:
         """Whether they are fewer than were asked for."""
         self._or_fewer = or_fewer
         self._text_bytes = text_bytes
+        self._draw: Callable[..., Arrays] = draw
         with _malformed():
             original, self.located = with_locales(without_sequences(without_maps(original)))
             readable, converted = make_readable(original)
-            readable = without_decided_branches(readable)
+            self.draws = draws_numbers(readable)
+            """Whether it draws random numbers."""
+            readable = without_decided_branches(with_seeds(readable) if self.draws else readable)
             if most and not whole:
                 check_limits(readable, most)
             model = normalise(readable, whole=whole, symbols=most is not None)
@@ -122,14 +147,11 @@ class Prepared:
             fixed = baked_batch(model)
             self.fixed_rows = 0 if whole else fixed or 0
             """Rows of the batch that the file fixes; 0 if it leaves the batch open, or has none."""
-        session = StockSession(serialise(readable))
-        self.reference = Reference(session, fixed, whole=whole)
+        session = self._open_original(serialise(readable), fixed)
         model = self._sample(model, rows, most or {})
         if converted:
-            some = [np.asarray(array[0]) if whole else _group(array, 0, fixed or 1) for array in self.rows]
-            check_conversion(original, [spec.name for spec in self.inputs], some, session.run(some))
-        self.repaired: list[str] = []
-        self._suspects: list[str] = []
+            self._check_conversion(original, session, fixed or 1)
+        self.repaired, self._suspects = list[str](), list[str]()
         if self.reference.fixed is None and not self._runs_batches():
             self.reference.fixed = 1
         if not whole:
@@ -137,6 +159,23 @@ class Prepared:
                 self._open(model)
         self.content = serialise(model)
         self._describe(model, session)
+
+    def _open_original(self, content: Content, fixed: int | None) -> StockSession:
+        """Return a session on the original, whose batch may be ``fixed``, and make the reference of it."""
+        session = StockSession(content)
+        # As it is, which takes less time to open.
+        opened = functools.partial(StockSession, content, optimised=False) if self.draws else None
+        self.reference = Reference(session, fixed, whole=self.whole, opened=opened)
+        return session
+
+    def _check_conversion(self, original: onnx.ModelProto, session: StockSession, rows: int) -> None:
+        if self.draws:
+            raise CompileError(
+                f"the model draws random numbers, and opset {opset_of(original)} has to be converted, which "
+                "can't be checked then; the model's author can export it with a newer opset"
+            )
+        some = [np.asarray(array[0]) if self.whole else _group(array, 0, rows) for array in self.rows]
+        check_conversion(original, [spec.name for spec in self.inputs], some, session.run(some))
 
     def _describe(self, model: onnx.ModelProto, session: StockSession) -> None:
         """Find the outputs' shapes, and whether rows are independent; ``session`` has the original."""
@@ -178,6 +217,8 @@ class Prepared:
         base, tables = self._inputs_at(self.shapes[0]), index_tables(model.graph)
         run = functools.partial(self.choices.first, self.reference.run)
         self._values = value_limits(base, self._most_rows, run, tables, whole=self.whole, texts=self._texts)
+        if self.whole and values_decide(model):
+            self._draw = functools.partial(draw, most_scale=largest_scale(self._run_scaled))
         self.rows = self.rows_at(self.shapes[0], self._most_rows)
         return model
 
@@ -187,11 +228,11 @@ class Prepared:
         Integers that are too large there, such as the length of what is before padding, are drawn smaller.
         """
         inputs = self._inputs_at(sizes)
-        drawn = draw(inputs, self._values, rows, self._texts)
+        drawn = self._draw(inputs, self._values, rows, self._texts)
         if sizes != self.shapes[0] and self._values != smallest_limits(inputs) and not self._takes(drawn):
             run = functools.partial(self.choices.first, self.reference.run)
             own = value_limits(inputs, rows, run, whole=self.whole, texts=self._texts)
-            drawn = draw(inputs, [*map(min, own, self._values)], rows, self._texts)
+            drawn = self._draw(inputs, [*map(min, own, self._values)], rows, self._texts)
         return self.choices.spread(self.reference.run, drawn)
 
     def _takes(self, drawn: Arrays) -> bool:
@@ -209,6 +250,13 @@ class Prepared:
         """Run a row of small values."""
         small = draw(inputs, smallest_limits(inputs), 1, self._texts)
         return self.choices.first(self.reference.run, small)
+
+    def _run_scaled(self, scale: float) -> None:
+        """Run some rows of the limits' sizes whose floats have scales up to this one."""
+        inputs = self._inputs_at(tuple(each.limit for each in self.ranges))
+        drawn = draw(inputs, self._values, _SCALED_ROWS, self._texts, scale)
+        for row in range(_SCALED_ROWS):
+            self.choices.first(self.reference.run, [array[row : row + 1] for array in drawn])
 
     def _opened(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the outputs with the dimensions that follow from the symbols; least sizes may be raised."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -38,6 +39,9 @@ _MOST_ELEMENTS = 1 << 20
 """Elements of an output up to which larger integers are tried that decide its shape."""
 _SCALES = (1.0, 0.125, 4.0, 1.0, 0.5, 2.0, 0.25)
 """Scales of the rows of floats, in turn: a value computed from a whole batch depends on the largest."""
+_SOON_S = 0.01
+_FAR_LONGER = 4.0
+"""How many times as long as a run with small floats, or as `_SOON_S`, one may take that is drawn larger."""
 PASSED_ON = {
     "Cast",
     "Identity",
@@ -163,15 +167,42 @@ def _largest(accepts: Callable[[int], bool], most: int) -> int:
     return good
 
 
+def largest_scale(run: Callable[[float], object]) -> float:
+    """Return the largest scale of floats at which a run does not take far longer than with small ones.
+
+    A model whose values decide how much there is to compute, as durations of sounds do, may grow with them
+    exponentially: no request has such values, and no machine would end. ``run`` runs it with floats up to a
+    scale, and raises `CompileError` if it can't.
+    """
+    found, first_s = max(_SCALES), 0.0
+    for scale in sorted({*_SCALES}):
+        begin_ns = time.thread_time_ns()
+        try:
+            run(scale)
+        except CompileError:
+            return found
+        seconds = (time.thread_time_ns() - begin_ns) / 1e9
+        first_s = first_s or max(seconds, _SOON_S)
+        if seconds > _FAR_LONGER * first_s:
+            return found
+        found = scale
+    return found
+
+
 def draw(
-    inputs: Sequence[TensorSpec], limits: Sequence[int], rows: int, texts: Sequence[bytes] = WORDS
+    inputs: Sequence[TensorSpec],
+    limits: Sequence[int],
+    rows: int,
+    texts: Sequence[bytes] = WORDS,
+    most_scale: float = max(_SCALES),
 ) -> Arrays:
     """Return ``rows`` random rows; the first of integers begins and ends with the largest below its limit.
 
-    A model may look up what stands in the last place of a sequence alone.
+    A model may look up what stands in the last place of a sequence alone. Floats have scales up to
+    ``most_scale``.
     """
     random = np.random.default_rng(_SEED)
-    scales = np.resize(np.array(_SCALES, np.float32), rows)
+    scales = np.minimum(np.resize(np.array(_SCALES, np.float32), rows), np.float32(most_scale))
     arrays: Arrays = []
     for spec, limit in zip(inputs, limits, strict=True):
         dtype, shape = array_dtype(spec.dtype), (rows, *spec.shape)

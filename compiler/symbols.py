@@ -30,6 +30,8 @@ _FIRST = (32, 48, 64, 16, 128, 224, 320, 512, 1024, 8, 256, 4, 640, 2048, 4096, 
 """Sizes to begin with: the first at which the model runs, with all symbols equal, is the base."""
 _TINY = 3
 """How many of them are too small to show anything, and the last to be tried."""
+_ROWS = "batch"
+"""What dimensions are called that are rows, of a model for which they are dimensions like others."""
 _SINGLE = 10
 """With how many of them each symbol is tried at 1."""
 
@@ -141,7 +143,9 @@ class _Search:
 
     def _firsts(self) -> Iterator[dict[str, int]]:
         """Yield sizes to begin with: equal ones, but for smaller limits and what follows from others."""
-        equal = [dict.fromkeys(self._names, size) for size in _FIRST]
+        # Requests that run alone are of one row mostly: other dimensions may be as large as that allows.
+        rows = {name for name in self._names if _ROWS in name.lower()} if len(self._names) > 1 else set()
+        equal = [{name: 1 if name in rows else size for name in self._names} for size in _FIRST]
         # One of them may be a batch that is always 1.
         single = [sizes | {name: 1} for name in self._names for sizes in equal[:_SINGLE]]
         for wanted in (*equal[:-_TINY], *single, *equal[-_TINY:]):

@@ -232,6 +232,11 @@ def _deciding(graph: onnx.GraphProto, inputs: set[str]) -> list[onnx.NodeProto]:
     return found
 
 
+def values_decide(model: onnx.ModelProto) -> bool:
+    """Say whether values of a model's inputs decide the shape of some tensor in it."""
+    return bool(_deciding(model.graph, {value.name for value in model.graph.input}))
+
+
 def _reached(graph: onnx.GraphProto, names: set[str]) -> set[str]:
     """Return what follows from these values, with them."""
     found = set(names)

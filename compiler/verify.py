@@ -127,7 +127,7 @@ def _verify_at(of: _Pool, batch_sizes: Sequence[int], tolerance: Tolerance) -> t
         batch_size = len(chosen)
         batch = [array[chosen] for array in of.rows]
         found = of.run(batch_size, batch)
-        expected = prepared.reference.run(batch)
+        expected = prepared.reference.from_the_beginning().run(batch)
         where = of.where(batch_size)
         for index, spec in enumerate(prepared.outputs):
             allowed = tolerance._replace(floor=FLOOR)

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError, NoRows
 from mainspring.compiler.normalise import normalise
 
 MakeModel = Callable[..., onnx.ModelProto]
@@ -85,10 +85,12 @@ def test_loops_are_refused_even_inside_functions(make_model: MakeModel, operator
         normalise(model)
 
 
-def test_random_numbers_are_refused(make_model: MakeModel) -> None:
+def test_rows_do_not_share_what_draws_random_numbers(make_model: MakeModel) -> None:
     node = helper.make_node("RandomNormalLike", ["x"], ["y"], name="noise")
-    with pytest.raises(CompileError, match=r"node 'noise' .* draws random numbers"):
-        normalise(make_model([node], {"x": ["n", 2]}, {"y": ["n", 2]}))
+    model = make_model([node], {"x": [1, 2]}, {"y": [1, 2]})
+    with pytest.raises(NoRows, match=r"node 'noise' .* draws random numbers"):
+        normalise(model)
+    assert normalise(model, whole=True)
 
 
 def test_a_dynamic_dimension_is_refused_with_how_to_fix_it(make_model: MakeModel) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 from typer.testing import CliRunner
 
 from mainspring.cli.main import build_app
@@ -21,6 +21,7 @@ from mainspring.compiler.compiled import Target
 from mainspring.compiler.forms import Range
 from mainspring.compiler.ladder import ladder
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.reference import Prepared
 from mainspring.messages.model import MOST_BUCKETS, OpenDim, Product, Term
 from tests.compiler import open_models
 from tests.compiler.conftest import RunStored
@@ -250,3 +251,20 @@ def test_ladders_are_as_fine_as_the_buckets_allow() -> None:
     assert ladder(Range(32, 64, 256, 32), 64) == (32, 64, 96, 128, 160, 192, 224, 256)
     assert ladder(Range(1, 4, 9), 64) == (9,)
     assert len(ladder(Range(1, 32, 1 << 20), 8)) == 8
+
+
+def test_what_is_called_a_batch_leaves_room_for_other_dimensions() -> None:
+    """Rows that mix run alone, mostly one: so the length may be larger."""
+    limits = {}
+    for name in ("Batch", "turns"):
+        model = parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : 17]>
+            g (float[{name},length,512] x) => (float[{name},length,512] y) {{
+                first = Constant<value = int64 {{0}}>() y = CumSum(x, first) }}"""
+        )
+        prepared = Prepared(model, 1, whole=True, most={})
+        of_rows, length = prepared.ranges
+        assert [symbol.name for symbol in prepared.symbols] == [name, "length"]
+        assert (of_rows.base, length.base) == (1 if name == "Batch" else 32, 32)
+        limits[name] = length.limit
+    assert limits["Batch"] >= 2 * limits["turns"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.normalise import normalise
 from mainspring.compiler.pipeline import Compiled, compile_file, compile_model
-from mainspring.compiler.samples import value_limits
+from mainspring.compiler.samples import largest_scale, value_limits
 from mainspring.compiler.varying import MEASURED_BYTES, MOST_BYTES, Varying, capped, room
 from mainspring.messages.model import TensorSpec
 
@@ -180,6 +182,38 @@ def test_where_integers_decide_a_shape_larger_ones_are_tried_step_by_step() -> N
     (limit,) = value_limits([TensorSpec("length", "int64", ())], 1, run, whole=True)
     assert max(tried) < 64, "what it makes could be as large as the memory"
     assert 8 <= limit <= 21
+
+
+def test_floats_that_decide_how_much_there_is_are_drawn_no_larger_than_runs_allow(store: Store) -> None:
+    """e to the 8 times a number: some thousands for 1, for 4 more than there is memory for."""
+    model = build(
+        "g (float[4] x) => (float[K] y) {"
+        " m = ReduceMax<keepdims=0>(x) p = Mul(m, times) n = Exp(p) y = Range(zero, n, one) }",
+        times=np.float32(8),
+        zero=np.float32(0),
+        one=np.float32(1),
+    )
+    (output,) = compile_model(model, "m", store, (1,), Source("onnx", "m.onnx", whole=True)).manifest.outputs
+    assert output.varies
+    assert output.row_bytes < 2 * MEASURED_BYTES
+
+
+def test_scales_are_tried_upwards_until_a_run_takes_far_longer() -> None:
+    tried: list[float] = []
+
+    def run(scale: float, slow: float, fails: float = np.inf) -> None:
+        tried.append(scale)
+        if scale >= fails:
+            raise CompileError("no memory")
+        until = time.thread_time() + (0.1 if scale >= slow else 0.0)
+        while time.thread_time() < until:
+            pass
+
+    assert largest_scale(partial(run, slow=1.0)) == 0.5
+    assert tried == [0.125, 0.25, 0.5, 1.0]
+    assert largest_scale(partial(run, slow=np.inf)) == 4.0
+    assert largest_scale(partial(run, slow=np.inf, fails=2.0)) == 1.0
+    assert largest_scale(partial(run, slow=np.inf, fails=0.0)) == 4.0
 
 
 def test_the_number_of_axes_may_not_vary(store: Store) -> None:

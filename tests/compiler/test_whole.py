@@ -17,6 +17,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import TVM, Source
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.compiled import Target
+from mainspring.compiler.normalise import all_nodes
 from mainspring.compiler.pipeline import compile_file, compile_model
 from mainspring.compiler.report import describe_sharing
 
@@ -221,13 +222,18 @@ def test_a_loops_weights_are_paged_and_its_executable_is_shared(
             expected = expected * scale
 
 
-def test_random_numbers_inside_a_branch_are_refused(store: Store, make_model: MakeModel) -> None:
+def test_random_numbers_inside_a_branch_are_compared_and_served_without_a_seed(
+    store: Store, make_model: MakeModel
+) -> None:
     model = with_branch(make_model, "data")
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     branch = next(node for node in model.graph.node if node.op_type == "If")
     branch.attribute[0].g.node[0].op_type = "RandomNormalLike"
-    with pytest.raises(CompileError, match=r"RandomNormalLike.* draws random numbers"):
-        compile_model(model, "m", store, (1,), WHOLE)
+    manifest = compile_model(model, "m", store, (1,), WHOLE).manifest
+    assert manifest.verification.largest_difference == 0.0
+    stored = onnx.load(store.executable_path(manifest))
+    drawing = [node for node in all_nodes(stored.graph) if node.op_type == "RandomNormalLike"]
+    assert [len(node.attribute) for node in drawing] == [0]
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "CumSum"])
