@@ -68,6 +68,8 @@ class Task(NamedTuple):
     """Integers to choose from, by input."""
     below: Mapping[str, int] = MappingProxyType({})
     """Limits of integers that are not to be searched for, by input."""
+    given: Mapping[str, tuple[float, ...]] = MappingProxyType({})
+    """What inputs hold that are not to be drawn."""
     seed: int = 0
 
     @property
@@ -258,15 +260,15 @@ class Drawer:
 
     def _values(self, shapes: dict[str, tuple[int, ...]], limits: dict[str, int]) -> Arrays:
         return {
-            each.name: draw_values(
-                self._random,
-                each.datatype,
-                shapes[each.name],
-                limits[each.name],
-                self._task.values.get(each.name, ()),
-            )
-            for each in self._task.inputs
+            each.name: self._value(each, shapes[each.name], limits[each.name]) for each in self._task.inputs
         }
+
+    def _value(self, tensor: ServedTensor, shape: tuple[int, ...], limit: int) -> Any:
+        given = self._task.given.get(tensor.name)
+        if given is not None:
+            return np.resize(np.array(given), shape).astype(dtype_of(tensor.datatype))
+        among = self._task.values.get(tensor.name, ())
+        return draw_values(self._random, tensor.datatype, shape, limit, among)
 
 
 def draw_values(
@@ -287,7 +289,7 @@ def draw_values(
     if datatype == "BOOL":
         return np.asarray(random.integers(0, 2, shape), np.bool_)
     if _is_integer(datatype):
-        dtype = np.dtype(datatype.lower())
+        dtype = dtype_of(datatype)
         if among:
             return np.asarray(random.choice(among, shape), dtype)
         most = min(limit, int(np.iinfo(dtype).max) + 1)
@@ -300,7 +302,12 @@ def draw_values(
         values *= np.resize(np.array(_SCALES, np.float32), shape[0]).reshape(-1, *[1] * (len(shape) - 1))
     if datatype == "BF16":
         return np.asarray(values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    return values.astype({"FP16": np.float16, "FP32": np.float32, "FP64": np.float64}[datatype])
+    return values.astype(dtype_of(datatype))
+
+
+def dtype_of(datatype: str) -> np.dtype[Any]:
+    """Return numpy's type for one of numbers of the protocol."""
+    return np.dtype(datatype.lower().replace("fp", "float"))
 
 
 def first_line(error: Exception) -> str:

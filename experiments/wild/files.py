@@ -40,6 +40,8 @@ class PackageFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     """What is drawn for an integer input, by its name."""
     below: dict[str, int] = {}
     """What an integer input is drawn below, by its name, instead of the largest limit that is accepted."""
+    given: dict[str, tuple[float, ...]] = {}
+    """What an input holds in every request, by its name."""
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +68,7 @@ class WildFile(msgspec.Struct, frozen=True):
     dims: dict[str, tuple[int, ...]] = {}
     values: dict[str, tuple[int, ...]] = {}
     below: dict[str, int] = {}
+    given: dict[str, tuple[float, ...]] = {}
 
 
 def read_list(path: Path = LIST) -> tuple[Package, ...]:
@@ -89,6 +92,7 @@ def packaged(package: Package, cache: Path) -> list[WildFile]:
             dims=file.dims,
             values=file.values,
             below=file.below,
+            given=file.given,
         )
         for file in package.file
     ]

@@ -241,6 +241,14 @@ VALUED = (
         domains=("com.microsoft:1",),
     ),
     Made(
+        # Zero times what is drawn, so that there is an answer to compare with.
+        "random-numbers",
+        """g (float[N,L] x) => (float[N,L] y) {
+            n = RandomNormalLike(x) s = Mul(n, zero) y = Add(s, x)
+        }""",
+        {"zero": np.float32(0)},
+    ),
+    Made(
         "strings-in",
         f"g (string[N,2] x) => (int64[N,2] y) {{ y = ai.onnx.ml.LabelEncoder<{_LABELS}>(x) }}",
         domains=("ai.onnx.ml:2",),

@@ -114,7 +114,9 @@ class Trial:
         described = client.describe(self._file.name)
         file = self._file
         task = Task(
-            *(str(file.path), described.inputs, described.most_rows, file.dims, file.values, file.below)
+            *(str(file.path), described.inputs, described.most_rows, file.dims, file.values),
+            below=file.below,
+            given=file.given,
         )
         self.row.most_rows = described.most_rows
         self.row.how = how_of(described, task)

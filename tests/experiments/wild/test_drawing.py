@@ -37,9 +37,8 @@ def drawn(
     path = folder / "model.onnx"
     save(Made("test", graph, weights or {}), path)
     served = tuple(ServedTensor(name, *each) for name, each in inputs.items())
-    return draw(
-        Task(str(path), served, most_rows, options.get("dims", {}), options.get("values", {})), folder
-    )
+    task = Task(str(path), served, most_rows, options.pop("dims", {}), options.pop("values", {}))
+    return draw(task._replace(**options), folder)
 
 
 def shapes(cases: list[Case], name: str = "x") -> list[tuple[int, ...]]:
@@ -113,6 +112,18 @@ def test_a_zipmap_is_a_row_for_each_map(tmp_path: Path) -> None:
     x = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     found = Reference(tmp_path / "model.onnx", tmp_path).run({"x": x})["y"]
     np.testing.assert_array_equal(found, x, strict=True)
+
+
+def test_what_is_given_is_not_drawn_and_can_silence_random_numbers(tmp_path: Path) -> None:
+    graph = """g (float[M,3] x, float[2] scales) => (float[M,3] y) {
+        two = Constant<value_ints=[1, 1]>() noise, shift = Split(scales, two)
+        n = RandomNormalLike(x) m = Mul(n, noise) s = Add(x, m) y = Add(s, shift) }"""
+    inputs = {"x": ("FP32", (-1, 3)), "scales": ("FP32", (2,))}
+    with pytest.raises(Undrawable, match="differ from run to run"):
+        drawn(tmp_path, graph, inputs, 0)
+    for case in drawn(tmp_path, graph, inputs, 0, given={"scales": (0.0, 5.0)}).alone:
+        np.testing.assert_array_equal(case.inputs["scales"], np.array([0, 5], np.float32), strict=True)
+        np.testing.assert_array_equal(case.expected["y"], case.inputs["x"] + np.float32(5))
 
 
 def test_what_has_no_steady_answer_is_not_drawn(tmp_path: Path) -> None:
