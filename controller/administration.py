@@ -15,9 +15,11 @@ import msgspec
 from mainspring.controller.counters import Dropped
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.moves import Moves
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.registry import MAX_DURATION_NS, MAX_NAME_CHARACTERS, ModelRegistry, Refusal
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable
+from mainspring.controller.shards import Shards
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
@@ -57,8 +59,13 @@ class Administration:
         dropped: Dropped,
         journal: Journal,
         clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        shards: Shards,
+        moves: Moves,
     ) -> None:
         """``clock`` only measures how long it takes to make a status."""
+        self._shards = shards
+        self._moves = moves
         self.stopping = False
         """Whether the controller stops, so that changes are refused."""
         self._scheduler = scheduler
@@ -75,11 +82,17 @@ class Administration:
 
     def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
         """Carry out what a client asks, and answer its gateway."""
-        commands = (request.add, request.remove, request.serve, request.load)
+        commands = (
+            *(request.add, request.remove, request.serve, request.load),
+            *(request.shard_map, request.move_worker),
+        )
         asked = sum(command is not None for command in commands) + request.status + request.metrics
         reply = AdminReply(request.token)
         if asked != 1:
-            detail = f"{asked} of add, remove, serve, load, status and metrics were asked for; ask for one"
+            detail = (
+                f"{asked} of add, remove, serve, load, shard_map, move_worker, status and metrics were asked "
+                "for; ask for one"
+            )
             reply = AdminReply(request.token, Reason.BAD_MESSAGE, detail)
         elif request.status:
             reply = AdminReply(request.token, status=self.status(now_ns))
@@ -145,10 +158,17 @@ class Administration:
             return refusal
         if request.load is not None:
             return self._load(now_ns, gateway, request.load)
+        if request.shard_map is not None:
+            return self._shards.change(request.shard_map)
+        if request.move_worker is not None:
+            return self._moves.begin(now_ns, gateway.name, request.move_worker, self._shards.addresses)
         assert request.remove is not None
         registry = self._registry
         spec = registry.models.get(request.remove)
-        refusal = (registry.drain if request.drain else registry.remove)(now_ns, request.remove)
+        if request.drain:
+            refusal = registry.drain(now_ns, request.remove, request.moves)
+        else:
+            refusal = registry.remove(now_ns, request.remove)
         if refusal is None and spec is not None and not spec.served_as:
             # The repository itself adds its models again after a restart.
             self._journal.removed(spec.name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.messages.sharding import first_map, map_fault
+
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may set of the controller. Raises ValueError on a value that can't work."""
@@ -18,6 +20,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     keys: str = ""
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""
+    shard: int = 0
+    """Which of several controllers this is, counted from 0."""
+    shards: tuple[str, ...] = ()
+    """Addresses of all controllers where each has a part of the models, in the order of their shards; empty:
+    this is the only one."""
+    shard_pages: tuple[int, ...] = ()
+    """Pages of each shard, by which models are divided at the start; empty: all have as many."""
     event_log_dir: str | None = None
     """Folder of the event log; None for no log."""
     event_log_segment_bytes: int = 64 << 20
@@ -65,9 +74,10 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check the values."""
+        self._check_shards()
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if isinstance(value, int | float) and not value > 0:
+            if field != "shard" and isinstance(value, int | float) and not value > 0:
                 raise ValueError(f"the controller's {field} is {value}; it must be greater than 0")
         if self.heartbeat_timeout_ms < 2 * self.heartbeat_interval_ms:
             raise ValueError(
@@ -84,3 +94,18 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"the controller's event_log_segment_bytes is {self.event_log_segment_bytes}; it must be at "
                 f"most event_log_max_bytes, {self.event_log_max_bytes}"
             )
+
+    def _check_shards(self) -> None:
+        if not 0 <= self.shard < max(1, len(self.shards)):
+            raise ValueError(
+                f"the controller's shard is {self.shard}, which is none of its {len(self.shards)} shards; "
+                "[shards] lists them, counted from 0"
+            )
+        if self.shards:
+            if self.shard_pages and len(self.shard_pages) != len(self.shards):
+                raise ValueError(
+                    f"the controller's shard_pages are {len(self.shard_pages)} numbers for "
+                    f"{len(self.shards)} shards; give one for each"
+                )
+            if (fault := map_fault(first_map(self.shards, self.shard_pages))) is not None:
+                raise ValueError(f"the controller's shards can't be: {fault}")

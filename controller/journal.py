@@ -33,7 +33,14 @@ class Removed(msgspec.Struct, frozen=True, tag="removed"):
     name: str
 
 
-Change = Added | Removed | OperatorAsked
+class Moved(msgspec.Struct, frozen=True, tag="moved"):
+    """A worker was sent to another controller, or has come back from there: then ``controller`` is empty."""
+
+    worker: str
+    controller: str
+
+
+Change = Added | Removed | OperatorAsked | Moved
 _DECODER = msgspec.json.Decoder(Change)
 _UNUSED_LINES = 1000
 """The file is rewritten once it has this many lines more than twice the changes in force."""
@@ -48,6 +55,8 @@ class Journal:
         """Added models by name; None for a removed one."""
         self.asked: dict[tuple[str, str], OperatorAsked] = {}
         """What operators set, by its subject (`messages.operating.subject`)."""
+        self.places: dict[str, str] = {}
+        """The controllers that workers were sent to, by worker."""
         self._path = None if path is None else Path(path)
         self._lines = 0
         self._problem = ""
@@ -76,6 +85,11 @@ class Journal:
         if subject(asked.command) is not None:
             self._keep(asked)
 
+    def moved(self, worker: str, controller: str) -> None:
+        """Record which controller a worker was sent to; empty if it is back."""
+        if self.places.get(worker, "") != controller:
+            self._keep(Moved(worker, controller))
+
     def applied(self, models: list[ModelSpec]) -> list[ModelSpec]:
         """Return the models that the start found, with the recorded changes applied."""
         found = [model for model in models if model.name not in self.models]
@@ -86,7 +100,8 @@ class Journal:
         if self._path is None:
             return
         try:
-            if self._lines > 2 * (len(self.models) + len(self.asked)) + _UNUSED_LINES:
+            in_force = len(self.models) + len(self.asked) + len(self.places)
+            if self._lines > 2 * in_force + _UNUSED_LINES:
                 self._rewrite(self._path)
             else:
                 with self._path.open("ab", buffering=0) as file:
@@ -105,6 +120,10 @@ class Journal:
             case Removed(name=name):
                 self.models[name] = None
                 self.asked.pop(("model", name), None)
+            case Moved(worker=worker, controller=controller):
+                self.places.pop(worker, None)
+                if controller:
+                    self.places[worker] = controller
             case OperatorAsked(command=command):
                 about = subject(command)
                 if about is None:
@@ -128,6 +147,7 @@ class Journal:
             Removed(name) if model is None else Added(model) for name, model in self.models.items()
         ]
         changes += self.asked.values()
+        changes += [Moved(worker, controller) for worker, controller in self.places.items()]
         aside = path.with_name(f"{path.name}.new")
         aside.write_bytes(b"".join(map(_line, changes)))
         os.replace(aside, path)

@@ -90,6 +90,14 @@ class LoggedScheduler:
         """Say whether any worker has a model prepared."""
         return self._scheduler.prepared_anywhere(name)
 
+    def outstanding(self, worker: str) -> int:
+        """Return how many actions a worker has been told and has not ended; 0 if it is not connected."""
+        return self._scheduler.outstanding(worker)
+
+    def only_on(self, worker: str) -> list[str]:
+        """Return the models that are resident on this worker and no other."""
+        return self._scheduler.only_on(worker)
+
     def default_slos_ns(self) -> dict[str, int]:
         """Return the default SLOs that operators set (`Cluster.default_slos_ns`)."""
         return self._scheduler.default_slos_ns()

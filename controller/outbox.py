@@ -158,6 +158,10 @@ class Outbox:
         if self._limit.allows(now_ns, peer, code):
             self._wire.send(peer, (encode(Refused(code, detail)),))
 
+    def tell(self, peer: bytes, message: msgspec.Struct) -> None:
+        """Send a message to a peer that has no session."""
+        self._wire.send(peer, (encode(message),))
+
     def take_broken(self) -> dict[Session, str]:
         """Return the sessions that broke since the last call, each with the reason."""
         broken, self._broken = self._broken, {}

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.moves import Moves
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.reachable import address_fault, cut_off, unreachable
 from mainspring.controller.recovery import ModelRecovery
 from mainspring.controller.registry import MAX_NAME_CHARACTERS, MAX_PAGES, ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
+from mainspring.controller.shards import Shards
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.events import GatewayLeft, WorkerJoined, WorkerLeft
 from mainspring.messages.metrics import READINGS, DeviceHealth
@@ -94,8 +96,12 @@ class PeerLifecycle:
         recovery: ModelRecovery,
         dropped: Dropped,
         certified: Callable[[bytes], Certificate | None] = lambda _: None,
+        shards: Shards | None = None,
+        moves: Moves | None = None,
     ) -> None:
         """``certified``: the certificate of a peer, of one that has shown one."""
+        self._shards = shards
+        self._moves = moves
         self._config = config
         self._certified = certified
         self._interval_ns = round(config.heartbeat_interval_ms * 1e6)
@@ -114,6 +120,12 @@ class PeerLifecycle:
         if refusal is not None:
             self._outbox.refuse(now_ns, peer, *refusal)
             return
+        if isinstance(hello, WorkerHello) and self._moves is not None:
+            elsewhere = self._moves.elsewhere(hello)
+            if elsewhere is not None:
+                _LOGGER.info("worker %r was moved: it is sent to %s", hello.worker, elsewhere.controller)
+                self._outbox.tell(peer, elsewhere)
+                return
         for former in self._sessions.replaced_by(peer, hello):
             if former.peer == peer:
                 self.end(now_ns, former, "it said hello again")
@@ -225,6 +237,9 @@ class PeerLifecycle:
             silent_ms = (now_ns - session.heard_ns) / 1e6
             self._outbox.refuse(now_ns, session.peer, "unknown_session", f"silent for {silent_ms:.0f} ms")
             self.end(now_ns, session, f"silent for {silent_ms:.0f} ms")
+        if self._moves is not None:
+            for worker, address in self._moves.beat(now_ns):
+                self.end(now_ns, worker, f"it was moved to {address}")
         for session in self._sessions.all():
             self._outbox.send(session, session.ping(now_ns))
         self.end_broken(now_ns)
@@ -287,6 +302,8 @@ class PeerLifecycle:
 
     def _welcome_gateway(self, now_ns: int, session: GatewaySession) -> None:
         self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number))
+        if self._shards is not None:
+            self._shards.welcome(session)
         self._registry.welcome(session)
         for worker in self._sessions.workers.values():
             self._outbox.send(session, WorkerUp(worker.name, worker.hello.data_address))

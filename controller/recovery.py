@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+from collections.abc import Callable
 
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
@@ -40,7 +41,10 @@ class ModelRecovery:
         outbox: Outbox,
         journal: Journal,
         awaited: Awaited,
+        own: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        """``own``: whether a model is this controller's, of several."""
+        self._own = own
         self._scheduler = scheduler
         self._registry = registry
         self._outbox = outbox
@@ -54,7 +58,8 @@ class ModelRecovery:
                 spec = self._awaited.found.get_nowait()
             except queue.Empty:
                 return
-            self._serve(now_ns, spec, "its manifest can be read again")
+            if self._own(spec.name):
+                self._serve(now_ns, spec, "its manifest can be read again")
             self._registry.left_out.pop(spec.name, None)
 
     def restored(self, now_ns: int, session: WorkerSession, spec: ModelSpec) -> None:

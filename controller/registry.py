@@ -47,6 +47,8 @@ class DrainingModels:
 
     def __init__(self) -> None:
         self._awaited: dict[str, set[int]] = {}
+        self.moving: set[str] = set()
+        """Those that another shard is to have."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._awaited
@@ -84,6 +86,7 @@ class DrainingModels:
     def end(self, name: str) -> bool:
         """Forget the model, because it is removed or because it stays after all; return True."""
         self._awaited.pop(name, None)
+        self.moving.discard(name)
         return True
 
 
@@ -153,13 +156,18 @@ class ModelRegistry:
         self._outbox.send_gateways(ModelDown(name))
         return None
 
-    def drain(self, now_ns: int, name: str) -> Refusal | None:
-        """Remove a model once no gateway has a request for it in flight; return why not, or None."""
+    def drain(self, now_ns: int, name: str, moves: bool = False) -> Refusal | None:
+        """Remove a model once no gateway has a request for it in flight; return why not, or None.
+
+        ``moves``: another shard is to have it, and gateways take requests for it to this one until it has.
+        """
         if name not in self.models or name in self._draining:
             return None if name in self._draining else self.remove(now_ns, name)
         if self._draining.begin(name, [gateway.number for gateway in self._sessions.gateways.values()]):
             return self.remove(now_ns, name)
-        self._outbox.send_gateways(ModelDown(name, drain=True))
+        if moves:
+            self._draining.moving.add(name)
+        self._outbox.send_gateways(ModelDown(name, drain=True, moves=moves))
         return None
 
     def serve(self, model: ServedModel) -> Refusal | None:
@@ -201,7 +209,8 @@ class ModelRegistry:
         for name, slo_ns in self._scheduler.default_slos_ns().items():
             self._outbox.send(gateway, DefaultSlo(name, slo_ns))
         for name in self._draining.joined(gateway.number):
-            self._outbox.send(gateway, ModelDown(name, drain=True))
+            moves = name in self._draining.moving
+            self._outbox.send(gateway, ModelDown(name, drain=True, moves=moves))
 
     def drained(self, now_ns: int, gateway: GatewaySession, name: str) -> None:
         """Note that a gateway has no request in flight for a model that is being drained."""

@@ -154,7 +154,8 @@ class Controller:
 
     def _add(self, models: Sequence[ModelSpec], served: Sequence[ServedModel]) -> None:
         shell, now_ns = self._shell, time.monotonic_ns()
-        refusals = [shell.registry.add(now_ns, spec) for spec in shell.journal.applied([*models])]
+        own = [spec for spec in models if shell.shards.has(spec.name)]
+        refusals = [shell.registry.add(now_ns, spec) for spec in shell.journal.applied(own)]
         shell.administration.restore(now_ns)
         for refusal in (*refusals, *map(shell.registry.serve, served)):
             if refusal is not None:

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from mainspring.controller.clock import PeerClock
+from mainspring.messages.ids import MAX_SESSIONS, gateway_number
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.peers import GatewayHello, Ping, Pong, WorkerHello
 
@@ -33,7 +34,8 @@ class Session:
         """The connection's ``ROLE/NAME``."""
         self.name = name
         self.number = number
-        """Counts the sessions of its kind from 1; never used again in this controller's life."""
+        """Counts the sessions of its kind from 1. A gateway's has the shard in the bits above, and is
+        used again after `MAX_SESSIONS` at the earliest; a worker's never is in this controller's life."""
         self.host = ""
         """The numeric address of its host; empty if it is the controller's own."""
         self.clock = PeerClock(clock_window)
@@ -95,8 +97,10 @@ class GatewaySession(Session):
 class SessionTable:
     """All sessions, by peer, by name and, for gateways, by number."""
 
-    def __init__(self, clock_window: int) -> None:
+    def __init__(self, clock_window: int, shard: int = 0) -> None:
+        """``shard``: the controller's own, of several."""
         self._clock_window = clock_window
+        self._shard = shard
         self._by_peer: dict[bytes, WorkerSession | GatewaySession] = {}
         self.workers: dict[str, WorkerSession] = {}
         """Worker sessions by worker name, in the order of their beginning."""
@@ -150,12 +154,19 @@ class SessionTable:
 
     def open_gateway(self, now_ns: int, peer: bytes, hello: GatewayHello) -> GatewaySession:
         """Begin a gateway's session; the sessions of `replaced_by` must be closed."""
-        self._gateways_begun += 1
-        session = GatewaySession(peer, hello, self._gateways_begun, now_ns, self._clock_window)
+        session = GatewaySession(peer, hello, self._next_number(), now_ns, self._clock_window)
         self._enter(session)
         self.gateways[session.name] = session
         self._gateway_by_number[session.number] = session
         return session
+
+    def _next_number(self) -> int:
+        """Return a number that no gateway has."""
+        while True:
+            self._gateways_begun += 1
+            number = gateway_number(self._shard, self._gateways_begun % MAX_SESSIONS)
+            if number not in self._gateway_by_number:
+                return number
 
     def close(self, session: WorkerSession | GatewaySession, name_lost: bool = False) -> None:
         """End a session. ``name_lost``: its name went to a newer process."""

@@ -15,12 +15,14 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.moves import Moves
 from mainspring.controller.observers import Observer, Observers
 from mainspring.controller.outbox import Outbox, Wire
 from mainspring.controller.peer_lifecycle import PeerLifecycle, protocol_detail
 from mainspring.controller.recovery import Awaited, ModelRecovery
 from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
+from mainspring.controller.shards import Shards
 from mainspring.controller.start_grace import StartGrace
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Result
@@ -47,6 +49,7 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.messages.roles import MAY_SAY, Role, fault
+from mainspring.messages.sharding import ShardMap
 from mainspring.transport.channel import Message
 
 _LOGGER = logging.getLogger(__name__)
@@ -81,7 +84,7 @@ class Shell:
         """``awaited``: what the start could not read. Raises OSError if the state file can't be used."""
         awaited = awaited or Awaited()
         self.draining = False
-        self.sessions = SessionTable(config.clock_window_samples)
+        self.sessions = SessionTable(config.clock_window_samples, config.shard)
         self._scheduler = scheduler
         self._dropped = dropped
         self._outbox = outbox = Outbox(wire, self.sessions, dropped)
@@ -89,11 +92,16 @@ class Shell:
         self.registry = registry = ModelRegistry(
             config.max_models, scheduler, self.sessions, outbox, awaited.left_out
         )
-        self.recovery = ModelRecovery(scheduler, registry, outbox, journal, awaited)
+        self.shards = shards = Shards(config, outbox)
+        self.moves = moves = Moves(scheduler, self.sessions, outbox, journal)
+        self.recovery = ModelRecovery(scheduler, registry, outbox, journal, awaited, shards.has)
         self.peers = PeerLifecycle(
-            config, scheduler, self.sessions, outbox, registry, self.recovery, dropped, wire.certificate
+            *(config, scheduler, self.sessions, outbox, registry, self.recovery, dropped),
+            *(wire.certificate, shards, moves),
         )
-        self.administration = Administration(scheduler, registry, self.sessions, outbox, dropped, journal)
+        self.administration = Administration(
+            *(scheduler, registry, self.sessions, outbox, dropped, journal), shards=shards, moves=moves
+        )
         self.observers = Observers(config, scheduler, wire, outbox, dropped, self.sessions.devices)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
         self._error_limit = AnswerLimit()
@@ -200,6 +208,8 @@ class Shell:
                     self._dropped.count("foreign_request")
             case AdminRequest():
                 self.administration.answer(now_ns, session, message)
+            case ShardMap():
+                self.shards.told(message)
             case Drained(name=name):
                 self.registry.drained(now_ns, session, name)
             case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.gateway.restrictions import Restrictions
+from mainspring.messages.ids import MAX_SHARDS
 
 TRITON = "triton"
 """The name of Triton's servers, and of compatibility with them."""
@@ -66,7 +67,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""
     controller_address: str = "tcp://127.0.0.1:7401"
-    """Address of the controller."""
+    """Address of the controller; of several, the first one's."""
+    shards: tuple[str, ...] = ()
+    """Addresses of the controllers of which each has a part of the models, by shard, where there are several.
+    Empty: there is one."""
     console_address: str = ""
     """Address of the operator console, for clients that ask; empty if there is none."""
     repository_address: str = ""
@@ -235,6 +239,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
                     f"the gateway's {key} is {getattr(self, key)}, which needs tls: the folder of a "
                     "certificate, as `mainspring keys issue gateway NAME --host HOST` makes it"
                 )
+        twice = {address for address in self.shards if self.shards.count(address) > 1}
+        if twice:
+            raise ValueError(f"the gateway's shards have {min(twice)} twice; each is another controller")
+        if len(self.shards) > MAX_SHARDS:
+            raise ValueError(
+                f"the gateway's shards are {len(self.shards)} controllers; there may be {MAX_SHARDS}"
+            )
         for name, slo_ms in self.model_slo_ms.items():
             if not slo_ms > 0:
                 raise ValueError(

@@ -12,24 +12,28 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic_ns
 from typing import Any, Protocol
 
 from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
-from mainspring.gateway.core.admin import AdminCommand, AdminTable, Reply
+from mainspring.gateway.core.admin import AdminCommand, AdminTable, GetMetrics, Reply
 from mainspring.gateway.core.cache import PredictionCache
-from mainspring.gateway.core.catalog import Catalog, DrainingModels
+from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
+from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.peer_connections import ControllerLink, WorkerLinks
-from mainspring.messages import PROTOCOL_VERSION, peers
-from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest
+from mainspring.gateway.peer_connections import WorkerLinks
+from mainspring.gateway.shards import Shard, addresses_of
+from mainspring.messages import peers
+from mainspring.messages.clients import AddModel, EndSequence, ErrorReply, GetStatus, InferRequest
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
+from mainspring.messages.ids import shard_of
+from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
-from mainspring.transport.session import BAD_MESSAGE, ControllerSession
 from mainspring.transport.token_file import TokenFile
 
 log = logging.getLogger("mainspring.gateway")
@@ -60,28 +64,27 @@ class GatewayDriver:
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
         self.catalog = Catalog(triton=config.compatibility == TRITON)
-        self.catalog.complete = False
+        self.told = Told(self.catalog, addresses_of(config))
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
         """Says who may ask for what; front ends ask it before they call `submit` or `ask`."""
         self.cache = PredictionCache(config.cache_bytes, config.cache_models, monotonic_ns)
-        self.core = GatewayCore(config, self.catalog.signatures, self.cache)
+        self.core = GatewayCore(config, self.catalog.signatures, self.cache, self.told.shards)
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
         self.front_ends: dict[str, FrontEnd] = {}
         """By the name in their connections."""
         self._performing = False
-        self._missed_ns: int | None = monotonic_ns() + milliseconds(config.controller_timeout_ms)
-        """When a first controller is missed; None once it was, or has come."""
         self._max_slo_ns = milliseconds(config.max_slo_ms)
-        self._session = ControllerSession(
-            monotonic_ns(),
-            hello_ns=milliseconds(config.hello_interval_ms),
-            silence_ns=milliseconds(config.controller_timeout_ms),
-        )
-        self._admin = AdminTable(config)
-        self._draining = DrainingModels(self.core.holds)
-        self._controller = ControllerLink(hub, config, lambda _: self._count("bad_framing_from_controller"))
+        self._admin = AdminTable(config, self._newest_map)
+        now_ns, count = monotonic_ns(), self._count
+        self.shards = [
+            Shard(number, hub, config, now_ns, count, partial(self._holds, number))
+            for number in range(len(addresses_of(config)))
+        ]
+        """The controllers."""
+        self._first = self.shards[0]
+        self._others: dict[object, Shard] = {each.link.port: each for each in self.shards[1:]}
         self.memory = Memory(config.slab_bytes)
         """Where front ends receive large tensors."""
         self._workers = WorkerLinks(
@@ -93,18 +96,14 @@ class GatewayDriver:
     @property
     def ready(self) -> bool:
         """Whether a controller has told all of its models and workers; stays so when it is lost."""
-        return self.catalog.complete
+        return self.told.ready
 
     @property
     def alone(self) -> str | None:
         """Why nothing is known of any model, if it is for want of a controller."""
-        if self.catalog.signatures or self._session.welcomed:
+        if self.catalog.signatures or any(each.session.welcomed for each in self.shards):
             return None
-        return (
-            self._session.refusal
-            or self._controller.port.refusal
-            or (f"the gateway has not reached its controller at {self.config.controller_address} yet")
-        )
+        return self._first.absent
 
     def submit(
         self, connection: Connection, request: InferRequest, frames: Sequence[Any], *, lent: bool = False
@@ -148,22 +147,34 @@ class GatewayDriver:
         self._perform()
 
     def ask(self, connection: Connection, command: AdminCommand) -> None:
-        """Pass a command to change or see the cluster on to the controller."""
-        asked = self._admin.ask(monotonic_ns(), connection, command, self._session.welcomed)
+        """Pass a command to change or see the cluster on to the controllers that it concerns."""
+        shards = [each for each in self._asked_of(command) if each.session.welcomed]
+        asked = self._admin.ask(monotonic_ns(), connection, command, [each.number for each in shards])
         if isinstance(asked, ErrorReply):
             self._reply(connection, asked)
-        elif not self._controller.send(asked):
-            self.counts["unsent_to_controller"] += 1
+            return
+        for each in shards:
+            each.send(asked)
+
+    def _asked_of(self, command: AdminCommand) -> list[Shard]:
+        """Return the controllers that a command concerns."""
+        if len(self.shards) == 1 or isinstance(command, GetStatus | GetMetrics):
+            return self.shards
+        if isinstance(command, AddModel):
+            return [self.shards[self.told.map.place(command.model.name)]]
+        has_it = self.told.shard_of(command.name)
+        return [self.shards[self.told.map.place(command.name) if has_it is None else has_it]]
 
     # --- sockets ---
 
     def serve(self, port: object, limit: int) -> None:
         """Take at most ``limit`` messages from a connection of the driver that may have some."""
-        if port is self._controller.port:
-            if not self._session.welcomed:
+        shard = self._first if port is self._first.link.port else self._others.get(port)
+        if shard is not None:
+            if not shard.session.welcomed:
                 # The connection may have opened just now.
-                self._keep_session(monotonic_ns())
-            self._serve_controller(limit)
+                self._keep_session(monotonic_ns(), shard)
+            self._serve_controller(shard, limit)
         elif (worker := self._workers.worker_of(port)) is not None:
             self._serve_worker(worker, limit)
         self._perform()
@@ -171,9 +182,18 @@ class GatewayDriver:
     def _count(self, why: str) -> None:
         self.counts[why] += 1
 
-    def _serve_controller(self, limit: int) -> None:
+    def _newest_map(self) -> ShardMap:
+        return self.told.map
+
+    def _holds(self, shard: int, model: str) -> bool:
+        """Whether a request for a model is in flight at a shard's controller, or may come to be."""
+        if len(self.shards) == 1:
+            return self.core.holds(model)
+        return self.told.shard_of(model) == shard or self.core.holds(model, shard)
+
+    def _serve_controller(self, shard: Shard, limit: int) -> None:
         for _ in range(limit):
-            data = self._controller.receive()
+            data = shard.link.receive()
             if data is None:
                 return
             try:
@@ -181,10 +201,12 @@ class GatewayDriver:
             except BadMessage:
                 self.counts["bad_messages_from_controller"] += 1
                 continue
-            self._from_controller(monotonic_ns(), message)
+            self._from_controller(monotonic_ns(), shard, message)
 
-    def _from_controller(self, now_ns: int, message: object) -> None:
-        self._session.heard(now_ns)
+    def _from_controller(self, now_ns: int, shard: Shard, message: object) -> None:
+        shard.session.heard(now_ns)
+        if shard.astray and not isinstance(message, peers.Welcome):
+            return
         match message:
             case peers.Dispatch():
                 self.core.dispatched(now_ns, message)
@@ -192,84 +214,95 @@ class GatewayDriver:
                 self.core.rejected(message)
             case peers.Ping():
                 # The first one comes behind all models and workers.
-                if self._session.welcomed:
-                    self.catalog.told_all(now_ns)
+                if shard.session.welcomed:
+                    self.told.told_all(now_ns, shard.number)
                 pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
-                self._controller.send(pong)
+                shard.link.send(pong)
                 self._workers.settle()
             case peers.ModelUp():
-                self._model_up(message)
+                self._model_up(now_ns, shard, message)
             case peers.ModelDown():
-                self.catalog.model_down(message.name)
-                self.cache.forget(message.name)
-                self.core.sequences.forget(message.name)
-                self._draining.model_down(now_ns, message)
+                self._model_down(now_ns, shard, message)
             case peers.Served():
-                self.catalog.serve(message.model)
+                self.told.serve(shard.number, message.model)
                 self.cache.switch(message.model.name, message.model.cache or None)
             case peers.DefaultSlo(model=name, slo_ns=slo_ns):
-                self.catalog.set_default_slo(name, slo_ns)
+                self.told.set_default_slo(shard.number, name, slo_ns)
             case peers.WorkerUp():
-                self._worker_up(message)
+                self._worker_up(shard, message)
             case peers.WorkerDown():
-                self.catalog.worker_down(message.worker)
-                self._worker_lost(now_ns, message.worker)
+                if self.told.worker_down(shard.number, message.worker):
+                    self._worker_lost(now_ns, message.worker)
             case peers.AdminReply():
-                self._admin_reply(message)
+                self._admin_reply(shard, message)
+            case ShardMap():
+                self._take_map(now_ns, shard, message)
             case peers.Welcome():
-                self._welcome(now_ns, message)
+                if shard.welcome(now_ns, message):
+                    self.told.parts[shard.number].begin_session()
+                    self.core.controller_welcomed(now_ns, message.number)
+                else:
+                    self._controller_lost(now_ns, shard)
             case peers.Refused():
-                self._refused(now_ns, message)
+                if shard.refused(now_ns, message):
+                    self._controller_lost(now_ns, shard)
             case peers.Goodbye():
-                self._session.lose(now_ns)
-                self._controller_lost(now_ns)
+                shard.session.lose(now_ns)
+                self._controller_lost(now_ns, shard)
 
-    def _welcome(self, now_ns: int, message: peers.Welcome) -> None:
-        if message.protocol != PROTOCOL_VERSION:
-            self.counts["protocol_mismatch"] += 1
-            detail = f"the controller speaks protocol {message.protocol}, this gateway {PROTOCOL_VERSION}"
-            self._session.lose(now_ns, f"{detail}; install the same release of Mainspring on both")
-            return
-        if not 0 <= message.number < 1 << 23:
-            self.counts["bad_messages_from_controller"] += 1
-            return
-        self._session.welcome(now_ns)
-        self.catalog.begin_session()
-        self.core.controller_welcomed(now_ns, message.number)
+    def _take_map(self, now_ns: int, shard: Shard, told: ShardMap) -> None:
+        """Route by a newer map; tell a controller that has lost it the one that is known here."""
+        known = self.told.map
+        fault = shard.map_fault(told, known)
+        if fault:
+            self.counts["bad_shard_maps"] += 1
+            log.warning("a map of the controller at %s is left alone: %s", shard.address, fault)
+        elif told.version < known.version:
+            self.counts["old_shard_maps"] += 1
+            shard.send(known)
+        elif told.version > known.version:
+            self._moved(now_ns, self.told.take_map(told))
 
-    def _refused(self, now_ns: int, message: peers.Refused) -> None:
-        said = f"the controller refused this gateway ({message.code}): {message.detail}"
-        refusal = self._session.refused(now_ns, message.code, said)
-        if refusal.news:
-            log.warning("%s", said)
-        if message.code == BAD_MESSAGE:
-            self.counts["refused_by_controller"] += 1
-        if refusal.lost:
-            self._controller_lost(now_ns)
+    def _moved(self, now_ns: int, models: list[str]) -> None:
+        for name in models:
+            self.core.model_moved(now_ns, name)
 
-    def _controller_lost(self, now_ns: int) -> None:
-        self.core.controller_lost(now_ns)
-        self._draining.controller_lost()
-        for connection, reply in self._admin.controller_lost():
+    def _controller_lost(self, now_ns: int, shard: Shard) -> None:
+        self.core.controller_lost(now_ns, shard.number)
+        shard.draining.controller_lost()
+        for connection, reply in self._admin.controller_lost(shard.number):
             self._reply(connection, reply)
 
-    def _model_up(self, message: peers.ModelUp) -> None:
+    def _model_up(self, now_ns: int, shard: Shard, message: peers.ModelUp) -> None:
         try:
-            self.catalog.model_up(message.model)
-            self.cache.revise(self.catalog.signatures, message.model.name)
-            self._draining.keep(message.model.name)
+            moved = self.told.model_up(shard.number, message.model)
         except ValueError as error:
             self.counts["bad_models"] += 1
             log.warning("%s", error)
+            return
+        self.cache.revise(self.catalog.signatures, message.model.name)
+        shard.draining.keep(message.model.name)
+        self._moved(now_ns, moved)
 
-    def _worker_up(self, message: peers.WorkerUp) -> None:
+    def _model_down(self, now_ns: int, shard: Shard, message: peers.ModelDown) -> None:
+        moved = self.told.model_down(shard.number, message)
+        if message.name not in self.catalog.signatures:
+            self.cache.forget(message.name)
+            self.core.sequences.forget(message.name)
+        shard.draining.model_down(now_ns, message)
+        self._moved(now_ns, moved)
+
+    def _worker_up(self, shard: Shard, message: peers.WorkerUp) -> None:
         try:
             self._workers.connect(message.worker, message.data_address)
         except OSError as error:
             self.counts["bad_worker_addresses"] += 1
             log.warning("%s", error)
             return
-        self.catalog.worker_up(message.worker, message.data_address)
+        twice = self.told.worker_up(shard.number, message.worker, message.data_address)
+        if twice:
+            self.counts["worker_names_taken_twice"] += 1
+            log.warning("%s", twice)
 
     def _worker_lost(self, now_ns: int, worker: str) -> None:
         # Outputs that arrived before the worker died are as good as any.
@@ -279,15 +312,16 @@ class GatewayDriver:
         self._workers.disconnect(worker)
         self.core.worker_lost(now_ns, worker)
 
-    def _admin_reply(self, message: peers.AdminReply) -> None:
+    def _admin_reply(self, shard: Shard, message: peers.AdminReply) -> None:
+        if not self._admin.awaits(message.token, shard.number):
+            self.counts["late_admin_replies"] += 1
+            return
         counts, sequences = Counter(self.all_counts()), self.core.sequences
         if len(sequences):
             counts["sequences"] += len(sequences)
             counts["sequence_bytes"] += sequences.bytes
-        answered = self._admin.answered(message, counts)
-        if answered is None:
-            self.counts["late_admin_replies"] += 1
-        else:
+        answered = self._admin.answered(message, counts, shard.number)
+        if answered is not None:
             self._reply(*answered)
 
     def all_counts(self) -> dict[str, int]:
@@ -316,9 +350,14 @@ class GatewayDriver:
 
     def next_wakeup_ns(self) -> int:
         """Return when `tick` is to be called next."""
-        nearest_ns = self._session.next_wakeup_ns()
-        for part in (self.core, self._admin, self.catalog, self._draining, self.tokens):
+        nearest_ns = self._first.session.next_wakeup_ns()
+        for part in (self.core, self._admin, self.told, self._first.draining, self.tokens):
             wakeup_ns = part.next_wakeup_ns()
+            if wakeup_ns is not None and wakeup_ns < nearest_ns:
+                nearest_ns = wakeup_ns
+        for shard in self._others.values():
+            nearest_ns = min(nearest_ns, shard.session.next_wakeup_ns())
+            wakeup_ns = shard.draining.next_wakeup_ns()
             if wakeup_ns is not None and wakeup_ns < nearest_ns:
                 nearest_ns = wakeup_ns
         return nearest_ns
@@ -329,39 +368,22 @@ class GatewayDriver:
         self.tokens.tick(now_ns)
         for connection, reply in self._admin.tick(now_ns):
             self._reply(connection, reply)
-        confirm_ns = self.catalog.next_wakeup_ns()
-        for worker in self.catalog.tick(now_ns):
+        confirm_ns = self.told.next_wakeup_ns()
+        workers, moved = self.told.tick(now_ns)
+        for worker in workers:
             self._worker_lost(now_ns, worker)
         if confirm_ns is not None and confirm_ns <= now_ns:
             self.cache.revise(self.catalog.signatures)
-        for name in self._draining.tick(now_ns):
-            if not self._controller.send(peers.Drained(name)):
-                self.counts["unsent_to_controller"] += 1
-        self._keep_session(now_ns)
+        self._moved(now_ns, moved)
+        for shard in self.shards:
+            for name in shard.draining.tick(now_ns):
+                shard.send(peers.Drained(name))
+            self._keep_session(now_ns, shard)
         self._perform()
 
-    def _keep_session(self, now_ns: int) -> None:
-        """Notice that the controller is silent; say hello while it does not know this gateway."""
-        self._session.connected(now_ns, self._controller.port.opened)
-        if self._session.timed_out(now_ns):
-            log.warning("no sign of life from the controller at %s", self.config.controller_address)
-            self._controller_lost(now_ns)
-        if self._session.hello_due(now_ns):
-            self._session.hello_sent(now_ns)
-            self._controller.send(peers.GatewayHello(PROTOCOL_VERSION, self._controller.name))
-            self._miss_controller(now_ns)
-
-    def _miss_controller(self, now_ns: int) -> None:
-        """Say once if there has never been a controller for longer than one may be silent."""
-        if self._missed_ns is None or now_ns < self._missed_ns:
-            return
-        self._missed_ns = None
-        if not self.ready and not self._session.refusal:
-            log.warning(
-                "no controller answers at %s: requests are refused until one does. Is the address right, "
-                "and is `mainspring controller` running there?",
-                self.config.controller_address,
-            )
+    def _keep_session(self, now_ns: int, shard: Shard) -> None:
+        if shard.keep_session(now_ns, self.ready):
+            self._controller_lost(now_ns, shard)
 
     def _perform(self) -> None:
         """Do what the core asks for.
@@ -391,16 +413,14 @@ class GatewayDriver:
             case Refuse():
                 self._refuse(effect)
             case Withdraw():
-                if not self._controller.send(peers.Cancel(effect.request_id)):
-                    self.counts["unsent_to_controller"] += 1
+                self.shards[shard_of(effect.request_id)].send(peers.Cancel(effect.request_id))
 
     def _arrive(self, effect: Arrive) -> None:
         left_ns = None if effect.deadline_ns is None else effect.deadline_ns - monotonic_ns()
         arrival = peers.Arrival(
             effect.request_id, effect.model, effect.rows, left_ns, effect.priority, effect.sizes
         )
-        if not self._controller.send(arrival):
-            self.counts["unsent_to_controller"] += 1
+        if not self.shards[shard_of(effect.request_id)].send(arrival):
             self.core.arrival_unsent(monotonic_ns(), effect.request_id)
 
     def _turn_away(self, connection: Connection, request: InferRequest, reason: Reason, detail: str) -> None:
@@ -440,5 +460,6 @@ class GatewayDriver:
 
     def goodbye(self) -> None:
         """Take leave of the controller."""
-        self._controller.send(peers.Goodbye(f"gateway {self._controller.name} stops"))
+        for shard in self.shards:
+            shard.link.send(peers.Goodbye(f"gateway {shard.link.name} stops"))
         self.memory.close()

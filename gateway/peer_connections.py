@@ -29,13 +29,13 @@ OnViolation = Callable[[str], object]
 class ControllerLink:
     """The connection to the controller."""
 
-    def __init__(self, hub: Hub, config: GatewayConfig, on_violation: OnViolation) -> None:
+    def __init__(self, hub: Hub, config: GatewayConfig, address: str, on_violation: OnViolation) -> None:
         """Begin to connect; raise OSError if it is not an address, or secret or keys can't be used."""
         shows = present(Role.GATEWAY, config.secret_file, config.keys)
         named = config.name or (shows.keys.name_of(Role.GATEWAY) if shows.keys is not None else "")
         unique = secrets.token_hex(4)
         self.name = named or f"{sockets.gethostname()[:64]}-{os.getpid()}-{unique}"
-        """What the gateway calls itself."""
+        """What the gateway calls itself, at this controller."""
         # A connection's name has at most 255 bytes, and a gateway's as many as controllers take.
         identity = f"gateway:{self.name}".encode()[:200] + f":{unique}".encode()
         limits = Limits(
@@ -43,7 +43,7 @@ class ControllerLink:
         )
         # What can't be sent now is not kept for a controller to come: it would not know this gateway.
         there = Identity(Role.CONTROLLER)
-        self.port = connect(hub, config.controller_address, limits, shows, there, name=identity)
+        self.port = connect(hub, address, limits, shows, there, name=identity)
         self.port.on_violation = on_violation
 
     def send(self, message: msgspec.Struct) -> bool:

@@ -16,6 +16,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec, ServedModel
+from mainspring.messages.sharding import MoveWorker, ShardMap, ShardStatus
 
 # --- any peer and the controller ---
 
@@ -25,6 +26,12 @@ class AnyHello(msgspec.Struct, frozen=True):
 
     type: str
     protocol: int
+
+
+MOVED = "moved"
+"""A worker was sent to another controller to stay there."""
+AGAIN = "again"
+"""It came back to a controller that had sent it away, and was sent after."""
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
@@ -41,6 +48,8 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     resident: tuple[Resident, ...] = ()
     notes: tuple[str, ...] = ()
     """What the worker lacks, for the operator (no real-time priority, memory not locked)."""
+    sent: str = ""
+    """Whether another controller sent it here: `MOVED`, `AGAIN`, or empty if its configuration did."""
 
 
 class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):
@@ -107,6 +116,15 @@ class Describe(msgspec.Struct, frozen=True, tag="describe"):
     models: tuple[str, ...]
 
 
+class Greet(msgspec.Struct, frozen=True, tag="greet"):
+    """The worker belongs to another controller: it is to say hello there from now on."""
+
+    controller: str
+    """Its address."""
+    again: bool = False
+    """Whether it was sent there before."""
+
+
 class Described(msgspec.Struct, frozen=True, tag="described"):
     """Answer to `Describe`, without those that are not prepared (any more)."""
 
@@ -152,6 +170,12 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     """Load this model once a LOAD executor is idle: the model repository is about to serve it."""
     drain: bool = False
     """With ``remove``: once no gateway has a request for the model in flight, instead of at once."""
+    moves: bool = False
+    """With ``drain``: as `ModelDown.moves`."""
+    shard_map: ShardMap | None = None
+    """Have every gateway route by this map from now on; only for the first of several controllers."""
+    move_worker: MoveWorker | None = None
+    """Send a worker to another controller, once it has ended what it was told to do."""
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
@@ -188,6 +212,8 @@ class ModelDown(msgspec.Struct, frozen=True, tag="model_down"):
     name: str
     drain: bool = False
     """The gateway is to say `Drained` once those that it took before are answered."""
+    moves: bool = False
+    """Another shard is to have the model: until it does, the gateway takes requests for it to this one."""
 
 
 class Served(msgspec.Struct, frozen=True, tag="served"):
@@ -277,6 +303,10 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     """Messages that could not be used, by why."""
     left_out: dict[str, str] = {}
     """Models of the store that are not served because their manifest can't be read, each with why."""
+    shards: tuple[ShardStatus, ...] = ()
+    """Of a cluster with several controllers; ``workers`` and ``models`` are theirs, in this order."""
+    map_version: int = 0
+    """Of the map that says which of them has which model; 0 until the first controller has told one."""
 
 
 class AdminReply(msgspec.Struct, frozen=True, tag="admin_reply"):
@@ -427,6 +457,7 @@ ToController = (
     | Goodbye
     | Restored
     | Described
+    | ShardMap
     | Arrival
     | Cancel
     | AdminRequest
@@ -434,7 +465,7 @@ ToController = (
 )
 """What a controller may receive, beside a worker's `Result`."""
 
-ToWorker = Welcome | Refused | Ping | Goodbye | Describe
+ToWorker = Welcome | Refused | Ping | Goodbye | Describe | Greet
 """What a worker may receive from the controller, beside an action."""
 
 ToGateway = (
@@ -448,6 +479,7 @@ ToGateway = (
     | ModelDown
     | Served
     | DefaultSlo
+    | ShardMap
     | Dispatch
     | Rejected
     | AdminReply

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from mainspring.messages import actions, clients, observing, operating, peers, repository
+from mainspring.messages import actions, clients, observing, operating, peers, repository, sharding
 
 
 class Role(StrEnum):
@@ -36,7 +36,7 @@ def _types(*unions: object) -> frozenset[type[msgspec.Struct]]:
 
 
 _FROM_REPOSITORY = _types(peers.GatewayHello, peers.Pong, peers.Goodbye, peers.AdminRequest, peers.Drained)
-_FROM_GATEWAY = _FROM_REPOSITORY | _types(peers.Arrival, peers.Cancel)
+_FROM_GATEWAY = _FROM_REPOSITORY | _types(peers.Arrival, peers.Cancel, sharding.ShardMap)
 _FROM_OBSERVER = _types(observing.ObserverHello, peers.Pong, peers.Goodbye)
 
 MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {

@@ -12,6 +12,7 @@ import msgspec
 
 from mainspring.messages.model import ModelSpec, ServedModel
 from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served
+from mainspring.messages.sharding import ShardMap
 
 
 class Cluster:
@@ -65,7 +66,7 @@ class Cluster:
         """Return what clients call the models in ``models``."""
         return self._of.keys()
 
-    def heard(self, message: ModelUp | ModelDown | Served) -> None:
+    def heard(self, message: ModelUp | ModelDown | Served | ShardMap) -> None:
         """Take note of what the controller tells gateways."""
         match message:
             case ModelUp(model=spec):

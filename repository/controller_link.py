@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Callable
 from time import monotonic_ns
+from typing import Protocol
 
 import msgspec
 
@@ -20,7 +21,7 @@ from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import TO_GATEWAY, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.roles import Role
-from mainspring.repository.cluster import Cluster
+from mainspring.messages.sharding import ShardMap
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
@@ -34,7 +35,28 @@ HELLO_NS = 200_000_000
 ANSWER_S = 10.0
 """How long the controller may take to answer."""
 TICK_S = 0.1
+ToldMessage = peers.ModelUp | peers.ModelDown | peers.Served | ShardMap
+"""What a controller tells that is no answer."""
 LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=256 << 20, backlog_messages=100_000)
+
+
+class Heard(Protocol):
+    """Takes note of what a controller tells."""
+
+    known: bool
+    """Whether it has told all of it."""
+
+    def heard(self, message: ToldMessage) -> None:
+        """It told this."""
+
+    def complete(self) -> None:
+        """It has told all that it knew."""
+
+    def welcomed(self) -> None:
+        """It begins to tell all that it knows."""
+
+    def lost(self) -> None:
+        """It is gone."""
 
 
 class Refusal(Exception):
@@ -62,15 +84,17 @@ class ControllerLink:
         self,
         address: str,
         timeout_ms: float,
-        cluster: Cluster,
+        cluster: Heard,
         changed: Callable[[], None],
         shows: Pass = ITSELF,
+        name: str = NAME,
     ) -> None:
-        """Begin to connect; raise ValueError if the address can't be one."""
+        """Begin to connect as ``name``; raise ValueError if the address can't be one."""
+        self._name = name
         self._cluster = cluster
         self._changed = changed
         self._hub = Hub()
-        identity = f"{NAME}:{os.getpid()}-{secrets.token_hex(4)}".encode()
+        identity = f"{name}:{os.getpid()}-{secrets.token_hex(4)}".encode()
         there = Identity(Role.CONTROLLER)
         self._link = Link(self._hub, address, LIMITS, name=identity, shows=shows, expects=there)
         self._tokens = itertools.count(1)
@@ -93,7 +117,7 @@ class ControllerLink:
                 await asyncio.sleep(TICK_S)
         finally:
             loop.remove_reader(descriptor)
-            self._send(peers.Goodbye("the model repository stops"))
+            self._send(peers.Goodbye(f"the {self._name} stops"))
             self._hub.close(100_000_000)
 
     async def ask(self, **command: object) -> peers.AdminReply:
@@ -104,7 +128,7 @@ class ControllerLink:
         try:
             request = msgspec.structs.replace(peers.AdminRequest(token), **command)
             if not self._session.welcomed or not self._send(request):
-                raise Refusal(Reason.CONTROLLER_UNREACHABLE, "the repository has no controller")
+                raise Refusal(Reason.CONTROLLER_UNREACHABLE, f"the {self._name} has no controller")
             reply = await asyncio.wait_for(future, ANSWER_S)
         except TimeoutError:
             raise Refusal(Reason.TIMED_OUT, "the controller did not answer in time") from None
@@ -146,7 +170,7 @@ class ControllerLink:
                 if self._session.welcomed and not self._cluster.known:
                     # The first one comes behind all that the controller knows.
                     self._cluster.complete()
-            case peers.ModelUp() | peers.ModelDown() | peers.Served():
+            case peers.ModelUp() | peers.ModelDown() | peers.Served() | ShardMap():
                 self._cluster.heard(message)
                 if isinstance(message, peers.ModelDown):
                     self.loading.discard(message.name)
@@ -161,7 +185,7 @@ class ControllerLink:
                 self.loading.clear()
                 self._cluster.welcomed()
             case peers.Refused():
-                said = f"the controller refused the repository ({message.code}): {message.detail}"
+                said = f"the controller refused the {self._name} ({message.code}): {message.detail}"
                 refusal = self._session.refused(now_ns, message.code, said)
                 if refusal.news:
                     _LOGGER.warning("%s", said)
@@ -189,4 +213,4 @@ class ControllerLink:
             self._lost("it is silent")
         if self._link.connected and self._session.hello_due(now_ns):
             self._session.hello_sent(now_ns)
-            self._send(peers.GatewayHello(PROTOCOL_VERSION, NAME))
+            self._send(peers.GatewayHello(PROTOCOL_VERSION, self._name))

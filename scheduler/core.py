@@ -176,6 +176,18 @@ class Scheduler:
         model = self._state.cluster.models.get(name)
         return model is not None and is_prepared_anywhere(self.cluster, model)
 
+    def outstanding(self, worker: str) -> int:
+        """Return how many actions a worker has been told and has not ended; 0 if it is not connected."""
+        found = self._state.cluster.workers.get(worker)
+        return 0 if found is None else len(found.exec) + len(found.load) + len(found.others)
+
+    def only_on(self, worker: str) -> list[str]:
+        """Return the models that are resident on this worker and no other, the last used ones last."""
+        found = self._state.cluster.workers.get(worker)
+        if found is None:
+            return []
+        return [name for name, each in found.lru.items() if each.model.held == found.bit]
+
     def default_slos_ns(self) -> dict[str, int]:
         """Return the default SLOs that operators set (`Cluster.default_slos_ns`)."""
         return self._state.cluster.default_slos_ns()

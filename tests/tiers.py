@@ -19,6 +19,7 @@ TIERS = {
 
 TIER_OF = {
     "cli": "cluster",
+    "cli/balancing": "unit",
     "cli/configuration": "unit",
     "cli/configuration/test_config": "cluster",
     "cli/test_demonstration": "unit",
@@ -44,6 +45,8 @@ TIER_OF = {
     "controller": "cluster",
     "controller/test_clock": "unit",
     "controller/test_sessions": "unit",
+    "controller/test_shards": "unit",
+    "controller/test_moves": "unit",
     "controller/test_shell": "unit",
     "deploy": "codegen",
     "emulator": "codegen",

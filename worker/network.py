@@ -10,8 +10,7 @@ import gc
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 
@@ -22,9 +21,12 @@ from mainspring.messages.codes import Status
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import (
+    AGAIN,
+    MOVED,
     Describe,
     Described,
     Goodbye,
+    Greet,
     Input,
     Output,
     Ping,
@@ -35,7 +37,6 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.hub import Hub
 from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engine import DeviceLost, Monitored, SharesInputs
@@ -44,6 +45,7 @@ from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.segments import OVERTAKEN, Segments
+from mainspring.worker.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
 
@@ -65,52 +67,6 @@ UNSENT = {Delivery.GONE: "gateway: gone before its output", Delivery.FULL: "gate
 """Why an output could not be sent."""
 
 
-class ToController(Protocol):
-    """The connection to the controller: a `Link`."""
-
-    opened: int
-
-    @property
-    def connected(self) -> bool:
-        """Say whether there is a connection."""
-
-    def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
-        """As `Link.send`."""
-
-    def receive(self) -> list[Any] | None:
-        """As `Link.receive`."""
-
-
-class ToGateways(Protocol):
-    """The connections of gateways: a `Listener`."""
-
-    ended: int
-    on_end: Callable[[bytes], object]
-
-    def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
-        """As `Listener.send`."""
-
-    def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
-        """As `Listener.send_descriptor`."""
-
-    def descriptor(self, peer: bytes) -> int | None:
-        """As `Listener.descriptor`."""
-
-    def receive(self) -> tuple[bytes, list[Any]] | None:
-        """As `Listener.receive`."""
-
-
-class Sockets(NamedTuple):
-    """A worker's connections; the hub waits for both, and for the outbox's bell."""
-
-    hub: Hub
-    controller: ToController
-    data: ToGateways
-    """For the tensors of gateways."""
-    data_address: str
-    """Where gateways connect to it."""
-
-
 class Network:
     """The sockets' side of a worker; one thread calls it."""
 
@@ -128,6 +84,8 @@ class Network:
         """``monitored`` watches its device; None if the engine does not."""
         self._config = config
         self._sockets = sockets
+        self._sent = ""
+        """As `WorkerHello.sent`."""
         self._executors = executors
         self._inputs = inputs
         self._loading: dict[int, str] = {}
@@ -147,12 +105,7 @@ class Network:
         self._monitored = monitored
         self._health: DeviceHealth | None = None
         now_ns = time.monotonic_ns()
-        self._session = ControllerSession(
-            now_ns,
-            hello_ns=config.hello_retry_ms * 1_000_000,
-            longest_hello_ns=LONGEST_HELLO_NS,
-            silence_ns=config.controller_silence_ms * 1_000_000,
-        )
+        self._session = self._new_session(now_ns)
         self._next_tick_ns = now_ns
         self._acted_ns = now_ns
         self._collected = False
@@ -160,6 +113,14 @@ class Network:
         """How many of the gateways' connections have ended, at either end, and were counted in `dropped`."""
         self.dropped: Counter[str] = Counter()
         """Messages that could not be used or delivered, by reason."""
+
+    def _new_session(self, now_ns: int) -> ControllerSession:
+        return ControllerSession(
+            now_ns,
+            hello_ns=self._config.hello_retry_ms * 1_000_000,
+            longest_hello_ns=LONGEST_HELLO_NS,
+            silence_ns=self._config.controller_silence_ms * 1_000_000,
+        )
 
     def step(self, timeout_ns: int) -> None:
         """Wait for something to do, at most this long, and do it."""
@@ -244,8 +205,25 @@ class Network:
                     self._abandon(f"the controller said goodbye: {message.detail}")
             case Describe():
                 self._describe(message)
+            case Greet():
+                self._greet_other(now_ns, message)
             case Infer() | Load() | Prepare() | Release() | Unload() | Open():
                 self._accept(now_ns, message)
+
+    def _greet_other(self, now_ns: int, message: Greet) -> None:
+        """Leave the controller for another one, with all that is prepared and resident."""
+        try:
+            controller = self._sockets.greet(message.controller)
+        except OSError as error:
+            self._drop("controller: sent to no address", str(error))
+            return
+        LOG.warning("sent to the controller at %s", message.controller)
+        if self._session.lose(now_ns):
+            self._abandon("it belongs to another one")
+        self._sockets.controller.close(0)
+        self._sockets = self._sockets._replace(controller=controller)
+        self._session = self._new_session(now_ns)
+        self._sent = AGAIN if message.again else MOVED
 
     def _describe(self, message: Describe) -> None:
         """Report what is prepared under these names."""
@@ -338,6 +316,7 @@ class Network:
             prepared,
             resident,
             tuple(self._notes),
+            self._sent,
         )
         self._to_controller(encode(hello))
         self._session.hello_sent(now_ns)

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -35,9 +36,10 @@ from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors
 from mainspring.worker.fetching import Fetcher
 from mainspring.worker.inputs import Inputs
-from mainspring.worker.network import Network, Sockets
+from mainspring.worker.network import Network
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
+from mainspring.worker.sockets import Sockets
 from mainspring.worker.sources import source_of
 
 LOG = logging.getLogger(__name__)
@@ -204,8 +206,9 @@ def _open_sockets(hub: Hub, config: WorkerConfig) -> Sockets:
     )
     data = _data_listener(hub, config, limits, shows)
     # The link keeps nothing without a connection: what is sent belongs to the session that ends.
-    controller = _link(hub, config, shows)
-    return Sockets(hub, controller, data, _reachable(data.address, config.data_host, config.controller))
+    greet = partial(_link, hub, config, shows)
+    where = _reachable(data.address, config.data_host, config.controller)
+    return Sockets(hub, greet(config.controller), data, where, greet)
 
 
 def _data_listener(hub: Hub, config: WorkerConfig, limits: Limits, shows: Pass) -> Listener:
@@ -224,14 +227,15 @@ def _data_listener(hub: Hub, config: WorkerConfig, limits: Limits, shows: Pass) 
         return _listener(hub, f"{folder}/{name}-{os.getpid()}.sock", limits, shows, name)
 
 
-def _link(hub: Hub, config: WorkerConfig, shows: Pass) -> Link:
+def _link(hub: Hub, config: WorkerConfig, shows: Pass, address: str) -> Link:
+    """Begin to connect to a controller; raise `OSError` if it is not an address."""
     identity = f"worker:{config.name}:{secrets.token_hex(4)}".encode()
     limits = Limits(config.max_message_bytes, CONTROLLER_BACKLOG_BYTES, SEND_LIMIT)
     expects = Identity(Role.CONTROLLER)
     try:
-        return Link(hub, config.controller, limits, name=identity, shows=shows, expects=expects)
+        return Link(hub, address, limits, name=identity, shows=shows, expects=expects)
     except ValueError as error:
-        raise OSError(errno.EINVAL, f"controller {config.controller}: {error}") from error
+        raise OSError(errno.EINVAL, f"controller {address}: {error}") from error
 
 
 def _listener(hub: Hub, address: str, limits: Limits, shows: Pass, name: str) -> Listener:

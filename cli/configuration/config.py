@@ -1,9 +1,9 @@
 """``mainspring.toml``: one table for each kind of process and one for the cluster as a whole.
 
-``[cluster]`` is `ClusterConfig`; ``[scheduler]``, ``[controller]``, ``[gateway]``, ``[worker]``,
-``[repository]`` and ``[console]`` are the processes' own structs, so a key is documented in one place, beside
-its default. What follows from another key (a worker's name, the controller's address as others see it) can't
-be set twice: `DERIVED` says where it comes from.
+``[cluster]`` is `ClusterConfig`, ``[shards]`` `ShardsConfig`; ``[scheduler]``, ``[controller]``,
+``[gateway]``, ``[worker]``, ``[repository]`` and ``[console]`` are the processes' own structs, so a key is
+documented in one place, beside its default. What follows from another key (a worker's name, the controller's
+address as others see it) can't be set twice: `DERIVED` says where it comes from.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build
 from mainspring.cli.launcher.logs import check_logging
 from mainspring.console.config import ConsoleConfig
@@ -113,6 +114,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerConfig = WorkerConfig(name=WORKER_NAME)
     repository: RepositoryConfig = RepositoryConfig()
     console: ConsoleConfig = ConsoleConfig()
+    shards: ShardsConfig = ShardsConfig()
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {each.name: each.type for each in msgspec.structs.fields(Config)}
@@ -126,6 +128,10 @@ DERIVED: dict[tuple[str, str], str] = {
         (table, "keys"): "set [cluster] keys, with a folder in it for each process"
         for table in ("controller", "gateway", "worker", "repository", "console")
     },
+    ("controller", "shard"): "a controller's place in [shards] controllers says it, or --shard",
+    ("controller", "shards"): "set [shards] controllers",
+    ("controller", "shard_pages"): "set [shards] pages",
+    ("gateway", "shards"): "set [shards] controllers",
     ("gateway", "controller_address"): "it is [controller] address",
     ("gateway", "launcher_token_sha256"): "the launcher makes a token for itself at each start",
     ("gateway", "console_address"): "it is [console] address",
@@ -225,6 +231,11 @@ def _read_table(name: str, table: Mapping[str, Any], source: str) -> msgspec.Str
 
 def _check_together(config: Config, source: str) -> None:
     """Raise `ConfigError` for numbers with which one process could not work with another."""
+    if config.shards.number > 1 and config.controller.address:
+        raise ConfigError(
+            f"{source}: [controller] address is where the only controller listens, and [shards] has "
+            f"{config.shards.number}: say where with [shards] controllers"
+        )
     gateway_bytes, worker_bytes = config.gateway.max_message_bytes, config.worker.max_message_bytes
     if gateway_bytes > worker_bytes:
         raise ConfigError(

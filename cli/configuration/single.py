@@ -25,6 +25,16 @@ ConfigFile = Annotated[
     ),
 ]
 
+Shard = Annotated[
+    int | None,
+    typer.Option(
+        "--shard",
+        min=0,
+        help="Of several controllers, listed in [shards] of --config: which of them, counted from 0.",
+        show_default=False,
+    ),
+]
+
 Table = TypeVar("Table", bound="msgspec.Struct")
 
 
@@ -52,6 +62,37 @@ def replaced(table: Table, **values: Any) -> Table:
         return msgspec.structs.replace(table, **values)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def address_of(config: Config, shard: int | None) -> str:
+    """Return the address of a shard's controller, or of the only one; empty if the configuration has none.
+
+    Raises `ConfigError` if there is no such shard, or several of which none is chosen.
+    """
+    from mainspring.cli.configuration.tables import ConfigError
+
+    controllers, number = config.shards.controllers, config.shards.number
+    if number == 1 and not shard:
+        return controllers[0] if controllers else config.controller.address
+    if len(controllers) < number or number == 1:
+        raise ConfigError(
+            "several controllers that are started singly need [shards] controllers, their addresses, in a "
+            "mainspring.toml that --config names"
+        )
+    if shard is None or shard >= number:
+        chosen = "none is chosen" if shard is None else f"{shard} is none of them"
+        raise ConfigError(f"there are shards 0 to {number - 1}, and {chosen}: give one with --shard")
+    return controllers[shard]
+
+
+def with_shards(config: Config, shard: int | None) -> dict[str, Any]:
+    """Return what a controller of a shard is told of the others, as fields of its configuration."""
+    if not config.shards.several:
+        return {}
+    from mainspring.cli.launcher.addresses import connectable
+
+    shards = tuple(map(connectable, config.shards.controllers))
+    return {"shard": shard or 0, "shards": shards, "shard_pages": config.shards.pages}
 
 
 def secret_of(config: Config, given: Path | None) -> Path | None:

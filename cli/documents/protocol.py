@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 
 from mainspring.cli.documents.sample import field_docstrings
-from mainspring.messages import PROTOCOL_VERSION, clients, codes, model, peers
+from mainspring.messages import PROTOCOL_VERSION, clients, codes, model, peers, sharding
 
 PARTS: tuple[type[msgspec.Struct], ...] = (
     peers.TensorHeader,
@@ -24,6 +24,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     model.Symbol,
     model.Profile,
     peers.ClusterStatus,
+    sharding.ShardStatus,
     peers.WorkerStatus,
     peers.ModelStatus,
 )

@@ -13,7 +13,7 @@ from mainspring.cli.configuration.config import ClusterConfig, Config
 from mainspring.cli.configuration.policies import check_policy
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import usable_gpus
-from mainspring.cli.exposure import check_exposed, of_cluster
+from mainspring.cli.exposure import check_exposed, of_cluster, of_processes
 from mainspring.cli.launcher.addresses import (
     connectable,
     is_tcp,
@@ -27,6 +27,7 @@ from mainspring.cli.launcher.models import ModelSource
 from mainspring.cli.launcher.placement import lent_to_gateway, place, place_near, spread
 from mainspring.cli.launcher.repository import NAME as REPOSITORY
 from mainspring.cli.launcher.repository import repository_job, with_store
+from mainspring.cli.launcher.shards import LocalShard, listeners, local_shards
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.compiler.artifact.profiles import EMULATED
 from mainspring.gateway.config import GatewayConfig
@@ -45,9 +46,6 @@ above an EXEC that computes on their core (25)."""
 ANY_HOST = ("*", "0.0.0.0", "::")
 """Hosts that stand for every address of the machine."""
 
-CHANGES_NAME = "controller.changes"
-"""The file in the run folder that keeps what clients and operators changed over a controller's restart."""
-
 CONSOLE = "console"
 CONSOLE_NICE = 5
 """It may wait for those that serve."""
@@ -64,6 +62,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """In the order in which they start."""
     stop_order: tuple[tuple[str, ...], ...]
     """Names of the processes that are stopped together, in the order of work: requests first."""
+    shards: tuple[int, ...]
+    """How many workers each controller has."""
     models: int
     """Models that are served."""
     gateway_address: str
@@ -94,24 +94,26 @@ def make_plan(config: Config) -> Plan:
     if cluster.engine != "emulated":
         source.check_files(device=cluster.device)
     check_policy(config.scheduler.policy, config.scheduler.policy_options)
-    _check_addresses(config)
+    shards = local_shards(config, run_dir)
+    _check_addresses(config, shards)
     _check_tracing(config.gateway.trace_address)
     workers = tuple(f"worker-{number}" for number in range(cluster.workers))
     return Plan(
         cluster=cluster,
-        jobs=_jobs(config, source, run_dir, workers),
+        jobs=_jobs(config, source, shards, workers),
         stop_order=(
             *([(REPOSITORY,)] if repository.path else []),
             ("gateway",),
             *([(CONSOLE,)] if cluster.console else []),
-            ("controller",),
+            tuple(shard.name for shard in shards),
             workers,
         ),
+        shards=tuple(len(shard.workers) for shard in shards),
         models=len(specs),
         gateway_address=config.gateway.address,
         also_serves=also_serves(config.gateway),
         console_address=config.console.address if cluster.console else "",
-        listening=tuple((address, remedy) for _, address, remedy in _listeners(config) if remedy),
+        listening=tuple((address, remedy) for _, address, remedy in _listeners(config, shards) if remedy),
         run_dir=run_dir,
         repository=repository,
     )
@@ -136,16 +138,16 @@ def also_serves(gateway: GatewayConfig) -> tuple[tuple[str, str], ...]:
     return tuple(each for each in (*addresses, ("metrics", gateway.metrics_address)) if each[1])
 
 
-def _listeners(config: Config) -> Iterator[tuple[str, str, str]]:
+def _listeners(config: Config, shards: list[LocalShard]) -> Iterator[tuple[str, str, str]]:
     """Yield what listens on TCP: the key that says where, the address, and how to choose another.
 
     The last is empty for what is not looked at before the start.
     """
     choose = "choose another with"
-    controller, data, repository = config.controller.address, config.worker.data_address, config.repository
+    data, repository = config.worker.data_address, config.repository
     yield ("[gateway] address", config.gateway.address, f"{choose} --port or [gateway] address")
-    if is_tcp(controller):
-        yield ("[controller] address", controller, f"{choose} [controller] address")
+    for key, address in listeners(shards):
+        yield (key, address, f"{choose} {key}")
     if is_tcp(data):
         yield ("[worker] data_address", data, "")
     for name, address in also_serves(config.gateway):
@@ -158,16 +160,18 @@ def _listeners(config: Config) -> Iterator[tuple[str, str, str]]:
         yield (key, config.console.address, f"{choose} --console-port or {key}, or off")
 
 
-def _check_addresses(config: Config) -> None:
+def _check_addresses(config: Config, shards: list[LocalShard]) -> None:
     """Raise `ConfigError` if two were to listen on one address, or one in clear to other hosts."""
-    check_exposed(of_cluster(config), config.cluster.insecure)
+    keys = config.cluster.keys
+    doors = [of_processes(key, address, keys) for key, address in listeners(shards)]
+    check_exposed([*of_cluster(config), *doors], config.cluster.insecure)
     data = config.worker.data_address
     if data and not data.endswith(":*") and config.cluster.workers > 1:
         raise ConfigError(
             f"[worker] data_address is {data} for each of {config.cluster.workers} workers, and only one can"
             " listen there; end it with :* for any free port"
         )
-    for (one, first, _), (other, second, _) in itertools.combinations(_listeners(config), 2):
+    for (one, first, _), (other, second, _) in itertools.combinations(_listeners(config, shards), 2):
         if not any(each.endswith((":*", ":0")) for each in (first, second)) and _same(first, second):
             raise ConfigError(f"{second} would be listened on twice: give {one} and {other} different ports")
 
@@ -233,44 +237,51 @@ def _near_device(bus_id: str, cores: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(core for core in cores if core in near) or cores
 
 
-def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str, ...]) -> tuple[Job, ...]:
+def _jobs(
+    config: Config, source: ModelSource, shards: list[LocalShard], workers: tuple[str, ...]
+) -> tuple[Job, ...]:
     cluster, replace = config.cluster, msgspec.structs.replace
-    address = connectable(config.controller.address)
-    events = str(run_dir / "events") if cluster.event_log else None
+    first = shards[0].address
     shared, exec_cores = _cores(config)
     nice, priority = (CONTROL_NICE, CONTROL_PRIORITY) if config.worker.realtime else (0, 0)
     jobs: list[Job] = [
         ControllerJob(
-            name="controller",
-            controller=replace(
-                config.controller, event_log_dir=events, state_file=str(run_dir / CHANGES_NAME)
-            ),
+            name=shard.name,
+            controller=replace(shard.controller, keys=own_keys(cluster.keys, "controller", shard.name)),
             scheduler=config.scheduler,
             models=source,
             cores=shared,
             nice=nice,
             priority=priority,
-        ),
-        _gateway_job(config, address, shared, exec_cores),
+        )
+        for shard in shards
     ]
+    jobs.append(_gateway_job(config, tuple(shard.address for shard in shards), shared, exec_cores))
     if config.repository.path:
-        jobs.append(repository_job(config.repository, address, shared))
+        jobs.append(repository_job(config.repository, first, shared))
     if cluster.console:
-        jobs.append(_console_job(config, address, shared))
-    for number, name in enumerate(workers):
-        jobs.append(_worker_job(config, number, name, shared, exec_cores[number]))
+        jobs.append(_console_job(config, first, shared))
+    jobs += [
+        _worker_job(config, number, workers[number], shard.address, shared, exec_cores[number])
+        for shard in shards
+        for number in shard.workers
+    ]
     return tuple(replace(job, log_level=cluster.log_level, log_format=cluster.log_format) for job in jobs)
 
 
 def _gateway_job(
-    config: Config, controller: str, shared: tuple[int, ...], exec_cores: tuple[int | None, ...]
+    config: Config,
+    controllers: tuple[str, ...],
+    shared: tuple[int, ...],
+    exec_cores: tuple[int | None, ...],
 ) -> GatewayJob:
     realtime, most_ms = config.worker.realtime, DRAIN_SHARE * config.cluster.stop_timeout_s * 1e3
     return GatewayJob(
         name="gateway",
         gateway=msgspec.structs.replace(
             config.gateway,
-            controller_address=controller,
+            controller_address=controllers[0],
+            shards=controllers if len(controllers) > 1 else (),
             console_address=config.console.address if config.cluster.console else "",
             repository_address=connectable(config.repository.address) if config.repository.path else "",
             drain_timeout_ms=min(config.gateway.drain_timeout_ms, most_ms),
@@ -283,7 +294,7 @@ def _gateway_job(
 
 
 def _worker_job(
-    config: Config, number: int, name: str, shared: tuple[int, ...], core: int | None
+    config: Config, number: int, name: str, controller: str, shared: tuple[int, ...], core: int | None
 ) -> WorkerJob:
     cluster = config.cluster
     device = cluster.device
@@ -294,7 +305,7 @@ def _worker_job(
         config.worker,
         name=name,
         device=device,
-        controller=connectable(config.controller.address),
+        controller=controller,
         keys=own_keys(cluster.keys, "worker", name),
         engine=cluster.engine,
         store=cluster.store or "",

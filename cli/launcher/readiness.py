@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 from mainspring.client.connection import Connection
 from mainspring.client.errors import MainspringError
 from mainspring.messages.clients import GetStatus, StatusReply
-from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.peers import ClusterStatus, ModelStatus
 from mainspring.repository.recipe import is_artifact_name
 
 ANSWER_POLLS = 20
@@ -21,8 +22,8 @@ class Readiness:
     Use it as a context manager; ``blocked_by`` says for a person what is still missing.
     """
 
-    def __init__(self, address: str, workers: int, models: int, token: str | None = None) -> None:
-        """``token`` is for a gateway that needs one."""
+    def __init__(self, address: str, workers: Sequence[int], models: int, token: str | None = None) -> None:
+        """``workers`` of each controller; ``token`` is for a gateway that needs one."""
         self.blocked_by = "the gateway does not answer yet"
         self.failure = ""
         """What waiting will not mend: no worker can prepare any model, and why."""
@@ -75,27 +76,44 @@ class Readiness:
         self._polls_left = ANSWER_POLLS
 
 
-def missing(status: ClusterStatus, workers: int, models: int) -> str:
-    """Return what keeps the cluster from serving, or an empty text; what a repository adds does not."""
-    if len(status.workers) < workers:
-        return f"{len(status.workers)} of {workers} workers have joined"
-    known = [model for model in status.models if not is_artifact_name(model.name)]
+def missing(status: ClusterStatus, workers: Sequence[int], models: int) -> str:
+    """Return what keeps the cluster from serving, or an empty text; what a repository adds does not.
+
+    ``workers`` of each controller.
+    """
+    down = [shard for shard in status.shards if not shard.up]
+    if down:
+        return f"the controller of shard {down[0].number} does not answer yet"
+    if len(status.workers) < sum(workers):
+        return f"{len(status.workers)} of {sum(workers)} workers have joined"
+    known = list(_by_shard(status, workers))
     if len(known) < models:
         return f"{len(known)} of {models} models are known"
-    unready = [model for model in known if len(model.prepared_on) + len(model.failed_on) < workers]
+    unready = [model for model, few in known if len(model.prepared_on) + len(model.failed_on) < few]
     if unready:
         return f"{len(unready)} of {models} models are still being prepared, {unready[0].name} among them"
     return ""
 
 
-def failure(status: ClusterStatus, workers: int) -> str:
+def failure(status: ClusterStatus, workers: Sequence[int]) -> str:
     """Return which model can't be prepared, and why, if no worker can prepare any; else an empty text."""
-    own = [model for model in status.models if not is_artifact_name(model.name)]
-    failed = [model for model in own if len(model.failed_on) >= workers]
+    own = list(_by_shard(status, workers))
+    failed = [model for model, all_of_them in own if len(model.failed_on) >= all_of_them]
     if not failed or len(failed) < len(own):
         return ""
     others = f" ({len(failed) - 1} more can't be prepared either)" if len(failed) > 1 else ""
     return f"model {failed[0].name} can't be served: {failed[0].failed_on[0]}{others}"
+
+
+def _by_shard(status: ClusterStatus, workers: Sequence[int]) -> Iterator[tuple[ModelStatus, int]]:
+    """Yield each model that is no repository's with the number of workers that its controller has."""
+    counts = [shard.models for shard in status.shards] or [len(status.models)]
+    first = 0
+    for count, few in zip(counts, workers, strict=True):
+        for model in status.models[first : first + count]:
+            if not is_artifact_name(model.name):
+                yield model, few
+        first += count
 
 
 def faults(status: ClusterStatus) -> tuple[str, ...]:

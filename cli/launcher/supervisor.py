@@ -18,11 +18,12 @@ import msgspec
 
 from mainspring.cli.launcher.addresses import answers, check_free, prepare_sockets
 from mainspring.cli.launcher.jobs import GatewayJob, Job
-from mainspring.cli.launcher.plan import CHANGES_NAME, Plan
+from mainspring.cli.launcher.plan import Plan
 from mainspring.cli.launcher.process import Backoff, Process
 from mainspring.cli.launcher.readiness import Readiness
 from mainspring.cli.launcher.repository import FirstLook
 from mainspring.cli.launcher.run_dir import claimed, make_private
+from mainspring.cli.launcher.shards import CHANGES
 
 TEND_INTERVAL_S = 0.05
 READINESS_POLL_MS = 50
@@ -94,7 +95,8 @@ class Supervisor:
             prepare_sockets(self._plan.cluster.secret_file, self._plan.run_dir)
             self.first_look.prepare()
             # What was changed lasts as long as this cluster: another begins with what it is told.
-            (self._plan.run_dir / CHANGES_NAME).unlink(missing_ok=True)
+            for changes in self._plan.run_dir.glob(f"*{CHANGES}"):
+                changes.unlink()
             try:
                 for process in self._processes:
                     self._step(f"starting {process.job.name}")
@@ -112,8 +114,7 @@ class Supervisor:
     def _wait_until_ready(self, stop: threading.Event) -> None:
         plan = self._plan
         give_up = time.monotonic() + plan.cluster.ready_timeout_s
-        workers, models = plan.cluster.workers, plan.models
-        with Readiness(plan.gateway_address, workers, models, self._token) as readiness:
+        with Readiness(plan.gateway_address, plan.shards, plan.models, self._token) as readiness:
             while not stop.is_set() and not (
                 readiness.poll(READINESS_POLL_MS) and (self.first_look.done() or time.monotonic() > give_up)
             ):

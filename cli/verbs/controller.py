@@ -10,11 +10,14 @@ import typer
 
 from mainspring.cli.configuration.single import (
     ConfigFile,
+    Shard,
+    address_of,
     configured,
     keys_of,
     log_of,
     replaced,
     secret_of,
+    with_shards,
     with_typed,
 )
 from mainspring.cli.launcher.foreground import (
@@ -65,6 +68,7 @@ EventLog = Annotated[
 def controller(
     context: typer.Context,
     config: ConfigFile = None,
+    shard: Shard = None,
     address: Address = None,
     secret_file: SecretFile = None,
     keys: KeysFolder = None,
@@ -83,20 +87,17 @@ def controller(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a controller until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
-    from mainspring.cli.configuration.policies import check_policy, parse_options
     from mainspring.cli.controllers import check_guarded, personal_address
     from mainspring.cli.launcher.run_dir import claimed
 
     whole = configured(config)
     source = _source(whole, store, profiles, copies)
-    options = ("policy_options", parse_options(policy_option or []))
-    scheduler = with_typed(context, whole.scheduler, {"policy": ("policy", policy), "policy_option": options})
-    check_policy(scheduler.policy, scheduler.policy_options)
+    scheduler = _scheduler(context, whole, policy, policy_option)
     secret = secret_of(whole, secret_file)
-    where = address or whole.controller.address or personal_address()
-    folder = keys_of(whole, keys, "controller")
-    insecure = insecure or whole.cluster.insecure
-    check_guarded(where, secret, _text(folder) or "", "--address", insecure=insecure)
+    where = address or address_of(whole, shard) or personal_address()
+    folder = keys_of(whole, keys, f"controller-{shard}" if shard else "controller")
+    unsafe = insecure or whole.cluster.insecure
+    check_guarded(where, secret, _text(folder) or "", "--address", insecure=unsafe)
     drain = ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6)
     own = replaced(
         with_typed(context, whole.controller, {"drain_timeout": drain}),
@@ -105,6 +106,7 @@ def controller(
         keys=_text(folder) or "",
         event_log_dir=_text(event_log),
         state_file=_text(state_file),
+        **with_shards(whole, shard),
     )
     with contextlib.ExitStack() as stack:
         if event_log is not None:
@@ -112,6 +114,18 @@ def controller(
             stack.enter_context(claim)
         stop = begin("controller", *log_of(context, whole, log_level, log_format))
         _serve(own, scheduler, source, stop)
+
+
+def _scheduler(
+    context: typer.Context, whole: Config, policy: str | None, options: list[str] | None
+) -> SchedulerConfig:
+    """Return the scheduler's configuration with the policy that was typed; raise ConfigError."""
+    from mainspring.cli.configuration.policies import check_policy, parse_options
+
+    given = ("policy_options", parse_options(options or []))
+    scheduler = with_typed(context, whole.scheduler, {"policy": ("policy", policy), "policy_option": given})
+    check_policy(scheduler.policy, scheduler.policy_options)
+    return scheduler
 
 
 def _source(whole: Config, store: Path | None, profiles: Path | None, copies: int) -> ModelSource:

@@ -9,6 +9,7 @@ import typer
 
 from mainspring.cli.configuration.single import (
     ConfigFile,
+    address_of,
     configured,
     keys_of,
     log_of,
@@ -76,11 +77,13 @@ def gateway(
     """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.cli.controllers import find
     from mainspring.cli.exposure import check_exposed, of_gateway
+    from mainspring.cli.launcher.addresses import connectable
     from mainspring.gateway.server import run
 
     whole = configured(config)
     secret, keys = secret_of(whole, secret_file), keys_of(whole, keys, name or "gateway")
-    door = find(controller or whole.controller.address, secret, keys)
+    first = address_of(whole, 0)
+    door = find(controller or first, secret, keys)
     flags: dict[str, tuple[str, object]] = {
         **{"address": ("address", address), "http": ("http_address", http)},
         "grpc": ("grpc_address", grpc),
@@ -91,7 +94,9 @@ def gateway(
         "grace": ("grace_ms", duration_ns(grace, "--grace", least_ns=0) / 1e6),
         "drain_timeout": ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6),
     }
-    shown = {"secret_file": door.secret_file, "keys": door.folder}
+    shown: dict[str, object] = {"secret_file": door.secret_file, "keys": door.folder}
+    if whole.shards.several and not controller:
+        shown["shards"] = tuple(map(connectable, whole.shards.controllers))
     own = replaced(with_typed(context, whole.gateway, flags), controller_address=door.address, **shown)
     check_exposed(of_gateway(own), insecure or whole.cluster.insecure)
     stop = begin(own.name or "gateway", *log_of(context, whole, log_level, log_format))

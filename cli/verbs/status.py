@@ -37,6 +37,9 @@ def status(
         f"{models:,} of {len(found.models):,} models prepared"
     )
     console.print()
+    if found.shards:
+        console.print(_shards(found))
+        console.print()
     console.print(_workers(found) if found.workers else "no worker has joined: start one")
     for worker in found.workers:
         for note in worker.notes:
@@ -46,6 +49,21 @@ def status(
     if found.dropped_messages:
         console.print()
         console.print(_counters(found))
+
+
+def _shards(found: ClusterStatus) -> Table:
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, title=f"map of version {found.map_version}", title_justify="left")
+    made.add_column("shard", justify="right")
+    made.add_column("controller", overflow="fold")
+    for name in ("weight", "workers", "models", "queued", "arrived", "rejected"):
+        made.add_column(name, justify="right")
+    for shard in found.shards:
+        numbers = (shard.workers, shard.models, shard.queued, shard.arrived, shard.rejected)
+        told = [f"{each:,}" for each in numbers] if shard.up else ["no answer", *[""] * 4]
+        made.add_row(str(shard.number), shard.address, f"{shard.pages:,}", *told)
+    return made
 
 
 def _workers(found: ClusterStatus) -> Table:

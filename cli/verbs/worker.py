@@ -10,6 +10,8 @@ import typer
 
 from mainspring.cli.configuration.single import (
     ConfigFile,
+    Shard,
+    address_of,
     configured,
     keys_of,
     log_of,
@@ -78,6 +80,7 @@ def worker(
     context: typer.Context,
     config: ConfigFile = None,
     name: Annotated[str, typer.Option(help="Unique in the cluster.")] = "worker-0",
+    shard: Shard = None,
     controller: Controller = None,
     secret_file: SecretFile = None,
     keys: KeysFolder = None,
@@ -105,7 +108,7 @@ def worker(
     engine, device, folder = _computes(context, whole.cluster, engine, device, store)
     _check(engine, device, folder, exec_core, fetches=bool(store_from or whole.worker.store_from))
     secret, keys = secret_of(whole, secret_file), keys_of(whole, keys, name)
-    door = find(controller or whole.controller.address, secret, keys)
+    door = find(controller or address_of(whole, shard), secret, keys)
     drain_ms = max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6))
     own: dict[str, object] = {"data_address": data_address, "data_host": data_host, "pages": pages}
     own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}

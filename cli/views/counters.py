@@ -63,6 +63,23 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "workers whose data address is not an address",
         "correct data_address or data_host there",
     ),
+    "controller: sent to no address": (
+        "words of a controller to greet another one, at what is not an address",
+        "correct [shards] controllers",
+    ),
+    "worker_names_taken_twice": (
+        "workers of several controllers with one name and different addresses",
+        "name the workers of a cluster differently, whichever controller they have",
+    ),
+    "wrong_shard": (
+        "welcomes by a controller that is another shard than this gateway has it as",
+        "give gateways and controllers the same [shards], in the same order",
+    ),
+    "bad_shard_maps": (
+        "maps of models to shards that can't be used, or are not the first controller's",
+        "give gateways and controllers the same [shards]",
+    ),
+    "old_shard_maps": ("maps older than this gateway's, told by a first controller that restarted", NOTHING),
     "bad_messages_from_controller": ("messages from the controller that are none", VERSIONS),
     "bad_messages_from_workers": (
         "messages from workers that are none, or that name outputs which are not there",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
+from mainspring.gateway.core.merging import merged_metrics, merged_status
 from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel, StatusReply
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
-from mainspring.messages.peers import AdminReply, AdminRequest
+from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus
+from mainspring.messages.sharding import ShardMap
 
 
 class GetMetrics(msgspec.Struct, frozen=True):
@@ -31,33 +33,48 @@ AdminCommand = AddModel | RemoveModel | GetStatus | GetMetrics
 Reply = Done | StatusReply | MetricsReply | ErrorReply
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    connection: Connection
-    key: int
-    expires_ns: int
+class _Asked:
+    """A command, and what has been answered so far of those that all controllers are asked."""
+
+    __slots__ = ("awaits", "connection", "expires_ns", "key", "metrics", "status")
+
+    def __init__(self, connection: Connection, key: int, expires_ns: int, shards: Collection[int]) -> None:
+        self.connection = connection
+        self.key = key
+        self.expires_ns = expires_ns
+        self.awaits = set(shards)
+        """Shards whose controllers have not answered."""
+        self.status: dict[int, ClusterStatus] = {}
+        self.metrics: dict[int, ClusterMetrics] = {}
 
 
 class AdminTable:
-    """Commands without an answer; each gets exactly one."""
+    """Commands without an answer; each gets exactly one.
 
-    def __init__(self, config: GatewayConfig) -> None:
+    Of several controllers, a command goes to the one that it is about; for a status, and for what is counted,
+    all that are there are asked, and the answer has what came of them in time.
+    """
+
+    def __init__(self, config: GatewayConfig, shard_map: Callable[[], ShardMap]) -> None:
+        """``shard_map`` returns the newest map."""
         self._timeout_ns = milliseconds(config.admin_timeout_ms)
         self._limit = config.max_admin_requests
         self._asked: dict[int, _Asked] = {}
         self._next_token = 0
         self._places = _places(config)
+        self._map = shard_map
 
     def ask(
-        self, now_ns: int, connection: Connection, command: AdminCommand, connected: bool
+        self, now_ns: int, connection: Connection, command: AdminCommand, shards: Collection[int]
     ) -> AdminRequest | ErrorReply:
-        """Return what to send to the controller, or the refusal to send back."""
-        if not connected:
+        """Return what to send to the controllers of these shards, or the refusal to send back."""
+        if not shards:
             return ErrorReply(command.key, Reason.CONTROLLER_UNREACHABLE, "the gateway has no controller")
         if len(self._asked) >= self._limit:
             return ErrorReply(command.key, Reason.OVERLOADED, f"{self._limit} such requests wait already")
         token = self._next_token
         self._next_token += 1
-        self._asked[token] = _Asked(connection, command.key, now_ns + self._timeout_ns)
+        self._asked[token] = _Asked(connection, command.key, now_ns + self._timeout_ns, shards)
         match command:
             case AddModel():
                 return AdminRequest(token, add=command.model)
@@ -68,20 +85,32 @@ class AdminTable:
             case GetMetrics():
                 return AdminRequest(token, metrics=True)
 
-    def answered(self, message: AdminReply, counts: Mapping[str, int]) -> tuple[Connection, Reply] | None:
-        """Return who gets which reply; a status carries the gateway's ``counts`` too. None: nobody waits."""
-        asked = self._asked.pop(message.token, None)
-        if asked is None:
+    def awaits(self, token: int, shard: int) -> bool:
+        """Whether an answer of this shard's controller is waited for."""
+        asked = self._asked.get(token)
+        return asked is not None and shard in asked.awaits
+
+    def answered(
+        self, message: AdminReply, counts: Mapping[str, int], shard: int = 0
+    ) -> tuple[Connection, Reply] | None:
+        """Return who gets which reply; a status carries the gateway's ``counts`` too.
+
+        None: nobody waits for it, or other controllers have yet to answer.
+        """
+        asked = self._asked.get(message.token)
+        if asked is None or shard not in asked.awaits:
             return None
-        if message.reason is not None:
-            return asked.connection, ErrorReply(asked.key, message.reason, message.detail)
+        asked.awaits.discard(shard)
         if message.metrics is not None:
-            return asked.connection, MetricsReply(asked.key, message.metrics)
-        if message.status is None:
-            return asked.connection, Done(asked.key)
-        dropped = {**message.status.dropped_messages, **counts}
-        status = msgspec.structs.replace(message.status, dropped_messages=dropped)
-        return asked.connection, StatusReply(asked.key, status, self._places)
+            asked.metrics[shard] = message.metrics
+        elif message.status is not None:
+            asked.status[shard] = message.status
+        elif message.reason is None or not (asked.awaits or asked.status or asked.metrics):
+            del self._asked[message.token]
+            if message.reason is None:
+                return asked.connection, Done(asked.key)
+            return asked.connection, ErrorReply(asked.key, message.reason, message.detail)
+        return self._whole(message.token, asked, counts)
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `tick` is to be called next: commands expire in the order in which they came."""
@@ -92,16 +121,47 @@ class AdminTable:
     def tick(self, now_ns: int) -> list[tuple[Connection, Reply]]:
         """Return the replies to commands that were not answered in time."""
         due = [token for token, asked in self._asked.items() if asked.expires_ns <= now_ns]
-        return self._fail(due, Reason.TIMED_OUT, "the controller did not answer in time")
+        return [self._fail(each, Reason.TIMED_OUT, "the controller did not answer in time") for each in due]
 
-    def controller_lost(self) -> list[tuple[Connection, Reply]]:
-        """Return the replies to all commands: whether they were fulfilled is not known."""
+    def controller_lost(self, shard: int = 0) -> list[tuple[Connection, Reply]]:
+        """Return the replies to the commands that wait for this one: whether they were fulfilled is not
+        known."""
         detail = "the controller was lost before it answered; it may have done what was asked or not"
-        return self._fail(list(self._asked), Reason.CONTROLLER_UNREACHABLE, detail)
+        replies = []
+        for token, asked in list(self._asked.items()):
+            asked.awaits.discard(shard)
+            if not asked.awaits:
+                replies.append(self._fail(token, Reason.CONTROLLER_UNREACHABLE, detail))
+        return replies
 
-    def _fail(self, tokens: list[int], reason: Reason, detail: str) -> list[tuple[Connection, Reply]]:
-        failed = [self._asked.pop(token) for token in tokens]
-        return [(asked.connection, ErrorReply(asked.key, reason, detail)) for asked in failed]
+    def _whole(self, token: int, asked: _Asked, counts: Mapping[str, int]) -> tuple[Connection, Reply] | None:
+        """Return the reply of all controllers, unless some have yet to answer."""
+        if asked.awaits:
+            return None
+        del self._asked[token]
+        return asked.connection, self._found(asked, counts)
+
+    def _found(self, asked: _Asked, counts: Mapping[str, int]) -> Reply:
+        """Return the reply from what has been answered."""
+        if asked.metrics:
+            return MetricsReply(asked.key, _one_of(asked.metrics) or merged_metrics(asked.metrics))
+        shard_map = self._map()
+        several = len(shard_map.shards) > 1
+        status = merged_status(asked.status, shard_map) if several else asked.status[0]
+        dropped = {**status.dropped_messages, **counts}
+        status = msgspec.structs.replace(status, dropped_messages=dropped)
+        return StatusReply(asked.key, status, self._places)
+
+    def _fail(self, token: int, reason: Reason, detail: str) -> tuple[Connection, Reply]:
+        asked = self._asked.pop(token)
+        if asked.metrics or asked.status:
+            return asked.connection, self._found(asked, {})
+        return asked.connection, ErrorReply(asked.key, reason, detail)
+
+
+def _one_of(parts: Mapping[int, ClusterMetrics]) -> ClusterMetrics | None:
+    """Return the only one, if it is."""
+    return next(iter(parts.values())) if len(parts) == 1 else None
 
 
 def _places(config: GatewayConfig) -> dict[str, str]:

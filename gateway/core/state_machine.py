@@ -6,7 +6,9 @@ any front end submits, and gets one `Answer` or `Refuse` back through its `Conne
 
 A request is *waiting* (there is no controller), *submitted* (the controller knows its id) or *dispatched*
 (its inputs were pushed to a worker at least once). A new controller, or one that forgot this gateway,
-gets all that is pending under new ids; outputs that come for an old id are accepted all the same.
+gets all that is pending under new ids; outputs that come for an old id are accepted all the same. Of several
+controllers, each has the requests for its models: a request's id says where it was submitted, and one that is
+submitted again goes to where its model is by then.
 
 Where a model's outputs are cached, a request may be answered at once, or *follow* another one of equal inputs
 and be none of the above (`sharing`). Neither is a request that stands behind another one of its sequence
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.accepted import Accepted
@@ -33,6 +35,7 @@ from mainspring.gateway.core.effects import (
     Refuse,
     Withdraw,
 )
+from mainspring.gateway.core.observers import Observers
 from mainspring.gateway.core.requests import (
     CANCELLED,
     CLOSING,
@@ -53,7 +56,6 @@ from mainspring.gateway.core.sequences import Sequences
 from mainspring.gateway.core.sharing import Sharing
 from mainspring.gateway.core.validation import Signature, is_outdated
 from mainspring.messages import ids
-from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Input, Output, Rejected
 
@@ -61,49 +63,7 @@ ARRIVAL_RETRY_NS: Final = 20_000_000
 """After this a request that could not be sent to the controller is sent again."""
 
 _NO_SIGNATURES: Mapping[str, Signature] = MappingProxyType({})
-
-
-class Observer(Protocol):
-    """Told once of every request, when it ends. Must be quick and may not raise."""
-
-    def answered(
-        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
-    ) -> None:
-        """It got outputs: of this dispatch and message, or, with neither, of an earlier request."""
-
-    def refused(self, request: Pending, reason: Reason) -> None:
-        """It got a reason instead, or its client is gone."""
-
-    def turned_away(self, request: InferRequest, reason: Reason) -> None:
-        """It was refused before the request table saw it."""
-
-
-class Observers:
-    """Passes what it is told on to each that was added."""
-
-    def __init__(self) -> None:
-        self._all: tuple[Observer, ...] = ()
-
-    def add(self, observer: Observer) -> None:
-        """Tell this one too from now on."""
-        self._all = (*self._all, observer)
-
-    def answered(
-        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
-    ) -> None:
-        """As `Observer.answered`."""
-        for observer in self._all:
-            observer.answered(now_ns, request, dispatch, output)
-
-    def refused(self, request: Pending, reason: Reason) -> None:
-        """As `Observer.refused`."""
-        for observer in self._all:
-            observer.refused(request, reason)
-
-    def turned_away(self, request: InferRequest, reason: Reason) -> None:
-        """As `Observer.turned_away`."""
-        for observer in self._all:
-            observer.turned_away(request, reason)
+_NO_SHARDS: Mapping[str, int] = MappingProxyType({})
 
 
 class GatewayCore:
@@ -114,18 +74,23 @@ class GatewayCore:
         config: GatewayConfig,
         signatures: Mapping[str, Signature] = _NO_SIGNATURES,
         cache: PredictionCache | None = None,
+        shards: Mapping[str, int] = _NO_SHARDS,
     ) -> None:
-        """``signatures``: what is known of the models at present, by name; only looked at."""
+        """``signatures``: what is known of the models at present, by name; ``shards``: the shard of each that
+        is not in shard 0. Both are only looked at."""
         self._config = config
         self._signatures = signatures
+        self._shards = shards
         self._cache = PredictionCache(config.cache_bytes) if cache is None else cache
         self._sharing = Sharing()
         self.sequences = Sequences(config)
         self._patience = Patience(config)
         self._rejoin_ns = milliseconds(config.hello_interval_ms)
         self._wait_ns = milliseconds(config.controller_wait_ms)
-        self._number: int | None = None
-        self._lost_ns = 0
+        self._numbers: dict[int, int] = {}
+        """The gateway's number at each shard's controller that has welcomed it."""
+        self._lost_ns: dict[int, int] = {}
+        """When each shard's controller was lost last."""
         self._closing = False
         self._serial = 0
         self._next_id = 0
@@ -151,9 +116,14 @@ class GatewayCore:
         """Return the requests without an answer."""
         return list(self._pending.values())
 
-    def holds(self, model: str) -> bool:
-        """Whether a request for the model, by the scheduler's name, is in flight; looks at all"""
-        return any(request.accepted.model == model for request in self._pending.values())
+    def holds(self, model: str, shard: int | None = None) -> bool:
+        """Whether a request for the model, by the scheduler's name, is in flight; looks at all.
+
+        With ``shard``: only one that is submitted there counts."""
+        for request in self._pending.values():
+            if request.accepted.model == model and shard in (None, _submitted_to(request)):
+                return True
+        return False
 
     # --- front ends ---
 
@@ -196,10 +166,7 @@ class GatewayCore:
             self._timers.arm(request, request.expires_ns)
             if not self.sequences.join(now_ns, request) or not self._begin(request):
                 return
-        if digest is not None and self._sharing.join(request):
-            self._timers.arm(request, request.expires_ns)
-        elif self._number is not None:
-            self._arrive(request)
+        if (digest is not None and self._sharing.join(request)) or self._arrive(request):
             self._timers.arm(request, request.expires_ns)
         else:
             self._wait_for_controller(now_ns, request)
@@ -223,9 +190,10 @@ class GatewayCore:
 
     def controller_welcomed(self, now_ns: int, number: int) -> None:
         """Submit what is pending to a controller that does not know it, under new ids."""
-        self._number = number
+        shard = ids.shard_of_gateway(number)
+        self._numbers[shard] = number
         for request in self._pending.values():
-            if request.follows:
+            if request.follows or not self._concerns(request, shard):
                 continue
             self._withdraw(request)
             if request.deadline_ns is None or request.deadline_ns > now_ns:
@@ -233,18 +201,25 @@ class GatewayCore:
             if request.wake_ns != request.expires_ns:
                 self._timers.arm(request, request.expires_ns)
 
-    def controller_lost(self, now_ns: int) -> None:
+    def controller_lost(self, now_ns: int, shard: int = 0) -> None:
         """Keep what can wait for a controller, or for outputs on their way; refuse the rest."""
-        if self._number is None:
+        if self._numbers.pop(shard, None) is None:
             return
-        self._number = None
-        self._lost_ns = now_ns
+        self._lost_ns[shard] = now_ns
         for request in list(self._pending.values()):
-            if request.serial not in self._pending:
+            if request.serial not in self._pending or not self._concerns(request, shard):
                 continue
             request.request_id = None
             if not request.dispatches and not request.follows:
-                self._wait_for_controller(now_ns, request)
+                self._submit_again(now_ns, request)
+
+    def model_moved(self, now_ns: int, model: str) -> None:
+        """Submit what waits for the controller that had a model to the one that has it now."""
+        for request in list(self._pending.values()):
+            if request.accepted.model != model or request.request_id is not None or request.follows:
+                continue
+            if request.deadline_ns is None or request.deadline_ns > now_ns:
+                self._submit_again(now_ns, request)
 
     def arrival_unsent(self, now_ns: int, request_id: int) -> None:
         """Try again soon with a request that could not be sent to the controller, while its deadline allows.
@@ -297,13 +272,13 @@ class GatewayCore:
         have been reported as done and its outputs have died with the worker: only the gateway knows that
         they never came.
         """
-        for request in self._pending.values():
+        for request in list(self._pending.values()):
             if request.request_id is None or not request.dispatches:
                 continue
             in_time = request.deadline_ns is None or request.deadline_ns > now_ns
             if in_time and request.dispatches[-1].worker == worker:
                 self._withdraw(request)
-                self._arrive(request)
+                self._submit_again(now_ns, request)
                 self.counts["resubmitted"] += 1
 
     def outputs(self, now_ns: int, message: Output, frames: tuple[Frame, ...]) -> None:
@@ -352,10 +327,10 @@ class GatewayCore:
         """Answer what has run out of time; send again what could not be sent to the controller."""
         while (request := self._timers.pop_due(now_ns)) is not None:
             unsent = request.request_id is None and not request.dispatches and not request.follows
-            if now_ns < request.expires_ns and not (unsent and self._number is None):
+            if now_ns < request.expires_ns and not (unsent and not self._reaches(request)):
                 self._timers.arm(request, request.expires_ns)
                 in_time = request.deadline_ns is None or now_ns < request.deadline_ns
-                if request.request_id is None and self._number is not None and in_time:
+                if request.request_id is None and in_time:
                     self._arrive(request)
             elif unsent:
                 self._refuse(request, *unreachable(now_ns, request))
@@ -390,16 +365,36 @@ class GatewayCore:
 
     # --- the steps ---
 
-    def _arrive(self, request: Pending) -> None:
-        assert self._number is not None
-        request_id = ids.request_id(self._number, self._next_id)
+    def _arrive(self, request: Pending) -> bool:
+        """Submit a request to the controller that has its model; return False if that is not there."""
+        accepted = request.accepted
+        number = self._numbers.get(self._shards.get(accepted.model, 0))
+        if number is None:
+            return False
+        request_id = ids.request_id(number, self._next_id)
         self._next_id += 1
         self._table.name(request, request_id)
-        accepted = request.accepted
         arrive = Arrive(
             request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes
         )
         self._effects.append(arrive)
+        return True
+
+    def _reaches(self, request: Pending) -> bool:
+        """Whether the controller that has a request's model is there."""
+        return self._shards.get(request.accepted.model, 0) in self._numbers
+
+    def _concerns(self, request: Pending, shard: int) -> bool:
+        """Whether a request is at a shard's controller, or is to be submitted there."""
+        at = _submitted_to(request)
+        return (self._shards.get(request.accepted.model, 0) if at is None else at) == shard
+
+    def _submit_again(self, now_ns: int, request: Pending) -> None:
+        """Submit a request whose controller is lost to the one that has its model, or have it wait."""
+        if self._arrive(request):
+            self._timers.arm(request, request.expires_ns)
+        else:
+            self._wait_for_controller(now_ns, request)
 
     def _wait_for_controller(self, now_ns: int, request: Pending) -> None:
         until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
@@ -472,9 +467,14 @@ class GatewayCore:
 
     def _lead(self, heir: Pending) -> None:
         """Submit a request that followed one which ended without outputs."""
-        if self._number is not None:
-            self._arrive(heir)
-        else:
-            since_ns = max(heir.arrived_ns, self._lost_ns)
-            until_ns = heir.expires_ns if heir.deadline_ns is None else heir.deadline_ns
-            self._timers.arm(heir, min(until_ns, since_ns + self._wait_ns))
+        if self._arrive(heir):
+            return
+        lost_ns = self._lost_ns.get(self._shards.get(heir.accepted.model, 0), 0)
+        since_ns = max(heir.arrived_ns, lost_ns)
+        until_ns = heir.expires_ns if heir.deadline_ns is None else heir.deadline_ns
+        self._timers.arm(heir, min(until_ns, since_ns + self._wait_ns))
+
+
+def _submitted_to(request: Pending) -> int | None:
+    """Return the shard that knows a request by its present id; None while none does."""
+    return None if request.request_id is None else ids.shard_of(request.request_id)

@@ -107,6 +107,8 @@ class MetricsPage:
         yield from family("mainspring_build_info", "gauge", "Always 1.", [(self._version, 1)])
         for name, meaning, value in gauges:
             yield from family(name, "gauge", meaning, [("", value)])
+        if len(driver.shards) > 1:
+            yield from self._shards()
         events = driver.all_counts()
         yield from family(
             "mainspring_gateway_events_total",
@@ -114,6 +116,35 @@ class MetricsPage:
             "What happened at the gateway, by the names of `mainspring status`.",
             [(labels(event=event), count) for event, count in sorted(events.items())],
         )
+
+    def _shards(self) -> Iterator[str]:
+        """Yield what is known of several controllers."""
+        driver = self._calls.driver
+        shown = [(labels(shard=str(each.number)), each) for each in driver.shards]
+        parts = driver.told.parts
+        for name, meaning, values in (
+            (
+                "mainspring_shard_up",
+                "1 while the gateway has a session with this one of several controllers.",
+                [(own, int(each.session.welcomed)) for own, each in shown],
+            ),
+            (
+                "mainspring_shard_models",
+                "Models that it has; one that moves is in two shards for a moment.",
+                [(own, len(parts[each.number].signatures)) for own, each in shown],
+            ),
+            (
+                "mainspring_shard_workers",
+                "Workers that it has.",
+                [(own, len(parts[each.number].workers)) for own, each in shown],
+            ),
+            (
+                "mainspring_shard_map_version",
+                "Of the map that says which shard has which model; gateways of one cluster have the same.",
+                [("", driver.told.map.version)],
+            ),
+        ):
+            yield from family(name, "gauge", meaning, values)
 
     def _sequences(self, shown: Labelled) -> Iterator[str]:
         """Yield what became of sequences, under the labels shown."""

@@ -399,6 +399,8 @@ def test_a_status_that_takes_long_to_make_is_made_rarely() -> None:
         bench.dropped,
         Journal(),
         clock=lambda: next(instant_ns) * cost_ns,
+        shards=bench.shell.shards,
+        moves=bench.shell.moves,
     )
     first = administration.status(0)
     assert administration.status(50 * MS) is first

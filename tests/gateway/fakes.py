@@ -22,6 +22,7 @@ from mainspring.messages.codec import FROM_GATEWAY, TO_CONTROLLER, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.sharding import ShardMap
 from tests.patience import PATIENCE_S
 
 WORKER = "fake"
@@ -51,8 +52,19 @@ worker that never answers."""
 class FakeCluster:
     """One thread with the controller's socket and the worker's; ``do`` runs something on it."""
 
-    def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
-        self.specs = {name: make_spec(name) for name in MODELS} | {"wide": make_spec("wide", 1 << 20)}
+    def __init__(
+        self,
+        address: str = "tcp://127.0.0.1:*",
+        *,
+        number: int = NUMBER,
+        models: tuple[str, ...] = (*MODELS, "wide"),
+        worker: str = WORKER,
+    ) -> None:
+        """``number`` is what a gateway is welcomed with; ``worker`` is the worker's name."""
+        self.specs = {name: make_spec(name, 1 << 20 if name == "wide" else 4) for name in models}
+        self.number, self.worker_name = number, worker
+        self.shard_map: ShardMap | None = None
+        self.told_maps: list[ShardMap] = []
         self.hellos: list[peers.GatewayHello] = []
         self.arrivals: list[peers.Arrival] = []
         self.cancels: list[int] = []
@@ -68,7 +80,7 @@ class FakeCluster:
         self._stop = threading.Event()
         self.controller = Server(address, role="controller")
         self.address = self.controller.address
-        self.worker = Server(role="worker", name=WORKER.encode())
+        self.worker = Server(role="worker", name=worker.encode())
         self.data_address = self.worker.address
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -129,11 +141,15 @@ class FakeCluster:
                 if self.refuse_code:
                     self._send(peers.Refused(self.refuse_code, "not this one"))
                     return
-                self._send(peers.Welcome(PROTOCOL_VERSION, NUMBER))
-                self._send(peers.WorkerUp(WORKER, self.data_address))
+                self._send(peers.Welcome(PROTOCOL_VERSION, self.number))
+                if self.shard_map is not None:
+                    self._send(self.shard_map)
+                self._send(peers.WorkerUp(self.worker_name, self.data_address))
                 for spec in self.specs.values():
                     self._send(peers.ModelUp(spec))
                 self._send(peers.Ping(1, 2))
+            case ShardMap():
+                self.told_maps.append(message)
             case peers.Arrival():
                 self.arrivals.append(message)
                 self._arrived(message)
@@ -156,11 +172,11 @@ class FakeCluster:
         """Dispatch a request to the worker; on the cluster's thread."""
         self._next_action += 1
         self._columns[request_id] = model
-        self._send(peers.Dispatch(self._next_action, WORKER, (request_id,), (True,), 2))
+        self._send(peers.Dispatch(self._next_action, self.worker_name, (request_id,), (True,), 2))
 
     def _admin(self, message: peers.AdminRequest) -> None:
         if message.status:
-            models = tuple([peers.ModelStatus(name, 1, (WORKER,), (), 0) for name in self.specs])
+            models = tuple([peers.ModelStatus(name, 1, (self.worker_name,), (), 0) for name in self.specs])
             status = peers.ClusterStatus("clockwork", (), models, 0, {"odd": 1})
             self._send(peers.AdminReply(message.token, status=status))
         elif message.metrics:

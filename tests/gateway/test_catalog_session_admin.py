@@ -14,6 +14,7 @@ from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, R
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
 from mainspring.messages.peers import AdminReply, AdminRequest
+from mainspring.messages.sharding import ShardMap, first_map
 from tests.gateway.fakes import make_spec
 
 MS = 1_000_000
@@ -119,13 +120,17 @@ def test_a_spec_that_makes_no_sense_is_a_value_error(change: dict[str, object]) 
     assert catalog.models() == ()
 
 
+def only_map() -> ShardMap:
+    return first_map(["unix:///one"])
+
+
 def test_each_command_gets_one_answer() -> None:
-    admin = AdminTable(GatewayConfig(admin_timeout_ms=100.0, max_admin_requests=3))
+    admin = AdminTable(GatewayConfig(admin_timeout_ms=100.0, max_admin_requests=3), only_map)
     spec = make_spec("m")
-    assert admin.ask(0, ALICE, AddModel(1, spec), True) == AdminRequest(0, add=spec)
-    assert admin.ask(1, ALICE, RemoveModel(2, "m"), True) == AdminRequest(1, remove="m")
-    assert admin.ask(2, ALICE, GetStatus(3), True) == AdminRequest(2, status=True)
-    full = admin.ask(3, ALICE, GetStatus(4), True)
+    assert admin.ask(0, ALICE, AddModel(1, spec), [0]) == AdminRequest(0, add=spec)
+    assert admin.ask(1, ALICE, RemoveModel(2, "m"), [0]) == AdminRequest(1, remove="m")
+    assert admin.ask(2, ALICE, GetStatus(3), [0]) == AdminRequest(2, status=True)
+    full = admin.ask(3, ALICE, GetStatus(4), [0])
     assert isinstance(full, ErrorReply)
     assert full.reason is Reason.OVERLOADED
     assert admin.answered(AdminReply(0), {}) == (ALICE, Done(1))
@@ -140,12 +145,12 @@ def test_each_command_gets_one_answer() -> None:
 
 
 def test_commands_end_with_their_controller() -> None:
-    admin = AdminTable(GatewayConfig())
-    admin.ask(0, ALICE, GetStatus(3), True)
+    admin = AdminTable(GatewayConfig(), only_map)
+    admin.ask(0, ALICE, GetStatus(3), [0])
     [(_, reply)] = admin.controller_lost()
     assert isinstance(reply, ErrorReply)
     assert reply.reason is Reason.CONTROLLER_UNREACHABLE
-    refused = admin.ask(0, ALICE, GetStatus(4), False)
+    refused = admin.ask(0, ALICE, GetStatus(4), [])
     assert isinstance(refused, ErrorReply)
     assert refused.reason is Reason.CONTROLLER_UNREACHABLE
 

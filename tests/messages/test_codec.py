@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.messages import actions, clients, commands, events, metrics, peers
+from mainspring.messages import actions, clients, commands, events, metrics, peers, sharding
 from mainspring.messages.codec import (
     FROM_CLIENT,
     FROM_GATEWAY,
@@ -82,11 +82,12 @@ def built(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
 
 NESTED = (
     *(Artifact, events.Resident, peers.TensorHeader, clients.Timing, peers.WorkerStatus, peers.ModelStatus),
-    ServedModel,
+    *(ServedModel, sharding.Shard, sharding.ShardStatus, sharding.MoveWorker),
 )
 for nested in NESTED:
     st.register_type_strategy(nested, built(nested))
-st.register_type_strategy(peers.ClusterStatus, built(peers.ClusterStatus))
+for whole in (peers.ClusterStatus, sharding.ShardMap):
+    st.register_type_strategy(whole, built(whole))
 
 
 @pytest.mark.parametrize(("name", "kind"), MESSAGES, ids=lambda each: getattr(each, "__name__", each))

@@ -22,9 +22,10 @@ from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS, Executors
 from mainspring.worker.inputs import Inputs
-from mainspring.worker.network import Network, Sockets
+from mainspring.worker.network import Network
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
+from mainspring.worker.sockets import Sockets
 from tests.worker.peers import MS, SECOND, infer, load, spec
 
 
@@ -40,7 +41,7 @@ class HandWorker:
         rights = Rights(False)
         self.executors = Executors(self.core, self.engine, rights, self.outbox, 0)
         controller, data = SimpleNamespace(send=self._sent), SimpleNamespace(send=self._replied, ended=0)
-        sockets = Sockets(cast(Any, None), cast(Any, controller), cast(Any, data), "")
+        sockets = Sockets(cast(Any, None), cast(Any, controller), cast(Any, data), "", cast(Any, None))
         config = WorkerConfig(name="w", engine="emulated", pages=2, io_bytes=MIB, realtime=False)
         inputs = Inputs(self.engine.io, 100, MIB, SECOND)
         self.network = Network(config, sockets, self.executors, inputs, self.outbox, [])

@@ -1,0 +1,83 @@
+"""One of several controllers: which models are its own, and the map, which the first one keeps. Pure."""
+
+from __future__ import annotations
+
+import logging
+
+from mainspring.controller.config import ControllerConfig
+from mainspring.controller.outbox import Outbox
+from mainspring.controller.registry import Refusal
+from mainspring.controller.sessions import GatewaySession
+from mainspring.messages.codes import Reason
+from mainspring.messages.sharding import ShardMap, first_map, map_fault
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Shards:
+    """What a controller knows of the others; one that is alone knows none, and has every model."""
+
+    def __init__(self, config: ControllerConfig, outbox: Outbox) -> None:
+        self._number = config.shard
+        self._outbox = outbox
+        self._first: ShardMap | None = None
+        """By which models are divided at the start, always the same."""
+        if len(config.shards) > 1:
+            self._first = first_map(config.shards, config.shard_pages)
+        self.map = None if self._number else self._first
+        """The newest map, at the first controller of several; None at all others."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where all controllers are; none if this one is alone."""
+        return () if self._first is None else self._first.addresses
+
+    def has(self, model: str) -> bool:
+        """Whether this controller has a model at its start; what was moved since is in its journal."""
+        return self._first is None or self._first.place(model) == self._number
+
+    def welcome(self, gateway: GatewaySession) -> None:
+        """Tell a new gateway the map."""
+        if self.map is not None:
+            self._outbox.send(gateway, self.map)
+
+    def told(self, new: ShardMap) -> None:
+        """Take a newer map from a gateway: this controller has lost it with its memory."""
+        if self.map is not None and new.version > self.map.version and self._refusal(new) is None:
+            _LOGGER.warning("a gateway knows version %d of the map: it counts from now on", new.version)
+            self._take(new)
+
+    def change(self, new: ShardMap) -> Refusal | None:
+        """Route by another map from now on; return why not, or None."""
+        refusal = self._refusal(new)
+        if refusal is None:
+            self._take(new)
+        return refusal
+
+    def _take(self, new: ShardMap) -> None:
+        self.map = new
+        self._outbox.send_gateways(new)
+
+    def _refusal(self, new: ShardMap) -> Refusal | None:
+        if self.map is None:
+            where = "there is one controller" if self._first is None else f"this is shard {self._number}"
+            return (
+                Reason.BAD_MESSAGE,
+                f"{where}: the map is kept by the first controller of several",
+            )
+        fault = map_fault(new)
+        if fault is not None:
+            return Reason.BAD_MESSAGE, f"the map can't be taken: {fault}"
+        if new.addresses != self.map.addresses:
+            return (
+                Reason.BAD_MESSAGE,
+                f"the map's controllers are {', '.join(new.addresses)}, and those of [shards] "
+                f"{', '.join(self.map.addresses)}",
+            )
+        if new.version <= self.map.version:
+            return (
+                Reason.BAD_MESSAGE,
+                f"the map has version {new.version} and the one that is known {self.map.version}: make a "
+                "newer one of that",
+            )
+        return None

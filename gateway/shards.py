@@ -1,0 +1,157 @@
+"""The controllers of a gateway: one, or several that each have a part of the models.
+
+A gateway keeps a session with each; what happens to one of them, its death included, concerns its own models
+only. Which shard has which model is decided in `gateway.core.told`, from what controllers tell and the newest
+map, which the first controller keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core.catalog import DrainingModels
+from mainspring.gateway.peer_connections import ControllerLink
+from mainspring.messages import PROTOCOL_VERSION, peers
+from mainspring.messages.ids import MAX_GATEWAY, shard_of_gateway
+from mainspring.messages.sharding import ShardMap, map_fault
+from mainspring.transport.hub import Hub
+from mainspring.transport.session import BAD_MESSAGE, ControllerSession
+
+log = logging.getLogger("mainspring.gateway")
+
+
+def addresses_of(config: GatewayConfig) -> tuple[str, ...]:
+    """Return the controllers' addresses, by shard."""
+    return config.shards or (config.controller_address,)
+
+
+class Shard:
+    """One controller: the connection, the session, and the models that it wants to remove."""
+
+    def __init__(
+        self,
+        number: int,
+        hub: Hub,
+        config: GatewayConfig,
+        now_ns: int,
+        count: Callable[[str], object],
+        holds: Callable[[str], bool],
+    ) -> None:
+        """Begin to connect. ``count`` counts what could not be used or sent, by why; ``holds``: whether a
+        request for a model is in flight here. Raises OSError as `ControllerLink`."""
+        self.number = number
+        self.address = addresses_of(config)[number]
+        self._several = len(config.shards) > 1
+        self._count = count
+        self.link = ControllerLink(
+            hub, config, self.address, lambda _: self._count("bad_framing_from_controller")
+        )
+        self.session = ControllerSession(
+            now_ns,
+            hello_ns=milliseconds(config.hello_interval_ms),
+            silence_ns=milliseconds(config.controller_timeout_ms),
+        )
+        self.draining = DrainingModels(holds)
+        self.astray = False
+        """Whether the controller there is that of another shard, so that what it tells counts for nothing."""
+        self._missed_ns: int | None = now_ns + milliseconds(config.controller_timeout_ms)
+        """When a first controller is missed; None once it was, or has come."""
+
+    @property
+    def absent(self) -> str:
+        """Why there is no session, for clients; empty if there is one."""
+        if self.session.welcomed:
+            return ""
+        return (
+            self.session.refusal
+            or self.link.port.refusal
+            or (f"the gateway has not reached its controller at {self.address} yet")
+        )
+
+    def send(self, message: msgspec.Struct) -> bool:
+        """Send a message; count it and return False if there is no connection or no room."""
+        if self.link.send(message):
+            return True
+        self._count("unsent_to_controller")
+        return False
+
+    def welcome(self, now_ns: int, message: peers.Welcome) -> bool:
+        """Begin a session; return False if this is not the controller that it should be."""
+        if message.protocol != PROTOCOL_VERSION:
+            self._count("protocol_mismatch")
+            detail = f"the controller speaks protocol {message.protocol}, this gateway {PROTOCOL_VERSION}"
+            self.session.lose(now_ns, f"{detail}; install the same release of Mainspring on both")
+            return False
+        if not 0 <= message.number < MAX_GATEWAY:
+            self._count("bad_messages_from_controller")
+            return False
+        says = shard_of_gateway(message.number)
+        self.astray = says != self.number
+        if self.astray:
+            self._count("wrong_shard")
+            said = (
+                f"the controller at {self.address} says that it is shard {says}, and this gateway has it as "
+                f"shard {self.number}: give gateways and controllers the same [shards], in the same order"
+            )
+            if self.session.refusal != said:
+                log.warning("%s", said)
+            self.session.lose(now_ns, said)
+            return False
+        self.session.welcome(now_ns)
+        return True
+
+    def refused(self, now_ns: int, message: peers.Refused) -> bool:
+        """Take a refusal in; return whether it ends the session."""
+        said = f"the controller refused this gateway ({message.code}): {message.detail}"
+        refusal = self.session.refused(now_ns, message.code, said)
+        if refusal.news:
+            log.warning("%s", said)
+        if message.code == BAD_MESSAGE:
+            self._count("refused_by_controller")
+        return refusal.lost
+
+    def keep_session(self, now_ns: int, ready: bool) -> bool:
+        """Say hello while the controller does not know this gateway; return whether it was lost just now.
+
+        ``ready``: whether the gateway knows models.
+        """
+        session = self.session
+        session.connected(now_ns, self.link.port.opened)
+        lost = session.timed_out(now_ns)
+        if lost:
+            log.warning("no sign of life from the controller at %s", self.address)
+        if session.hello_due(now_ns):
+            session.hello_sent(now_ns)
+            self.link.send(peers.GatewayHello(PROTOCOL_VERSION, self.link.name))
+            self._miss(now_ns, ready)
+        return lost
+
+    def map_fault(self, told: ShardMap, known: ShardMap) -> str:
+        """Return why a map of this controller is not taken, empty if it is; it is at least as new."""
+        if self.number:
+            return f"shard {self.number} told a map, which the first controller keeps"
+        fault = map_fault(told)
+        if fault is not None:
+            return f"the map is none: {fault}"
+        if told.addresses != known.addresses:
+            return (
+                f"its controllers are {', '.join(told.addresses)}, and this gateway's are "
+                f"{', '.join(known.addresses)}: give gateways and controllers the same [shards]"
+            )
+        return ""
+
+    def _miss(self, now_ns: int, ready: bool) -> None:
+        """Say once if there has never been a controller for longer than one may be silent."""
+        if self._missed_ns is None or now_ns < self._missed_ns:
+            return
+        self._missed_ns = None
+        if (self._several or not ready) and not self.session.refusal:
+            log.warning(
+                "no controller answers at %s: requests are refused until one does. Is the address right, "
+                "and is `mainspring controller` running there?",
+                self.address,
+            )

@@ -1,0 +1,60 @@
+"""A worker's connections, as its network thread sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from mainspring.transport.bounds import Delivery
+from mainspring.transport.hub import Hub
+
+
+class ToController(Protocol):
+    """The connection to the controller: a `Link`."""
+
+    opened: int
+
+    @property
+    def connected(self) -> bool:
+        """Say whether there is a connection."""
+
+    def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
+        """As `Link.send`."""
+
+    def receive(self) -> list[Any] | None:
+        """As `Link.receive`."""
+
+    def close(self, until_ns: int) -> None:
+        """As `Link.close`."""
+
+
+class ToGateways(Protocol):
+    """The connections of gateways: a `Listener`."""
+
+    ended: int
+    on_end: Callable[[bytes], object]
+
+    def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
+        """As `Listener.send`."""
+
+    def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """As `Listener.send_descriptor`."""
+
+    def descriptor(self, peer: bytes) -> int | None:
+        """As `Listener.descriptor`."""
+
+    def receive(self) -> tuple[bytes, list[Any]] | None:
+        """As `Listener.receive`."""
+
+
+class Sockets(NamedTuple):
+    """A worker's connections; the hub waits for both, and for the outbox's bell."""
+
+    hub: Hub
+    controller: ToController
+    data: ToGateways
+    """For the tensors of gateways."""
+    data_address: str
+    """Where gateways connect to it."""
+    greet: Callable[[str], ToController]
+    """Begins to connect to another controller; raises OSError if the address is none."""
