@@ -1,0 +1,1 @@
+"""``mainspring balance``: moves models and workers between the controllers of one cluster."""

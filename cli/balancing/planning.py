@@ -1,0 +1,176 @@
+"""What to move so that no shard has to refuse requests while another one has time. Pure.
+
+Of each shard it is measured how busy its devices were over a while, and how many of its requests it refused.
+What it was asked for is its *load*: of a shard that refuses half of its requests, twice what it did. Models
+leave shards that refuse, each for the one with the least load, as long as that stays below the average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from mainspring.messages.metrics import ClusterMetrics
+from mainspring.messages.peers import ClusterStatus
+
+REFUSES = 0.005
+"""A shard refuses if this share of its requests was rejected."""
+FULL = 0.85
+"""No shard is given models that make its load more than this."""
+SPARE = 0.6
+"""A shard gives a worker away if the others have at most this load then."""
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """One shard over a while."""
+
+    number: int
+    workers: tuple[str, ...]
+    largest_pages: int
+    """Pages of the worker that has most."""
+    busy: float
+    """Share of the time that its devices executed."""
+    arrived: dict[str, int]
+    """Requests by model, of those that had any."""
+    rejected: int
+    pages: dict[str, int]
+    """Of each model."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests came."""
+        return sum(self.arrived.values())
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it refuses more than it should."""
+        return self.rejected > REFUSES * self.requests
+
+    @property
+    def load(self) -> float:
+        """What it was asked for, as a share of what its devices can do."""
+        served = self.requests - self.rejected
+        return self.busy * self.requests / served if served > 0 else 1.0 + self.busy
+
+
+class ModelMove(msgspec.Struct, frozen=True):
+    """A model that another shard is to have."""
+
+    model: str
+    source: int
+    target: int
+
+
+class WorkerMove(msgspec.Struct, frozen=True):
+    """A worker that another shard is to have."""
+
+    worker: str
+    source: int
+    target: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be moved, and why nothing more is."""
+
+    models: tuple[ModelMove, ...] = ()
+    workers: tuple[WorkerMove, ...] = ()
+    why: str = ""
+
+
+def observed(
+    number: int,
+    before: tuple[ClusterStatus, ClusterMetrics],
+    after: tuple[ClusterStatus, ClusterMetrics],
+    interval_s: float,
+) -> Observed:
+    """Return a shard by what its controller said at the beginning and at the end of a while."""
+    old = {model.name: model for model in before[0].models}
+    arrived, rejected = {}, 0
+    for model in after[0].models:
+        was = old.get(model.name)
+        came = model.arrived - (was.arrived if was is not None else 0)
+        rejected += max(0, model.rejected - (was.rejected if was is not None else 0))
+        if came > 0:
+            arrived[model.name] = came
+    known = {worker.worker: worker.busy_ns.get("exec", 0) for worker in before[1].workers}
+    busy_ns = sum(
+        max(0, worker.busy_ns.get("exec", 0) - known.get(worker.worker, 0)) for worker in after[1].workers
+    )
+    workers = after[0].workers
+    return Observed(
+        number=number,
+        workers=tuple(worker.worker for worker in workers),
+        largest_pages=max((worker.pages for worker in workers), default=0),
+        busy=busy_ns / (interval_s * 1e9 * len(workers)) if workers else 1.0,
+        arrived=arrived,
+        rejected=rejected,
+        pages={model.name: model.pages for model in after[0].models},
+    )
+
+
+def plan(shards: Sequence[Observed], most_models: int = 100) -> Plan:
+    """Return what to move off the shards that refuse: at most ``most_models``."""
+    refusing = [shard for shard in shards if shard.refuses and shard.workers]
+    if not refusing:
+        return Plan(why="no shard refuses more than it should")
+    others = [shard for shard in shards if not shard.refuses and shard.workers]
+    if not others:
+        return Plan(why="every shard refuses requests: the cluster needs more workers")
+    moves = _models(refusing, others, most_models)
+    if moves:
+        return Plan(models=moves)
+    source = max(refusing, key=lambda shard: (shard.load, -shard.number))
+    target = min(others, key=lambda shard: (shard.load, shard.number))
+    count = len(target.workers)
+    if count > 1 and target.load * count / (count - 1) <= SPARE:
+        return Plan(workers=(WorkerMove(target.workers[-1], target.number, source.number),))
+    return Plan(
+        why=f"shard {source.number} refuses, and no other one has time for any of its models: the cluster "
+        "needs more workers"
+    )
+
+
+def _models(refusing: Sequence[Observed], others: Sequence[Observed], most: int) -> tuple[ModelMove, ...]:
+    """Return the models whose moves bring shards' loads nearer to the average: the busiest that go in."""
+    shards = {shard.number: shard for shard in (*refusing, *others)}
+    counts = {number: len(shard.workers) for number, shard in shards.items()}
+    loads = {number: shard.load * counts[number] for number, shard in shards.items()}
+    """In devices."""
+    average = sum(loads.values()) / sum(counts.values())
+    left = {shard.number: _by_demand(shard) for shard in refusing}
+    moves: list[ModelMove] = []
+    while len(moves) < most and left:
+        source = max(left, key=lambda number: (loads[number] / counts[number], -number))
+        target = min(others, key=lambda shard: (loads[shard.number] / counts[shard.number], shard.number))
+        most_there = min(average, FULL) * counts[target.number] - loads[target.number]
+        excess = loads[source] - average * counts[source]
+        known = shards[source].pages
+        fitting = [
+            (name, demand)
+            for name, demand in left[source]
+            if demand <= min(most_there, excess) and known.get(name, 0) <= target.largest_pages
+        ]
+        if not fitting:
+            del left[source]
+            continue
+        name, demand = fitting[0]
+        left[source].remove((name, demand))
+        loads[source] -= demand
+        loads[target.number] += demand
+        moves.append(ModelMove(name, source, target.number))
+    return tuple(moves)
+
+
+def _by_demand(shard: Observed) -> list[tuple[str, float]]:
+    """Return each model that was asked for with the devices that it needs, the busiest first."""
+    if not shard.requests:
+        return []
+    each = shard.load * len(shard.workers) / shard.requests
+    order = sorted(shard.arrived, key=lambda name: (-shard.arrived[name], name))
+    return [(name, each * shard.arrived[name]) for name in order]
+
+
+def busiest(arrived: Mapping[str, int], known: Sequence[str], count: int) -> tuple[str, ...]:
+    """Return so many models, those with the most requests first, then by name."""
+    return tuple(sorted(known, key=lambda name: (-arrived.get(name, 0), name))[:count])
