@@ -13,7 +13,7 @@ import msgspec
 from mainspring.compiler.artifact.profiles import read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec, bucket_name
-from mainspring.simulator.device import Preloaded
+from mainspring.simulator.device import Held, Preloaded
 from mainspring.simulator.offered import expected_rates
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, SpecError, matches
 
@@ -89,7 +89,8 @@ def preload(
             if model.pages <= free[place]:
                 free[place] -= model.pages
                 resident[place].append(model)
-    return {name: Preloaded(models, resident[place]) for place, (name, _, _) in enumerate(workers)}
+    held = Held(models)
+    return {name: Preloaded(held, resident[place]) for place, (name, _, _) in enumerate(workers)}
 
 
 def _models(groups: Iterable[ModelGroup]) -> tuple[list[ModelSpec], dict[str, int]]:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Result
+from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.curve import Curve
 from mainspring.messages.events import WorkerJoined
-from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.messages.model import PAGE_BYTES, Artifact, ModelSpec
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Draws
 from mainspring.simulator.slowness import Slowness
@@ -32,13 +32,23 @@ _ALL = (_EXEC, _LOAD, _PREPARE)
 _PLACE = {executor: place for place, executor in enumerate(_ALL)}
 
 
+class Held:
+    """Models that workers have prepared, which all of them may share: thousands are on hundreds."""
+
+    __slots__ = ("artifacts", "specs")
+
+    def __init__(self, models: Iterable[ModelSpec]) -> None:
+        self.specs = {model.name: model for model in models}
+        self.artifacts = {model.name: model.artifact for model in self.specs.values()}
+
+
 class Preloaded:
     """Models that a worker holds when it joins."""
 
     __slots__ = ("prepared", "resident")
 
-    def __init__(self, prepared: Iterable[ModelSpec] = (), resident: Iterable[ModelSpec] = ()) -> None:
-        self.prepared = list(prepared)
+    def __init__(self, prepared: Held | Iterable[ModelSpec] = (), resident: Iterable[ModelSpec] = ()) -> None:
+        self.prepared = prepared if isinstance(prepared, Held) else Held(prepared)
         self.resident = list(resident)
         """Each also prepared; as many as the pages hold."""
 
@@ -88,23 +98,26 @@ class SimulatedWorker:
         self._turn_ns = round(costs.worker_turn_us * 1e3)
         self._early: set[tuple[int, int]] = set()
         """Inputs that came before their action."""
+        self._released: set[str] = set()
+        """What it has given up of `_held`."""
         self._last_infer_id = 0
         self._armed_ns = [NEVER_NS, NEVER_NS, NEVER_NS]
         """The nearest instant at which each executor will be looked at."""
         self._free_ns = [0, 0, 0]
         """Before which each executor begins nothing: it has just ended something."""
-        if preloaded is not None:
-            self._preload(preloaded)
+        self._preload(preloaded or Preloaded())
 
     def joined(self) -> WorkerJoined:
         """Return the event with which this worker joins, with what it holds."""
         residency = self.core.residency
-        return WorkerJoined(self.name, self.kind, self.pages, residency.prepared(), residency.resident())
+        return WorkerJoined(self.name, self.kind, self.pages, self._prepared(), residency.resident())
 
     def receive(self, now_ns: int, action: Action, session: int) -> None:
         """Take an action of a session; one of an earlier session is dropped."""
         if not self.alive or session != self.session:
             return
+        if self._held:
+            self._bring(action)
         for result in self.core.submit(now_ns, action):
             self._results(self, now_ns, result)
         if isinstance(action, Infer):
@@ -141,13 +154,33 @@ class SimulatedWorker:
     def _preload(self, preloaded: Preloaded) -> None:
         """Hold models without having been told to."""
         residency = self.core.residency
-        for spec in preloaded.prepared:
-            residency.add(spec)
+        self._held = preloaded.prepared.specs
+        """What is prepared from the start; of these the core knows what an action has named."""
+        self._artifacts = preloaded.prepared.artifacts
         next_page = 0
         for spec in preloaded.resident:
+            residency.add(spec)
             residency.pages.acquire(spec.name, tuple(range(next_page, next_page + spec.pages)))
             residency.pages.confirm(spec.name)
             next_page += spec.pages
+
+    def _bring(self, action: Action) -> None:
+        """Have the core know a model that is prepared from the start and that an action names."""
+        name = action.model.name if isinstance(action, Prepare) else action.model
+        if name in self._released or name not in self._held:
+            return
+        if self.core.residency.find(name) is None:
+            self.core.residency.add(self._held[name])
+        if isinstance(action, Release):
+            self._released.add(name)
+
+    def _prepared(self) -> dict[str, Artifact]:
+        """Return the artifacts of all that is prepared, by name."""
+        known, of_start = self.core.residency.prepared(), self._artifacts
+        if not self._released and all(of_start.get(name) == each for name, each in known.items()):
+            return of_start
+        kept = {name: each for name, each in of_start.items() if name not in self._released}
+        return {**kept, **known}
 
     def _take_early(self, now_ns: int, action: Infer) -> None:
         for request_id in action.request_ids:

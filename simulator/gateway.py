@@ -90,7 +90,7 @@ class SimulatedGateway:
         """On their way to the controller: (instant of arrival there, event), in order."""
         self.second_answers = 0
         """Outputs and rejections of requests that had an answer."""
-        self._agenda = agenda
+        self.agenda = agenda
         self._replies = replies
         self._to_controller = to_controller
         self._client_delay_ns = faults.client_delay_ns
@@ -202,7 +202,7 @@ class SimulatedGateway:
         self.sweep_ns = now_ns + GRACE_NS
         for request_id, flight in flights.items():
             if flight.expires_ns <= self.sweep_ns:
-                self._agenda.at(max(now_ns, flight.expires_ns), self._time_out, request_id, flight)
+                self.agenda.at(max(now_ns, flight.expires_ns), self._time_out, request_id, flight)
 
     def _time_out(self, request_id: int, flight: Flight) -> None:
         if self.flights.get(request_id) is flight:

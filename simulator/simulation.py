@@ -59,13 +59,15 @@ class Simulation:
         record: Record | None = None,
         validate_every: int = 0,
         gateway_core: bool = False,
+        gateway: SimulatedGateway | None = None,
     ) -> None:
         """Set a cluster up.
 
         ``workers`` are (name, device kind, pages); ``preloaded`` says by name what a worker holds at first.
         ``source`` is played; requests from ``records_from_ns`` on are entered in ``records``; `outcomes` and
         `commands` are kept by ``keep``, by default without ``records``. ``record`` gets the events. With
-        ``validate_every`` all invariants are checked after that many turns of the controller."""
+        ``validate_every`` all invariants are checked after that many turns of the controller. ``gateway``:
+        one that several controllers share, with an agenda of this one's."""
         self.faults = faults or Faults()
         processes = processes or ProcessCosts()
         self._keep_commands = keep = records is None if keep is None else keep
@@ -77,17 +79,14 @@ class Simulation:
         self._next_id = 0
         self._input_bytes: dict[str, int] = {}
         self._input_ns = round(processes.worker_input_us * 1e3)
-        self._agenda = agenda = Agenda()
+        self._agenda = agenda = Agenda() if gateway is None else gateway.agenda
         self._draws = draws = Draws(np.random.default_rng(seeds))
         self._to_gateway = Link(self.faults, draws)
         self.ledger = Ledger(records, records_from_ns, keep, source, self._comes_back)
         self._returning = 0
-        to_controller = Link(self.faults, draws)
-        self.gateway = self._make_gateway(gateway_core, processes, to_controller)
-        checks = self.validate if validate_every else None
-        self.controller = SimulatedController(
-            self.scheduler, self._send, cost, record, checks, validate_every
-        )
+        self.gateway = gateway or self._make_gateway(gateway_core, processes, Link(self.faults, draws))
+        checks = (self.validate if validate_every else None, validate_every)
+        self.controller = SimulatedController(self.scheduler, self._send, cost, record, *checks)
         children = seeds.spawn(1)[0]
         self.fleet = Fleet(self.faults, processes, agenda, draws, children, self._tell, self._outputs)
         self._begin(models, workers, preloaded)
