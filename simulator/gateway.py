@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.messages.actions import Infer
 from mainspring.messages.clients import Timing
@@ -73,6 +75,7 @@ class Replies(Protocol):
         """An error came."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SimulatedGateway:
     """The request table."""
 
