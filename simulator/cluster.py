@@ -219,4 +219,4 @@ def _faster(profile: Profile, speed: float) -> Profile:
         bucket: {size: max(1, round(duration_ns / speed)) for size, duration_ns in each.items()}
         for bucket, each in profile.shaped.items()
     }
-    return Profile(infer_ns, max(1, round(profile.load_ns / speed)), shaped)
+    return Profile(infer_ns, max(1, round(profile.load_ns / speed)), shaped, profile.spread)

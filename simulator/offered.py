@@ -20,6 +20,7 @@ from mainspring.telemetry.log import read_log
 from mainspring.traces.arrival import Arrival, Kind
 from mainspring.traces.capacity import best_request_ns, device_s, slowest_of
 from mainspring.traces.recipe import Recipe, at_load, mean_rates
+from mainspring.traces.rows import Rows, RowsSpec
 from mainspring.traces.shapes import drawn_sizes
 
 SIZES_DRAWN = 256
@@ -53,7 +54,7 @@ def recipe_of(spec: SimulationSpec, place: int, chosen: Sequence[ModelSpec]) -> 
         duration_ns=_duration_ns(spec),
         slo_ns=None if workload.best_effort else slos_ns[0],
         slos_ns=tuple(slos_ns) if several else (),
-        rows=workload.rows,
+        rows=1 if isinstance(workload.rows, RowsSpec) else workload.rows,
         seed=_seed(spec, place),
         trace=None if workload.trace is None else Path(workload.trace),
         rate=workload.rate,
@@ -134,20 +135,31 @@ def _needs_s(
     devices = Counter[str]()
     for group in spec.devices:
         devices[group.kind] += group.count
+    drawn = _drawn_rows(workload, chosen)
     needs_s = {}
     for place, model in enumerate(chosen):
         slo_ns = None if workload.best_effort else slos_ns[place % len(slos_ns)]
         spread = next((each for each in spec.faults.spreads if matches(model.name, each.models)), None)
         request_ns = {
-            kind: best_request_ns(
-                _mean_ns(model, model.profiles[kind], workload.shape, spread, workload.rows),
-                slo_ns,
-                workload.rows,
+            kind: fmean(
+                best_request_ns(
+                    _mean_ns(model, model.profiles[kind], workload.shape, spread, rows), slo_ns, rows
+                )
+                for rows in drawn
             )
             for kind in devices
         }
         needs_s[model.name] = device_s(request_ns, devices)
     return needs_s
+
+
+def _drawn_rows(workload: WorkloadSpec, chosen: Sequence[ModelSpec]) -> list[int]:
+    """Return the rows of some requests of a workload, the same each time."""
+    if not isinstance(workload.rows, RowsSpec):
+        return [workload.rows]
+    rows = Rows(workload.rows, [model.name for model in chosen])
+    found: list[int] = rows.draw(np.random.default_rng(0), SIZES_DRAWN).tolist()
+    return found
 
 
 def _mean_ns(

@@ -16,7 +16,9 @@ import msgspec
 
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.costs import CostSpec, ProcessCosts
+from mainspring.simulator.objective import Objective
 from mainspring.traces.arrival import FROM_FILE, Kind
+from mainspring.traces.rows import RowsSpec
 from mainspring.traces.shapes import parse_distribution
 
 LOG = "log"
@@ -60,10 +62,18 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
     """How many times as fast as the models' profiles say, for EXEC and LOAD alike."""
     profiles: str | None = None
     """Table of profiles of this kind of device, for models of the same names; None for the models' own."""
+    price: float = 0.0
+    """What one costs an hour, in any currency; it and the next two are for plans alone."""
+    least: int = 0
+    """The fewest that a plan may have."""
+    most: int | None = None
+    """The most that a plan may have; a spec to be planned gives it in the place of ``count``."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
-        check_range("count", self.count, least=1)
+        check_range("count", self.count, least=0)
+        check_range("price", self.price, least=0)
+        check_range("least", self.least, least=0, most=math.inf if self.most is None else self.most)
         check_range("pages", self.pages, least=1)
         check_range("speed", self.speed, above=0)
 
@@ -157,8 +167,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Time to each request's deadline; of several the models take one each, in turn."""
     best_effort: bool = False
     """Requests have no deadline."""
-    rows: int = 1
-    """Rows of each request."""
+    rows: int | RowsSpec = 1
+    """Rows of each request, or how they are distributed."""
     shape: dict[str, str] = {}
     """Distributions of the sizes of open dimensions, by symbol, as `replay --shapes` takes them; by default
     the largest."""
@@ -213,8 +223,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
         self._check_load()
         for name in ("start_s", "zipf_exponent", "think_ms", "retry_ms"):
             check_range(name, getattr(self, name), least=0)
-        for name in ("rows", "concurrency"):
-            check_range(name, getattr(self, name), least=1)
+        check_range("concurrency", self.concurrency, least=1)
+        if not isinstance(self.rows, RowsSpec):
+            check_range("rows", self.rows, least=1)
+        elif self.kind == Kind.CSV.value:
+            raise ValueError("requests of a csv trace have the rows of its column rows; elsewhere a number")
         for distribution in self.shape.values():
             parse_distribution(distribution)
 
@@ -421,6 +434,8 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerConfig = SchedulerConfig()
     network: NetworkSpec = NetworkSpec()
     faults: FaultsSpec = FaultsSpec()
+    objective: Objective = Objective()
+    """Heeded by plans alone."""
     cost: CostSpec = CostSpec()
     processes: ProcessCosts = ProcessCosts()
     """What gateway and workers add to a request."""
@@ -439,6 +454,8 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("devices", "models", "workload"):
             if not getattr(self, name):
                 raise ValueError(f"a simulation needs {name}: give at least one [[{name}]]")
+        if not any(group.count for group in self.devices):
+            raise ValueError("every count of devices is 0: a simulation needs one device at least")
         check_range("warm_up_s", self.warm_up_s, least=0)
         check_range("duration_s", self.duration_s, above=0)
         check_range("seed", self.seed, least=0)

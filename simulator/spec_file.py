@@ -38,6 +38,8 @@ TABLES: dict[str, type[msgspec.Struct]] = {
 }
 PATHS = {"devices": ("profiles",), "models": ("profiles", "store"), "workload": ("trace", "log")}
 """Keys that are paths."""
+INNER_PATHS = {("workload", "rows"): ("file", "log")}
+"""Keys of tables within a part that are paths."""
 PARTS = {**LISTS, **TABLES}
 PRELOADS: tuple[str, ...] = get_args(get_type_hints(SimulationSpec)["preload"])
 FAULT_LISTS: dict[str, type[msgspec.Struct]] = {"crashes": Crash, "spreads": Spread, "spells": Spell}
@@ -77,14 +79,23 @@ def read_table(path: Path, settings: Sequence[str] = ()) -> Table:
         raise ConfigError(f"{path} is not {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path} holds no tables; docs/simulation.md shows a spec to begin with")
-    for name, keys in PATHS.items():
-        for part in _parts(table.get(name, [])):
-            for key in keys:
-                if isinstance(part.get(key), str):
-                    part[key] = str(path.parent / part[key])
+    move_paths(table, path.parent)
     for setting in settings:
         apply_setting(table, setting)
     return table
+
+
+def move_paths(table: Table, folder: Path) -> None:
+    """Make the relative paths of a spec's table those that lead on from a folder."""
+    found = [
+        (part, key) for name, keys in PATHS.items() for part in _parts(table.get(name, [])) for key in keys
+    ]
+    for (name, inner), keys in INNER_PATHS.items():
+        inside = [part[inner] for part in _parts(table.get(name, [])) if isinstance(part.get(inner), dict)]
+        found += [(part, key) for part in inside for key in keys]
+    for part, key in found:
+        if isinstance(part.get(key), str):
+            part[key] = str(folder / part[key])
 
 
 def apply_setting(table: Table, setting: str) -> None:
@@ -136,11 +147,13 @@ def put_policy(table: Table, policy: str | None, options: Mapping[str, Any]) -> 
         scheduler["policy_options"] = {**kept, **options}
 
 
-def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
+def parse_spec(table: Mapping[str, Any], source: str, *, planned: bool = False) -> SimulationSpec:
     """Return the spec of a table as `read_table` returns it; ``source`` names it in errors.
 
-    Raises `ConfigError`.
+    Only a spec that is to be ``planned`` may leave counts of devices open. Raises `ConfigError`.
     """
+    if not planned:
+        _refuse_open_counts(table, source)
     values: Table = {}
     plain: Table = {}
     for name, part in table.items():
@@ -165,6 +178,16 @@ def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
         return SimulationSpec(**values)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _refuse_open_counts(table: Mapping[str, Any], source: str) -> None:
+    """Raise `ConfigError` for devices of which a plan is to say how many there are."""
+    for number, part in enumerate(_parts(table.get("devices", [])), start=1):
+        if "most" in part and "count" not in part:
+            raise ConfigError(
+                f"{source}, [[devices]] number {number}: most without count leaves open how many there are: "
+                f"give count, or let `mainspring plan {source}` find it"
+            )
 
 
 def _part(name: str, part: Table, source: str) -> msgspec.Struct:

@@ -12,6 +12,7 @@ from mainspring.simulator.offered import chosen_models, played_seed, recipe_of, 
 from mainspring.simulator.spec import LOG, SimulationSpec, SpecError, WorkloadSpec
 from mainspring.traces.arrival import Arrival, Kind
 from mainspring.traces.recipe import build
+from mainspring.traces.rows import Rows, RowsSpec, with_rows
 from mainspring.traces.shapes import with_shapes
 from mainspring.traces.source import OpenSource, Source
 
@@ -122,4 +123,19 @@ def _source(spec: SimulationSpec, workload: WorkloadSpec, place: int, models: Se
         return source
     playable = build(recipe_of(spec, place, chosen), [model.name for model in chosen])
     rng = np.random.default_rng(played_seed(spec, place))
-    return with_shapes(playable, chosen, workload.shape).source(rng)
+    playable = with_shapes(playable, chosen, workload.shape)
+    if isinstance(workload.rows, RowsSpec):
+        playable = with_rows(playable, _fitting(workload.rows, chosen))
+    return playable.source(rng)
+
+
+def _fitting(rows: RowsSpec, chosen: Sequence[ModelSpec]) -> Rows:
+    """Return a distribution of rows that every model can take; raise `SpecError` if one can't."""
+    found = Rows(rows, [model.name for model in chosen])
+    for model in chosen:
+        if found.largest > model.max_rows:
+            raise SpecError(
+                f"requests have up to {found.largest} rows and {model.name} takes {model.max_rows} at most, "
+                f"its largest batch size: give rows most = {model.max_rows}, or the model a larger batch size"
+            )
+    return found

@@ -153,6 +153,8 @@ def _type_name(kind: Any) -> str:
     arguments = get_args(kind)
     if kind in names:
         return names[kind]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return f"a table of {', '.join(kind.__struct_fields__)}"
     if arguments and get_origin(kind) is dict:
         return f"a table, each value {_type_name(arguments[1])}"
     if arguments and get_origin(kind) in (tuple, list):

@@ -2,7 +2,8 @@
 measurements.
 
 The table is a CSV file with the columns of Clockwork's appendix A: ``family, model, input_kb, output_kb,
-weights_mb, transfer_ms`` and ``b1_ms`` and so on for each batch size.
+weights_mb, transfer_ms`` and ``b1_ms`` and so on for each batch size. A column ``spread`` may say how
+executions vary.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ COLUMNS = (
 )
 """The table's columns with the paper's batch sizes; other sizes work as well."""
 
+SPREAD = "spread"
+"""A column that a table may have: the 99th percentile of executions over their median, from 1 on."""
 _NUMBERS = ("input_kb", "output_kb", "weights_mb", "transfer_ms")
 _BATCH_COLUMN = re.compile(r"b([1-9][0-9]{0,3})_ms")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -99,6 +102,12 @@ def _spec(path: Path, line: int, row: dict[str, str]) -> ModelSpec:
     }
     if not infer_ns:
         raise CompileError(f"{path}, line {line}: no batch size has a duration; fill in b1_ms at least")
+    spread = 0.0
+    if row.get(SPREAD, "").strip() and (spread := _positive(path, line, SPREAD, row[SPREAD])) < 1:
+        raise CompileError(
+            f"{path}, line {line}, column {SPREAD}: {spread:g} is less than 1; it is the 99th percentile of "
+            "the executions over their median"
+        )
     weights_bytes = math.ceil(numbers["weights_mb"] * _MB)
     load_ns = round(numbers["transfer_ms"] * _NS_PER_MS)
     return ModelSpec(
@@ -110,7 +119,7 @@ def _spec(path: Path, line: int, row: dict[str, str]) -> ModelSpec:
         extents=(1,) * -(-weights_bytes // PAGE_BYTES),
         inputs=(_tensor("data", numbers["input_kb"]),),
         outputs=(_tensor("output", numbers["output_kb"]),),
-        profiles={EMULATED: Profile(dict(sorted(infer_ns.items())), load_ns)},
+        profiles={EMULATED: Profile(dict(sorted(infer_ns.items())), load_ns, spread=spread)},
     )
 
 
