@@ -25,7 +25,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: bench bench-path bench-secure bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
-.PHONY: policies refusals experiments predictability gpu-check gpu-bundle request-path
+.PHONY: policies refusals ribbon experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -214,6 +214,9 @@ bench-http: $(STAMP) native ## Compare an identity model over HTTP with LitServe
 
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
+
+ribbon: $(STAMP) ## Hold the planner against Ribbon's artifact, and repeat the paper's figures
+	$(BIN)/python -m mainspring.experiments.ribbon $(ARGS)
 
 refusals: $(STAMP) native ## Say how early refusals come under each policy, and what that costs
 	$(BIN)/python -m mainspring.experiments.policies.refusals $(ARGS)

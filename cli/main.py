@@ -24,7 +24,7 @@ from mainspring import extras
 GROUPS = {
     "Serve": ("doctor", "up", "demo", "compile", "zoo", "models", "infer", "token", "keys", "balance"),
     "Look": ("status", "top", "explain", "log", "trace"),
-    "Measure": ("profile", "replay", "simulate", "compare"),
+    "Measure": ("profile", "replay", "simulate", "plan", "compare"),
     "Single processes": ("controller", "worker", "gateway", "console", "store"),
 }
 """Modules of ``cli/verbs/`` under the headings and in the order in which help shows them."""

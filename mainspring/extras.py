@@ -35,6 +35,7 @@ MODULES = {
     "tvm": ("tvm", "tvm_ffi"),
     "convert": ("joblib", "onnxscript", "skl2onnx", "sklearn", "skops"),
     "parquet": ("pyarrow",),
+    "planner": ("numba",),
     "ray": ("ray",),
     "tracing": ("opentelemetry",),
     "remote": ("fsspec",),

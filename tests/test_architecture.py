@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "compiler.artifact",
         "cli.configuration.tables",
     },
+    "planner": {"simulator", "traces", "messages"},
 }
 """Folders, or single modules of folders, that each folder may import beside itself."""
 

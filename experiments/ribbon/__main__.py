@@ -1,0 +1,135 @@
+"""Ribbon's figures: ``python -m mainspring.experiments.ribbon``, or ``make ribbon``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mainspring.experiments.ribbon.agreement import Agreement, agreement
+from mainspring.experiments.ribbon.data import GAUSSIAN, SETTINGS, SHARED, Setting
+from mainspring.experiments.ribbon.optima import Optimum, optimum
+from mainspring.telemetry.report import write_json
+
+PARTS = ("agreement", "optima")
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was computed."""
+
+    agreement: list[Agreement] = []
+    optima: list[Optimum] = []
+
+
+Parts = Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PARTS)}; all by default.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Streams of queries, of whose rates the mean is compared.")]
+Only = Annotated[str, typer.Option(help="Models, with commas between.")]
+Shared = Annotated[Path, typer.Option(help="Folder of the artifact's files.")]
+Output = Annotated[Path, typer.Option(help="Folder for ribbon.json and the specs' files.")]
+
+
+def main(
+    parts: Parts = None,
+    seeds: Seeds = 5,
+    only: Only = "",
+    shared: Shared = SHARED,
+    output: Output = Path("out/ribbon"),
+) -> None:
+    """Compare estimates with the artifact's tables, and the cheapest pools with the paper's."""
+    names = only.split(",") if only else [each.key for each in SETTINGS]
+    chosen = [each for each in SETTINGS if each.key in names or each.name in names]
+    wrong = [part for part in parts or () if part not in PARTS]
+    if wrong or not chosen:
+        raise typer.BadParameter(
+            f"choose of {', '.join(PARTS)}, and of {', '.join(each.key for each in SETTINGS)}"
+        )
+    if not (shared / "ribbon" / "price.csv").is_file():
+        raise typer.BadParameter(f"{shared} has no ribbon/price.csv: name the folder of the artifact's files")
+    output.mkdir(parents=True, exist_ok=True)
+    report = Report()
+    if not parts or "agreement" in parts:
+        report.agreement.extend(_agreements(chosen, seeds, output / "specs", shared))
+        _show_agreement(report.agreement)
+    if not parts or "optima" in parts:
+        report.optima.extend(_optima(chosen, output / "specs", shared))
+        _show_optima(report.optima)
+    write_json(output / "ribbon.json", report)
+    typer.echo(output / "ribbon.json")
+
+
+def _agreements(chosen: list[Setting], seeds: int, folder: Path, shared: Path) -> list[Agreement]:
+    found = [agreement(each, seeds, "artifact", each.artifact_ms, folder, shared) for each in chosen]
+    return [each for each in found if each is not None]
+
+
+def _optima(chosen: list[Setting], folder: Path, shared: Path) -> list[Optimum]:
+    """Return the optima under the artifact's arrivals, true Poisson arrivals, Gaussian rows, and for p98."""
+    found = []
+    for each in chosen:
+        found.append(optimum(each, folder, shared=shared))
+        if each.artifact_ms != each.target_ms:
+            found.append(optimum(each, folder, target_ms=each.artifact_ms, shared=shared))
+        found.append(optimum(each, folder, arrivals="poisson", shared=shared))
+        found.append(optimum(each, folder, rows=GAUSSIAN, shared=shared))
+        found.append(optimum(each, folder, attainment=0.98, shared=shared))
+    return found
+
+
+def _show_agreement(found: list[Agreement]) -> None:
+    table = Table(title="Rates of pools, the artifact's and ours", title_justify="left")
+    for column in ("model", "target", "pools", "within 1 point", "near 99 %", "within 0.3", "most", "mean"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for each in found:
+        table.add_row(
+            each.model,
+            f"{each.target_ms:g} ms",
+            str(each.pools),
+            f"{each.within_point:.1%}",
+            str(each.near),
+            f"{each.near_within:.1%}",
+            f"{each.near_most:.2f}",
+            f"{each.near_mean:+.2f}",
+        )
+    Console().print(table)
+
+
+def _show_optima(found: list[Optimum]) -> None:
+    table = Table(title="Cheapest pools", title_justify="left")
+    columns = (
+        "model",
+        "arrivals",
+        "rows",
+        "share",
+        "target",
+        "pool",
+        "an hour",
+        "one kind",
+        "saved",
+        "paper",
+    )
+    for column in (*columns, "floor", "tried"):
+        table.add_column(column)
+    for each in found:
+        table.add_row(
+            each.model,
+            each.arrivals,
+            each.rows,
+            f"{each.percentile:.0%}",
+            f"{each.target_ms:g} ms",
+            " ".join(map(str, each.pool)) if each.pool else "none",
+            f"{each.price:.3f}" if each.price else "",
+            " ".join(map(str, each.one_kind)) if each.one_kind else "none",
+            f"{each.saved:.1%}" if each.saved is not None else "",
+            f"{each.paper_saved:.0%}",
+            f"{each.floor_price:.2f}" if each.floor_price else "",
+            f"{each.evaluations} of {each.pools}",
+        )
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,82 @@
+"""What to say where no pool within the bounds holds: the least change of each thing that would do."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.planner.estimate import Estimate, Estimator
+from mainspring.planner.problem import Pool, Problem
+
+TRIED = 10
+"""At least so many devices of a kind are tried beyond its bound, and twice the bound."""
+LOAD_STEPS = 10
+"""Halvings of the range of loads."""
+
+
+class More(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool beyond the bound of one kind that holds."""
+
+    kind: str
+    extra: int
+    """So many more than ``most``."""
+    pool: Pool
+    price: float
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of which each alone would do."""
+
+    more: tuple[More, ...]
+    """At most one for each kind, the cheapest first."""
+    target_ms: float
+    """The target that the pool with the greatest share in time keeps."""
+    load_share: float
+    """The share of the load that a pool within the bounds carries; 0 if not a thousandth."""
+    load_pool: Pool
+    """The pool that carries it."""
+
+
+def advise(problem: Problem, estimator: Estimator, nearest: Estimate) -> Advice:
+    """Return what would do where no pool holds."""
+    found = [_more(problem, estimator, place) for place in range(len(problem.kinds))]
+    candidates = dict.fromkeys([nearest.pool, *_bases(problem)])
+    share, pool = max(
+        [(_load(problem, estimator, each), each) for each in candidates], key=lambda each: each[0]
+    )
+    return Advice(
+        more=tuple(sorted((each for each in found if each), key=lambda each: each.price)),
+        target_ms=estimator.evaluate(nearest.pool, whole=True).reached_ms,
+        load_share=share,
+        load_pool=pool,
+    )
+
+
+def _bases(problem: Problem) -> list[Pool]:
+    """Return the pools of the most of each kind alone, and of all kinds, of which slow ones may do harm."""
+    most = [kind.most for kind in problem.kinds]
+    alone = [tuple(count * (each == place) for each, count in enumerate(most)) for place in range(len(most))]
+    return [*alone, tuple(most)]
+
+
+def _more(problem: Problem, estimator: Estimator, place: int) -> More | None:
+    """Return the least that one kind needs beyond its bound, with the others at most or without them."""
+    kind, bases = problem.kinds[place], _bases(problem)
+    for extra in range(1, max(TRIED, 2 * kind.most) + 1):
+        for base in (bases[place], bases[-1]):
+            pool = tuple(count + extra * (each == place) for each, count in enumerate(base))
+            estimate = estimator.evaluate(pool)
+            if estimate.holds(problem.attainment):
+                return More(kind=kind.name, extra=extra, pool=pool, price=estimate.price)
+    return None
+
+
+def _load(problem: Problem, estimator: Estimator, pool: Pool) -> float:
+    """Halve towards the greatest share of the load that a pool carries."""
+    low, high = 0.0, 1.0
+    for _ in range(LOAD_STEPS):
+        middle = (low + high) / 2
+        if estimator.evaluate(pool, load=middle).holds(problem.attainment):
+            low = middle
+        else:
+            high = middle
+    return round(low, 3)

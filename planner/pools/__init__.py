@@ -1,0 +1,1 @@
+"""Searches for the cheapest pool of devices that keeps a promise."""

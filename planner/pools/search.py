@@ -1,0 +1,44 @@
+"""The searches by name, and what each is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from mainspring.planner.pools.floor import Flags
+from mainspring.planner.pools.space import Space
+from mainspring.planner.pools.trials import Trials
+from mainspring.planner.problem import Problem
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a search ended."""
+
+    why: str
+    proven: bool = False
+    """Whether every cheaper pool than the best is known not to hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a search is given."""
+
+    problem: Problem
+    space: Space
+    possible: Flags
+    """Of each pool of the space, whether some scheduler could keep the promise on it."""
+    trials: Trials
+    seed: int = 0
+
+
+Search = Callable[[Task], Ending]
+
+
+def searches() -> Mapping[str, Search]:
+    """Return the searches by name; the first is the default."""
+    from mainspring.planner.pools.exact import exact
+    from mainspring.planner.pools.exhaustive import exhaustive
+
+    return {"exact": exact, "exhaustive": exhaustive}

@@ -1,0 +1,200 @@
+"""What is planned, for estimators and searches: kinds with prices and bounds, the objective, the queries.
+
+All pools see the same arrivals, rows and draws, so that two differ by what they do alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from mainspring.messages.model import ModelSpec
+from mainspring.planner.errors import PlanError
+from mainspring.planner.kernel import Whole
+from mainspring.simulator.cluster import build_cluster
+from mainspring.simulator.spec import DeviceGroup, SimulationSpec, matches
+from mainspring.simulator.workloads import build_source
+from mainspring.traces.arrival import Kind
+
+Pool = tuple[int, ...]
+"""How many devices of each kind, in the order of the spec."""
+LATE_QUERIES = 10
+"""A stream is long enough for a percentile if this many queries may be late by it."""
+DRAWS_SEED = 0x9B
+"""Sets the draws of durations apart from those of arrivals."""
+_Z99 = 2.3263478740408408
+"""A normal variable is below this 99 times in 100."""
+
+
+class DeviceKind(msgspec.Struct, frozen=True):
+    """A kind of device that a pool may have."""
+
+    name: str
+    price: float
+    """Of one, an hour."""
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """The queries that every pool is tried with, in order of arrival."""
+
+    due_ns: Whole
+    rows: Whole
+    models: Whole
+    """Places in `Problem.models`."""
+    slo_ns: Whole
+    counted: int
+    """The first query that counts: those before belong to the warm-up."""
+
+    def __len__(self) -> int:
+        return len(self.due_ns)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A spec whose counts of devices are open, with all that follows from it."""
+
+    spec: SimulationSpec
+    kinds: tuple[DeviceKind, ...]
+    models: tuple[ModelSpec, ...]
+    queries: Queries
+    durations_ns: Whole
+    """A row for each kind: how long each query takes on it."""
+
+    @property
+    def attainment(self) -> float:
+        """The share of queries that are to end in time."""
+        return self.spec.objective.attainment
+
+    def price(self, pool: Pool) -> float:
+        """Return what a pool costs an hour."""
+        return math.fsum(kind.price * count for kind, count in zip(self.kinds, pool, strict=True))
+
+    def named(self, pool: Pool) -> str:
+        """Return a pool for a person: ``4 g4dn.xlarge + 1 r5n.large``."""
+        parts = [f"{count} {kind.name}" for kind, count in zip(self.kinds, pool, strict=True) if count]
+        return " + ".join(parts) or "no device"
+
+
+def read_problem(spec: SimulationSpec) -> Problem:
+    """Return the problem of a spec whose ``[[devices]]`` have prices and ``most``.
+
+    Raises `PlanError` for what can't be planned, and as `build_cluster` and `build_source`.
+    """
+    kinds = tuple(_kind(number, group) for number, group in enumerate(spec.devices, start=1))
+    names = [kind.name for kind in kinds]
+    if len({*names}) < len(names):
+        raise PlanError("two groups of devices are of one kind: a plan has one group for each kind")
+    groups = tuple(msgspec.structs.replace(group, count=1) for group in spec.devices)
+    one_each = msgspec.structs.replace(spec, devices=groups)
+    models = build_cluster(one_each).models
+    queries = read_queries(one_each, models)
+    return Problem(spec, kinds, models, queries, durations(one_each, models, queries))
+
+
+def read_queries(spec: SimulationSpec, models: tuple[ModelSpec, ...]) -> Queries:
+    """Return the requests of all workloads of a spec.
+
+    Raises `PlanError` for workloads whose requests hang on the answers or have no deadline.
+    """
+    for workload in spec.workload:
+        if workload.kind == Kind.CLOSED.value:
+            raise PlanError(
+                "closed-loop clients send what they get answers for, so their load follows from the pool: "
+                "plan for a rate, with kind = poisson or a trace"
+            )
+        if workload.load is not None:
+            raise PlanError(
+                "load is a multiple of what the devices can do, and these are to be found: give rate"
+            )
+    source, places = build_source(spec, models), {model.name: place for place, model in enumerate(models)}
+    found: list[tuple[int, int, int, int]] = []
+    while source.next_ns() is not None:
+        each = source.take()
+        if each.slo_ns is None:
+            raise PlanError("a plan is for requests with a deadline: take out best_effort, and what has none")
+        found.append((each.time_ns, each.rows, places[each.model], each.slo_ns))
+    columns = np.array(found, np.int64).reshape(-1, 4).T.copy()
+    counted = int(np.searchsorted(columns[0], round(spec.warm_up_s * 1e9)))
+    _check_length(spec, len(columns[0]) - counted)
+    return Queries(columns[0], columns[1], columns[2], columns[3], counted)
+
+
+def durations(spec: SimulationSpec, models: tuple[ModelSpec, ...], queries: Queries) -> Whole:
+    """Return how long each query takes on each kind: in the smallest batch that holds it, its spread drawn.
+
+    What is drawn for a query is the same on every kind. Raises `PlanError` for models that have no such
+    durations.
+    """
+    rng = np.random.default_rng([DRAWS_SEED, spec.seed])
+    normal, rank = rng.standard_normal(len(queries)), rng.random(len(queries))
+    found = np.zeros((len(spec.devices), len(queries)), np.float64)
+    for place, model in enumerate(models):
+        mine = np.flatnonzero(queries.models == place)
+        if not len(mine):
+            continue
+        if model.symbols:
+            raise PlanError(
+                f"{model.name} has an open dimension {model.symbols[0].name}: what its queries take is known "
+                "to --evaluate simulate"
+            )
+        rows = queries.rows[mine]
+        _check_rows(model, int(rows.max()))
+        multiple = _multiple(spec, model, normal[mine], rank[mine])
+        for number, group in enumerate(spec.devices):
+            profile = model.profiles[group.kind]
+            sizes = np.array(sorted(profile.infer_ns), np.int64)
+            by_size = np.array([profile.infer_ns[size] for size in sizes.tolist()], np.float64)
+            varied = np.exp(math.log(max(1.0, profile.spread)) / _Z99 * normal[mine])
+            found[number, mine] = by_size[np.searchsorted(sizes, rows)] * (
+                varied if multiple is None else multiple
+            )
+    return np.maximum(1, np.rint(found)).astype(np.int64)
+
+
+def _multiple(
+    spec: SimulationSpec, model: ModelSpec, normal: np.ndarray, rank: np.ndarray
+) -> np.ndarray | None:
+    """Return the multiples that a spec's faults say; None if they say nothing of the model."""
+    for spread in spec.faults.spreads:
+        if matches(model.name, spread.models):
+            if spread.kind == "lognormal":
+                return np.asarray(np.exp(spread.sigma * normal))
+            return np.where(rank < spread.long_share, spread.long_factor, 1.0)
+    return None
+
+
+def _kind(number: int, group: DeviceGroup) -> DeviceKind:
+    where = f"[[devices]] number {number}, {group.kind!r},"
+    if group.most is None:
+        raise PlanError(f"{where} needs most: up to how many a plan may have")
+    if group.price <= 0:
+        raise PlanError(f"{where} needs a price above 0, of one an hour")
+    if not group.most:
+        raise PlanError(f"{where} has most = 0: take it out")
+    return DeviceKind(group.kind, group.price, group.least, group.most)
+
+
+def _check_rows(model: ModelSpec, rows: int) -> None:
+    if rows > model.max_rows:
+        raise PlanError(
+            f"queries have up to {rows} rows and the profile of {model.name} ends at {model.max_rows}: give "
+            f"rows most = {model.max_rows}, or the profile larger batch sizes"
+        )
+
+
+def _check_length(spec: SimulationSpec, counted: int) -> None:
+    """Raise `PlanError` unless the stream is long enough for its percentile."""
+    needed = math.ceil(LATE_QUERIES / (1 - spec.objective.attainment))
+    if counted < needed:
+        rate = counted / spec.duration_s
+        long = f": at this rate, duration_s = {math.ceil(needed / rate)}" if counted else ""
+        raise PlanError(
+            f"{counted} queries are too few to tell {spec.objective.attainment:.4g} in time from less: it "
+            f"takes {needed:,}{long}"
+        )
