@@ -12,7 +12,6 @@ others. ``python -m mainspring.experiments.bench.triton.compare``, which ``make 
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +26,14 @@ from mainspring.experiments.bench.foreign import Unavailable
 from mainspring.experiments.bench.pauses import watched
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.triton import load, possible
-from mainspring.experiments.bench.triton.contestants import MAINSPRING, TRITON, Wanted, servers, settings
+from mainspring.experiments.bench.triton.contestants import (
+    BESIDE,
+    MAINSPRING,
+    TRITON,
+    Wanted,
+    servers,
+    wanted_of,
+)
 from mainspring.experiments.bench.triton.subjects import SUBJECTS, Subject, subject_of
 from mainspring.messages.model import ModelSpec
 
@@ -271,42 +277,24 @@ def main(
         bool,
         typer.Option("--one-core", help="Each server wholly on the last core, the client on the others."),
     ] = False,
-    bare: Annotated[
-        bool, typer.Option("--bare", help="Beside them the least that serves the same calls (`bare.py`).")
-    ] = False,
-    beside: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A further Mainspring with settings, such as scheduler.response_margin_ms=1; again for more."
-        ),
-    ] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="Beside them the least that serves this.")] = False,
+    beside: Annotated[list[str] | None, typer.Option(help=BESIDE)] = None,
     output: Annotated[Path, typer.Option(help="Folder for triton.json.")] = OUTPUT,
 ) -> None:
     """Measure, print the figures, and write them down."""
-    if one_core and len(os.sched_getaffinity(0)) < 2:
-        raise typer.BadParameter("--one-core needs a second core for the client; this process may use one")
-    chosen = Wanted(one_core, bare, beside or ())
-    for text in chosen.beside:
-        settings(text)
+    chosen = wanted_of(one_core, bare, beside or ())
+    parts, numbers = [float(each) for each in factors.split(",")], [int(each) for each in copies.split(",")]
     turns: list[Turn] = []
-    saturations = {}
+    saturations: dict[str, dict[str, float]] = {}
     try:
         subject = subject_of(model)
         deadline_ms = deadline_ms or subject.deadline_ms
         if one_core:
             wanted = ONE_CORE_PERCENT.get(deadline_ms, {})
             subject = msgspec.structs.replace(subject, wanted=wanted)
-        for number in map(int, copies.split(",")):
+        for number in numbers:
             found, saturations[str(number)] = contest(
-                subject,
-                number,
-                [float(each) for each in factors.split(",")],
-                repeats,
-                turn_s,
-                deadline_ms,
-                batch,
-                rate_hz,
-                chosen,
+                subject, number, parts, repeats, turn_s, deadline_ms, batch, rate_hz, chosen
             )
             turns += found
             # The same rates for all: one core is not faster for more models.

@@ -26,6 +26,7 @@ from mainspring.experiments.bench.triton.subjects import MOST_COPIES, STORE, Sub
 from mainspring.messages.model import ModelSpec
 
 TRITON, MAINSPRING, BARE = "triton", "mainspring", "bare"
+BESIDE = "A further Mainspring with settings, such as scheduler.response_margin_ms=1; again for more."
 
 
 class Wanted(NamedTuple):
@@ -37,6 +38,15 @@ class Wanted(NamedTuple):
     """Whether the bare server takes part."""
     beside: Sequence[str] = ()
     """Settings of a further Mainspring each, such as ``scheduler.refuse="early"``."""
+
+
+def wanted_of(one_core: bool, bare: bool, beside: Sequence[str]) -> Wanted:
+    """Return who takes part; raise BadParameter for what can't be."""
+    if one_core and len(os.sched_getaffinity(0)) < 2:
+        raise typer.BadParameter("--one-core needs a second core for the client; this process may use one")
+    for text in beside:
+        settings(text)
+    return Wanted(one_core, bare, beside)
 
 
 def settings(text: str) -> dict[str, dict[str, Any]]:
