@@ -35,7 +35,7 @@ class _Move:
         self.address = address
         self.copied_by_ns = now_ns + COPY_NS
         self.copied: set[str] = set()
-        """Models that were asked to be loaded elsewhere."""
+        """Models that are being loaded elsewhere, or are."""
         self.drained = False
 
 
@@ -97,14 +97,18 @@ class Moves:
 
     def _copy(self, now_ns: int, name: str, move: _Move) -> None:
         """Have other workers load what only this one holds; then drain it."""
-        only = [model for model in self._scheduler.only_on(name) if model not in move.copied]
-        waits = len(self._scheduler.only_on(name)) > len(only)
-        for model in only[:COPIES_AT_ONCE]:
-            move.copied.add(model)
+        only = self._scheduler.only_on(name)
+        granted = 0
+        for model in only:
             command = LoadOn(model)
+            if model in move.copied or granted >= COPIES_AT_ONCE:
+                continue
             if self._scheduler.refusal(command) is None:
+                # A worker that loads something now is asked at the next heartbeat.
+                move.copied.add(model)
+                granted += 1
                 self._scheduler.handle(now_ns, OperatorAsked(move.who, command))
-        if (only or waits) and now_ns < move.copied_by_ns:
+        if only and now_ns < move.copied_by_ns:
             return
         move.drained = True
         _LOGGER.info("%s is drained: it moves to %s", name, move.address)

@@ -52,6 +52,7 @@ def the_spec(
     mixes: int,
     load: float,
     slower: float,
+    slo_ms: float,
     warm_up_s: float,
     duration_s: float,
 ) -> SimulationSpec:
@@ -65,7 +66,7 @@ def the_spec(
             models=_every(mixes, mix),
             rate=None,
             load=load / mixes,
-            slo_ms=100.0 * slower,
+            slo_ms=slo_ms * slower,
             seed=mix,
         )
         for mix in range(mixes)
@@ -136,7 +137,7 @@ def observed(
                 number=number,
                 workers=tuple(shard.workers),
                 largest_pages=max(worker.pages for worker in shard.workers.values()),
-                busy=busy_ns / (ROUND_S * 1e9 * len(shard.workers)),
+                busy=busy_ns / (simulation.now_ns * len(shard.workers)),
                 arrived={str(names[model]): int(count) for model, count in zip(models, counts, strict=True)},
                 rejected=int((mine & (replied["outcome"] != OUTPUTS)).sum()),
                 pages=pages,
@@ -192,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run from a command line, print what was found, and return it."""
     options = _parser().parse_args(arguments)
     spec = the_spec(
-        *(options.devices, options.models, options.mixes, options.load, options.slower),
+        *(options.devices, options.models, options.mixes, options.load, options.slower, options.slo_ms),
         *(options.warm_up, options.duration),
     )
     cluster = build_cluster(spec)
@@ -240,6 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slower", type=float, default=10.0, help="durations and deadlines, times the example's"
     )
+    parser.add_argument("--slo-ms", type=float, default=100.0, help="deadline, before it is slowed down too")
     parser.add_argument("--warm-up", type=float, default=2.0, help="virtual seconds before requests count")
     parser.add_argument("--duration", type=float, default=2.0, help="virtual seconds of requests that count")
     parser.add_argument("--death", type=int, help="a shard whose controller dies in the middle, for 1 s")
