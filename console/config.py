@@ -23,6 +23,11 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     what it says over TCP is not encrypted."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller that is watched."""
+    shard: int = 0
+    """Of several controllers, the shard of the one that is watched."""
+    shards: tuple[str, ...] = ()
+    """Addresses of the consoles of all controllers, by shard: pages link to them. Empty: there is one
+    controller."""
     log_dir: str = ""
     """Folder of an event log that is shown instead of a controller; empty: a controller is watched."""
     hosts: tuple[str, ...] = ()
@@ -69,7 +74,12 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
+            if (
+                field != "shard"
+                and isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and not value > 0
+            ):
                 raise ValueError(f"the console's {field} is {value}; it must be greater than 0")
         if self.query_share > 1:
             raise ValueError(f"the console's query_share is {self.query_share}; it must be at most 1")

@@ -23,6 +23,10 @@ class Head(msgspec.Struct, frozen=True):
     """The earliest instant that can be shown."""
     operable: bool = False
     """Whether changes may be asked for here, with a token."""
+    shard: int = 0
+    """Of several controllers, which one this is."""
+    shards: tuple[str, ...] = ()
+    """Addresses of the consoles of all of them; empty if there is one."""
 
 
 class Attainment(msgspec.Struct, frozen=True):

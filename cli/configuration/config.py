@@ -141,6 +141,11 @@ DERIVED: dict[tuple[str, str], str] = {
     ("repository", "own_store"): "it says whether [cluster] store is left to the launcher",
     ("repository", "state_dir"): "it is a folder in [cluster] run_dir",
     ("console", "controller_address"): "it is [controller] address",
+    ("console", "shard"): "`mainspring up` starts a console for each controller",
+    (
+        "console",
+        "shards",
+    ): "`mainspring up` starts a console for each controller, at ports from [console] address on",
     ("console", "log_dir"): "a cluster's console shows the cluster; `mainspring console --log` shows a log",
     ("controller", "state_file"): "it is in [cluster] run_dir",
     ("controller", "event_log_dir"): "set [cluster] event_log and run_dir",

@@ -27,7 +27,7 @@ from mainspring.cli.launcher.models import ModelSource
 from mainspring.cli.launcher.placement import lent_to_gateway, place, place_near, spread
 from mainspring.cli.launcher.repository import NAME as REPOSITORY
 from mainspring.cli.launcher.repository import repository_job, with_store
-from mainspring.cli.launcher.shards import LocalShard, listeners, local_shards
+from mainspring.cli.launcher.shards import LocalShard, console_addresses, listeners, local_shards
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.compiler.artifact.profiles import EMULATED
 from mainspring.gateway.config import GatewayConfig
@@ -104,7 +104,7 @@ def make_plan(config: Config) -> Plan:
         stop_order=(
             *([(REPOSITORY,)] if repository.path else []),
             ("gateway",),
-            *([(CONSOLE,)] if cluster.console else []),
+            *([_consoles(len(shards))] if cluster.console else []),
             tuple(shard.name for shard in shards),
             workers,
         ),
@@ -157,7 +157,8 @@ def _listeners(config: Config, shards: list[LocalShard]) -> Iterator[tuple[str, 
         yield ("[repository] address", repository.address, f"{choose} [repository] address")
     if config.cluster.console:
         key = "[console] address"
-        yield (key, config.console.address, f"{choose} --console-port or {key}, or off")
+        for address in console_addresses(config.console.address, len(shards)):
+            yield (key, address, f"{choose} --console-port or {key}, or off")
 
 
 def _check_addresses(config: Config, shards: list[LocalShard]) -> None:
@@ -260,7 +261,7 @@ def _jobs(
     if config.repository.path:
         jobs.append(repository_job(config.repository, first, shared))
     if cluster.console:
-        jobs.append(_console_job(config, first, shared))
+        jobs += _console_jobs(config, shards, shared)
     jobs += [
         _worker_job(config, number, workers[number], shard.address, shared, exec_cores[number])
         for shard in shards
@@ -319,8 +320,29 @@ def _worker_job(
     return WorkerJob(name=name, worker=worker, cores=cores)
 
 
-def _console_job(config: Config, controller: str, cores: tuple[int, ...]) -> ConsoleJob:
+def _consoles(count: int) -> tuple[str, ...]:
+    """Return the names of the consoles of so many controllers."""
+    return (CONSOLE, *(f"{CONSOLE}-{number}" for number in range(1, count)))
+
+
+def _console_jobs(config: Config, shards: list[LocalShard], cores: tuple[int, ...]) -> list[ConsoleJob]:
+    """Return a console for each controller."""
     # Who may change what is served through a gateway may do so from the console.
     tokens = config.console.token_file or config.gateway.token_file
-    console = msgspec.structs.replace(config.console, controller_address=controller, token_file=tokens)
-    return ConsoleJob(name=CONSOLE, console=console, cores=cores, nice=CONSOLE_NICE)
+    addresses = console_addresses(config.console.address, len(shards))
+    return [
+        ConsoleJob(
+            name=name,
+            console=msgspec.structs.replace(
+                config.console,
+                address=address,
+                controller_address=shard.address,
+                token_file=tokens,
+                shard=shard.number,
+                shards=addresses if len(addresses) > 1 else (),
+            ),
+            cores=cores,
+            nice=CONSOLE_NICE,
+        )
+        for name, address, shard in zip(_consoles(len(shards)), addresses, shards, strict=True)
+    ]

@@ -61,6 +61,12 @@ def local_shards(config: Config, run_dir: Path) -> list[LocalShard]:
     return found
 
 
+def console_addresses(address: str, count: int) -> tuple[str, ...]:
+    """Return where the consoles of all controllers are: at ports one behind the other."""
+    stem, _, port = address.rpartition(":")
+    return tuple(f"{stem}:{int(port) + number}" for number in range(count))
+
+
 def listeners(shards: list[LocalShard]) -> Iterator[tuple[str, str]]:
     """Yield the addresses of TCP that controllers listen on, each with the key that says so."""
     for shard in shards:

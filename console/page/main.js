@@ -102,6 +102,7 @@ function changed() {
     write(byId("clock"), clock(head.now_ns, head));
     write(byId("zone"), zone.name(head.now_ns, head));
     write(byId("policy"), head.policy);
+    linkShards(byId("shards"), head);
   }
   const old = head !== null && (state === "connecting" || state === "catching_up");
   document.body.classList.toggle("stale", old);
@@ -116,6 +117,20 @@ function changed() {
   write(byId("notice"), text);
   byId("notice").hidden = text === "";
   byId("notice").classList.toggle("bad", text !== "" && text === notice.problem);
+}
+
+/** Link to the consoles of a cluster's other controllers; one that listens on this host is where this page is from. */
+function linkShards(nav, { shard, shards }) {
+  if (nav.childElementCount === (shards?.length ?? 0)) return;
+  nav.replaceChildren(...shards.map((address, number) => {
+    const link = document.createElement("a");
+    const url = new URL(address);
+    if (/^(localhost|127\..*|0\.0\.0\.0|\[::1?\])$/.test(url.hostname)) url.hostname = location.hostname;
+    link.href = number === shard ? "#/cluster" : url.href;
+    link.textContent = `shard ${number}`;
+    if (number === shard) link.setAttribute("aria-current", "page");
+    return link;
+  }));
 }
 
 function needsToken(reason) {

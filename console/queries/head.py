@@ -6,8 +6,10 @@ from mainspring.console.payloads import Head
 from mainspring.console.view.view import View
 
 
-def head(view: View, state: str, operable: bool = False) -> Head:
-    """Return the head of a picture; ``state`` and ``operable`` as `Head` says."""
+def head(
+    view: View, state: str, operable: bool = False, *, shard: int = 0, shards: tuple[str, ...] = ()
+) -> Head:
+    """Return the head of a picture; all but ``view`` as `Head` says."""
     return Head(
         now_ns=view.now_ns,
         unix_ns=view.unix_ns(view.now_ns),
@@ -15,4 +17,6 @@ def head(view: View, state: str, operable: bool = False) -> Head:
         policy=view.policy,
         first_ns=view.first_ns,
         operable=operable,
+        shard=shard,
+        shards=shards,
     )

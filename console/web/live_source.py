@@ -40,6 +40,7 @@ class LiveSource:
         )
         self._slice_ns = round(config.slice_ms * 1e6)
         self._operable = operable
+        self._shard, self._shards = config.shard, config.shards
         self._run: int | None = None
         self._asked: dict[int, asyncio.Future[Granted]] = {}
         """Commands that wait for the controller's answer, by their token."""
@@ -58,7 +59,8 @@ class LiveSource:
 
     def head(self) -> Head:
         """Return what a picture of this moment is of."""
-        return head(self.view, self._stream.state, self._operable)
+        shard, shards = self._shard, self._shards
+        return head(self.view, self._stream.state, self._operable, shard=shard, shards=shards)
 
     def replay(self) -> Replay | None:
         """Return None: this run is not recorded."""

@@ -12,7 +12,7 @@ import pytest
 from mainspring.cli.configuration.config import Config
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.launcher.jobs import ControllerJob, GatewayJob, WorkerJob
+from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, WorkerJob
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
@@ -47,6 +47,23 @@ def test_each_controller_has_its_workers_and_all_processes_one_map(emulated: Cal
     assert gateway.gateway.shards == addresses
     joined = [each.worker.controller for each in workers if isinstance(each, WorkerJob)]
     assert joined == [addresses[0], addresses[0], addresses[1]]
+
+
+def test_each_controller_has_a_console_at_a_port_of_its_own(emulated: Callable[..., Config]) -> None:
+    config = sharded(emulated(workers=2, console=True))
+    config = msgspec.structs.replace(
+        config, console=msgspec.structs.replace(config.console, address="http://127.0.0.1:9003")
+    )
+    plan = make_plan(config)
+    consoles = [job.console for job in plan.jobs if isinstance(job, ConsoleJob)]
+    addresses = ("http://127.0.0.1:9003", "http://127.0.0.1:9004")
+    assert [(each.address, each.shard, each.shards) for each in consoles] == [
+        (address, shard, addresses) for shard, address in enumerate(addresses)
+    ]
+    controllers = [job.controller.address for job in plan.jobs if isinstance(job, ControllerJob)]
+    assert [each.controller_address for each in consoles] == controllers
+    assert plan.stop_order[1] == ("console", "console-1")
+    assert set(addresses) <= {address for address, _ in plan.listening}
 
 
 def test_one_controller_is_as_without_shards(emulated: Callable[..., Config]) -> None:
