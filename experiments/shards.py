@@ -30,6 +30,7 @@ from mainspring.cli.balancing.planning import Observed, plan
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.sharding import ShardMap, first_map
 from mainspring.simulator.cluster import Cluster, build_cluster, preload
+from mainspring.simulator.offered import expected_rates
 from mainspring.simulator.run import simulate
 from mainspring.simulator.shards import Death, ShardedSimulation, divided
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec
@@ -84,6 +85,13 @@ def the_spec(
     most = max(model.pages for model in build_cluster(spec).models)
     each = max(most, round(PAGES_SHARE * pages / devices))
     return msgspec.structs.replace(spec, devices=(DeviceGroup(count=devices, pages=each),))
+
+
+def at_rate(spec: SimulationSpec, cluster: Cluster) -> SimulationSpec:
+    """Return a spec whose workloads say their rate instead of the load, which takes long to find out."""
+    rate = sum(expected_rates(spec, cluster.models).values()) / len(spec.workload)
+    workload = tuple(msgspec.structs.replace(each, load=None, rate=rate) for each in spec.workload)
+    return msgspec.structs.replace(spec, workload=workload)
 
 
 def _slowed(group: ModelGroup, slower: float, copies: int) -> ModelGroup:
@@ -197,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         *(options.warm_up, options.duration),
     )
     cluster = build_cluster(spec)
+    spec = at_rate(spec, cluster)
     shard_map = first_map([f"tcp://shard-{number}:7401" for number in range(options.shards)])
     found: dict[str, Any] = {"pages": spec.devices[0].pages}
     shard_map = balanced(spec, cluster, shard_map, options.rounds)

@@ -106,6 +106,8 @@ def announcement(plan: Plan, models: int) -> list[str]:
     others = [*plan.also_serves, *([("console", plan.console_address)] if plan.console_address else [])]
     lines = [f"ready {plan.gateway_address} serves {serves} on {devices}"]
     lines += [f"  {name:8} {address}" for name, address in others]
+    if len(plan.shards) > 1:
+        lines.append(f"  {'shards':8} {len(plan.shards)} controllers: mainspring status, mainspring balance")
     return lines
 
 

@@ -202,7 +202,11 @@ async def _carry_out(controllers: Sequence[Session], found: Plan, *, dry: bool) 
     for move in found.workers:
         await move_worker(controllers, move)
     if found.models or found.workers:
-        print(f"moved {len(moved)} models and {len(found.workers)} workers")
+        print(f"moved {_counted(len(moved), 'model')} and {_counted(len(found.workers), 'worker')}")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _say(text: str) -> None:
