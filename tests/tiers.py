@@ -73,6 +73,7 @@ TIER_OF = {
     "gateway": "cluster",
     "gateway/core": "unit",
     "gateway/oip": "unit",
+    "gateway/http/test_watch": "unit",
     "gateway/test_delays": "unit",
     "gateway/test_log_settings": "unit",
     "gateway/test_catalog": "unit",

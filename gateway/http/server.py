@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic_ns
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from mainspring.gateway.bounds import Budget
@@ -27,6 +27,7 @@ from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.http.table import routes
+from mainspring.gateway.http.watch import Watch
 from mainspring.gateway.restrictions import Group, Restrictions
 from mainspring.transport import accepting
 from mainspring.transport.keys import ServerKeys
@@ -38,11 +39,6 @@ _IDLE_SEARCH = 64
 """How many of the oldest connections are looked at for one that can be closed."""
 _EVICTED_IDLE_NS = 1_000_000_000
 """How long a connection is idle at least before it has to make room."""
-_SLOTS = 50
-_LEAST_PERIOD_NS = 100_000_000
-_LONGEST_PERIOD_NS = 5_000_000_000
-_PARTS = 4
-"""A time-out may be noticed late by one part in this many of itself."""
 
 
 class Address(NamedTuple):
@@ -52,48 +48,6 @@ class Address(NamedTuple):
     port: int
     encrypted: bool = False
     """Whether clients speak TLS."""
-
-
-class Watched(Protocol):
-    """What is looked after."""
-
-    def check(self, now_ns: int) -> bool:
-        """Do what is due; return whether to look again."""
-
-
-class Watch:
-    """Looks after connections now and then: which of them take too long?
-
-    Each is looked at once in a period, a few at a time, so that ten thousand idle ones delay nobody; a
-    connection costs nothing for this while it is busy.
-    """
-
-    def __init__(self, shortest_timeout_ns: int) -> None:
-        period_ns = min(max(shortest_timeout_ns // _PARTS, _LEAST_PERIOD_NS), _LONGEST_PERIOD_NS)
-        self._interval_s = period_ns / _SLOTS / 1e9
-        self._slots: list[list[Watched]] = [[] for _ in range(_SLOTS)]
-        self._at = 0
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(self._interval_s, self._turn)
-
-    def add(self, watched: Watched) -> None:
-        """Look after this one from now on."""
-        self._slots[self._at - 1].append(watched)
-
-    def close(self) -> None:
-        """Look after nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-        for slot in self._slots:
-            slot.clear()
-
-    def _turn(self) -> None:
-        now_ns = monotonic_ns()
-        self._slots[self._at] = [each for each in self._slots[self._at] if each.check(now_ns)]
-        self._at = (self._at + 1) % _SLOTS
-        if self._timer is not None:
-            self._timer = self._loop.call_later(self._interval_s, self._turn)
 
 
 class HttpServer:
