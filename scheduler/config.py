@@ -40,7 +40,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """From a decision until the action and small inputs are at the worker; nothing can begin earlier. The
     scheduler measures what larger inputs need beyond it."""
     response_margin_ms: float = 3.0
-    """Taken off each deadline for the way back: outputs to the gateway, and what varies on it."""
+    """Taken off each deadline for the way back: outputs to the gateway, and what varies on it. Where all
+    processes are on one host and deadlines are short, 1 serves more in time (docs/measurements.md)."""
     action_window_ms: float = 10.0
     """How much later than predicted an INFER may begin, if its deadlines allow even more."""
     load_window_ms: float = 50.0
