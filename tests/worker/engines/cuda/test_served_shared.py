@@ -137,13 +137,14 @@ def test_a_place_is_given_back_only_once_its_copy_has_ended(
     cluster = serving()
     sharing = shared_with(cluster, device)
     held, place = sharing.placed(values(1).tobytes())
+    device.sources.clear()
     action = cluster.next_id()
     cluster.say(infer(action, (1, 2), model="a"))
     sharing.send(Input(action, 1, places=(place,)))
     # The fake device copies when somebody waits for it, and EXEC waits for the other request's input.
     until(lambda: len(device.sources) > 0, "no copy was begun")
     ping(cluster)
-    sharing.hub.wait(0)
+    sharing.hub.wait(50_000_000)
     assert sharing.link.receive() is None, "given back while the device may read it"
     device.run_all()
     ping(cluster)
