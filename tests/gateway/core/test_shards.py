@@ -138,6 +138,16 @@ def test_a_controllers_death_concerns_its_own_models_alone(shards: Shards) -> No
     assert set(shards.replies.values()) == {1}
 
 
+def test_a_controllers_welcome_concerns_its_own_requests_alone(shards: Shards) -> None:
+    own, others = shards.submit("own-1"), shards.submit("own-2")
+    before = dict(shards.arrived)
+    shards.welcome(1)
+    kept = [each for each in before if each in shards.arrived]
+    assert [shard_of(each) for each in kept] == [2]
+    assert shards.at(own) == [1]
+    assert shards.at(others) == [2]
+
+
 def test_what_waits_for_a_dead_controller_follows_its_model(shards: Shards) -> None:
     shards.lose(1)
     waits = shards.submit("own-1", slo_ms=500)
