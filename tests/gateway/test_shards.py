@@ -14,7 +14,8 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.messages import peers
 from mainspring.messages.ids import gateway_number, shard_of
 from mainspring.messages.sharding import ShardMap, first_map
-from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
+from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, serving, wait_until
+from tests.gateway.metrics.test_server import of, scrape
 
 INPUT = {"data": np.ones((1, 4), np.float32)}
 MODELS = (("double", "first"), ("hold", "second"))
@@ -128,3 +129,23 @@ def test_workers_of_one_name_in_two_shards_are_told_of(two: list[FakeCluster]) -
 def test_shards_that_can_not_be_are_refused(shards: tuple[str, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         GatewayConfig(shards=shards)
+
+
+def test_metrics_have_each_shard_and_the_counts_of_all(two: list[FakeCluster]) -> None:
+    with_map(two, 4)
+    shards = tuple(each.address for each in two)
+    with (
+        serving(two[0].address, shards=shards, metrics_address="http://127.0.0.1:0") as addresses,
+        Client(addresses.zeromq) as client,
+    ):
+        wait_until(lambda: len(client.models()) == 4)
+        found = scrape(addresses.metrics)
+        assert [of(found, "mainspring_shard_up", shard=str(shard)) for shard in range(2)] == [1, 1]
+        assert [of(found, "mainspring_shard_models", shard=str(shard)) for shard in range(2)] == [2, 2]
+        assert of(found, "mainspring_shard_map_version") == 4
+        assert of(found, "mainspring_models") == 18, "each of the two controllers says 9"
+        two[1].silent = True
+        wait_until(lambda: of(scrape(addresses.metrics), "mainspring_shard_up", shard="1") == 0)
+        found = scrape(addresses.metrics)
+        assert of(found, "mainspring_controller_up") == 1
+        assert of(found, "mainspring_models") == 9

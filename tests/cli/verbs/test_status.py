@@ -14,6 +14,8 @@ from mainspring.cli.views.counters import COUNTERS, counters_table, explain
 from mainspring.client.errors import ERROR_OF_REASON
 from mainspring.messages import peers
 from mainspring.messages.codes import Reason
+from mainspring.messages.ids import gateway_number
+from mainspring.messages.sharding import first_map
 from mainspring.transport.bounds import Delivery
 from tests.gateway.fakes import fake_cluster, gateway, wait_until
 
@@ -78,3 +80,20 @@ def test_it_shows_counters_with_what_to_do() -> None:
         output = " ".join(run("--address", address).stdout.split())
         assert "no worker has joined" in output
         assert "bad_messages_from_controller 1 messages from the controller that are none; install" in output
+
+
+def test_several_controllers_are_shown_and_one_that_does_not_answer() -> None:
+    with fake_cluster() as first, fake_cluster(number=gateway_number(1, 3), models=("other",)) as second:
+        first.shard_map = first_map([first.address, second.address], (30, 20))
+        with (
+            gateway(first.address, shards=(first.address, second.address)) as address,
+            Client(address) as client,
+        ):
+            wait_until(lambda: len(client.models()) == 6)
+            shown = " ".join(run("--address", address).stdout.split())
+            assert "map of version 1" in shown
+            assert f"0 {first.address} 30 0 5 0" in shown
+            assert f"1 {second.address} 20 0 1 0" in shown
+            second.silent = True
+            wait_until(lambda: not client.status().shards[1].up)
+            assert f"1 {second.address} 20 no answer" in " ".join(run("--address", address).stdout.split())
