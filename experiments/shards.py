@@ -112,7 +112,7 @@ def _every(mixes: int, mix: int) -> str:
 def balanced(spec: SimulationSpec, cluster: Cluster, shard_map: ShardMap, rounds: int) -> ShardMap:
     """Return the map that `mainspring balance` comes to in some rounds."""
     pages = {model.name: model.pages for model in cluster.models}
-    short = msgspec.structs.replace(spec, warm_up_s=0.0, duration_s=ROUND_S)
+    short = msgspec.structs.replace(spec, warm_up_s=ROUND_S / 2, duration_s=ROUND_S)
     for turn in range(rounds):
         records, simulation = several(short, cluster, shard_map)
         found = plan(observed(simulation, records, shard_map, pages), most_models=MOST_MOVES)

@@ -2,7 +2,9 @@
 
 Of each shard it is measured how busy its devices were over a while, and how many of its requests it refused.
 What it was asked for is its *load*: of a shard that refuses half of its requests, twice what it did. Models
-leave shards that refuse, each for the one with the least load, as long as that stays below the average.
+leave shards that refuse and have more load than the average, each for the one with the least, as long as that
+stays below the average. Requests for models that are not resident are refused anywhere, so those with less
+load may refuse some, too.
 """
 
 from __future__ import annotations
@@ -111,13 +113,17 @@ def observed(
 
 def plan(shards: Sequence[Observed], most_models: int = 100) -> Plan:
     """Return what to move off the shards that refuse: at most ``most_models``."""
-    refusing = [shard for shard in shards if shard.refuses and shard.workers]
-    if not refusing:
+    serving = [shard for shard in shards if shard.workers]
+    if not any(shard.refuses for shard in serving):
         return Plan(why="no shard refuses more than it should")
-    others = [shard for shard in shards if not shard.refuses and shard.workers]
-    if not others:
-        return Plan(why="every shard refuses requests: the cluster needs more workers")
-    moves = _models(refusing, others, most_models)
+    average = _average(serving)
+    refusing = [shard for shard in serving if shard.refuses and shard.load > average]
+    others = [shard for shard in serving if shard.load < average]
+    if not refusing or not others:
+        return Plan(
+            why="the shards that refuse have no more load than others: the cluster needs more workers"
+        )
+    moves = _models(refusing, others, average, most_models)
     if moves:
         return Plan(models=moves)
     source = max(refusing, key=lambda shard: (shard.load, -shard.number))
@@ -131,13 +137,14 @@ def plan(shards: Sequence[Observed], most_models: int = 100) -> Plan:
     )
 
 
-def _models(refusing: Sequence[Observed], others: Sequence[Observed], most: int) -> tuple[ModelMove, ...]:
+def _models(
+    refusing: Sequence[Observed], others: Sequence[Observed], average: float, most: int
+) -> tuple[ModelMove, ...]:
     """Return the models whose moves bring shards' loads nearer to the average: the busiest that go in."""
     shards = {shard.number: shard for shard in (*refusing, *others)}
     counts = {number: len(shard.workers) for number, shard in shards.items()}
     loads = {number: shard.load * counts[number] for number, shard in shards.items()}
     """In devices."""
-    average = sum(loads.values()) / sum(counts.values())
     left = {shard.number: _by_demand(shard) for shard in refusing}
     moves: list[ModelMove] = []
     while len(moves) < most and left:
@@ -160,6 +167,12 @@ def _models(refusing: Sequence[Observed], others: Sequence[Observed], most: int)
         loads[target.number] += demand
         moves.append(ModelMove(name, source, target.number))
     return tuple(moves)
+
+
+def _average(shards: Sequence[Observed]) -> float:
+    """Return the load of all shards together."""
+    workers = sum(len(shard.workers) for shard in shards)
+    return sum(shard.load * len(shard.workers) for shard in shards) / workers
 
 
 def _by_demand(shard: Observed) -> list[tuple[str, float]]:

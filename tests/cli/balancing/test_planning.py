@@ -70,9 +70,14 @@ def test_a_worker_moves_where_no_model_can() -> None:
 
 def test_where_all_refuse_or_nobody_has_time_more_workers_are_needed() -> None:
     full = [shard(number, 0.95, models(number, 10), rejected=30) for number in range(2)]
-    assert "every shard refuses" in plan(full).why
+    assert "needs more workers" in plan(full).why
     busy = plan([full[0], shard(1, 0.9, models(1, 10))])
     assert "needs more workers" in busy.why
+
+
+def test_a_shard_with_little_load_that_refuses_cold_models_gets_some_all_the_same() -> None:
+    found = plan([shard(0, 0.9, models(0, 100), rejected=100), shard(1, 0.3, models(1, 100), rejected=20)])
+    assert {(move.source, move.target) for move in found.models} == {(0, 1)}
 
 
 @given(
@@ -108,11 +113,11 @@ def test_no_move_makes_another_shard_full_or_lighter_than_it_needs(
     for move in found.models:
         source = shards[move.source]
         assert source.refuses
-        assert not shards[move.target].refuses
         demand = source.load * len(source.workers) * source.arrived[move.model] / source.requests
         loads[move.source] -= demand
         loads[move.target] += demand
     average = sum(before.values()) / sum(len(each.workers) for each in shards)
+    assert all(shards[move.source].load > average > shards[move.target].load for move in found.models)
     for each in shards:
         count = len(each.workers)
         if loads[each.number] > before[each.number]:
