@@ -18,8 +18,6 @@ from mainspring.messages.peers import ClusterStatus
 
 REFUSES = 0.005
 """A shard refuses if this share of its requests was rejected."""
-FULL = 0.85
-"""No shard is given models that make its load more than this."""
 SPARE = 0.6
 """A shard gives a worker away if the others have at most this load then."""
 
@@ -150,7 +148,7 @@ def _models(
     while len(moves) < most and left:
         source = max(left, key=lambda number: (loads[number] / counts[number], -number))
         target = min(others, key=lambda shard: (loads[shard.number] / counts[shard.number], shard.number))
-        most_there = min(average, FULL) * counts[target.number] - loads[target.number]
+        most_there = average * counts[target.number] - loads[target.number]
         excess = loads[source] - average * counts[source]
         known = shards[source].pages
         fitting = [
