@@ -97,7 +97,7 @@ PARTS: dict[str, Part] = {
     "open": Part(check_opening, 60, 25),
     "graphs": Part(graphs_if_any, 40, 10),
     "pinning": Part(check_pinning, 40, 20),
-    "shared": Part(check_shared, 30),
+    "shared": Part(check_shared, 60, 10),
     "torch": Part(check_beside_torch, 90, 30),
     "tiles": Part(check_tiles, 240, 60),
     "large": Part(check_large_tensor, 40),
