@@ -23,7 +23,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: help setup lock native demo fuzz schemathesis lint types chart docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-secure bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies refusals ribbon experiments predictability gpu-check gpu-bundle request-path
 
@@ -170,6 +170,9 @@ bench-instructions: $(STAMP) native ## Count the scheduler's instructions for a 
 
 bench-simulator: $(STAMP) native ## Count the requests that the simulator plays in a second
 	$(BIN)/python -m mainspring.experiments.bench.simulator $(ARGS)
+
+bench-scaling: $(STAMP) native ## Scale a cluster from 4 to 8, 2 and 4 devices under load: what is lost and late
+	$(BIN)/python -m mainspring.experiments.bench.scaling $(ARGS)
 
 bench-cluster: $(STAMP) native ## Find the highest rate that 12 emulated devices serve on this machine
 	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)

@@ -22,7 +22,10 @@ from typer.core import TyperCommand, TyperGroup
 from mainspring import extras
 
 GROUPS = {
-    "Serve": ("doctor", "up", "demo", "compile", "zoo", "models", "infer", "token", "keys", "balance"),
+    "Serve": (
+        *("doctor", "up", "scale", "demo", "compile", "zoo", "models", "infer", "token", "keys"),
+        "balance",
+    ),
     "Look": ("status", "top", "explain", "log", "trace"),
     "Measure": ("profile", "replay", "simulate", "plan", "compare"),
     "Single processes": ("controller", "worker", "gateway", "console", "store"),

@@ -142,6 +142,10 @@ class AsyncClient:
         """Stop serving a model; see `Client.remove_model`."""
         await asyncio.to_thread(self._client.remove_model, name)
 
+    async def scale_workers(self, kind: str, count: int) -> None:
+        """Have this many workers of a kind from now on; see `Client.scale_workers`."""
+        await asyncio.to_thread(self._client.scale_workers, kind, count)
+
     async def close(self) -> None:
         """Close the connection; requests without a reply fail."""
         await asyncio.to_thread(self._client.close)

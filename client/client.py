@@ -210,6 +210,14 @@ class Client:
         """Stop serving a model; what is queued for it is rejected. Raises `UnknownModel`."""
         self._exchange(clients.RemoveModel(self._channel.next_key(), name))
 
+    def scale_workers(self, kind: str, count: int) -> None:
+        """Have this many workers of a kind from now on; `status` says in ``kinds`` how far that has come.
+
+        Raises `InvalidRequest`, which says what would be right, if there can't be as many or as few, or
+        nothing starts and stops workers of the kind. A token must be one that administers everything.
+        """
+        self._exchange(clients.Scale(self._channel.next_key(), kind, count))
+
     def close(self) -> None:
         """Close the connection; requests without a reply fail."""
         self._channel.close()

@@ -36,6 +36,7 @@ from mainspring.cluster.residency import (
     release_sent,
     unload_sent,
 )
+from mainspring.cluster.scaling import provide, provider_left, provider_said, retain, retire
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unload
@@ -55,6 +56,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.ids import gateway_of
+from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 
 def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
@@ -91,6 +93,12 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
             _rank(cluster, entry)
         case Doubted(model=name):
             doubt(cluster, now_ns, name)
+        case Retire():
+            retire(cluster, entry)
+        case Retain(worker=name):
+            retain(cluster, name)
+        case Provide():
+            provide(cluster, entry)
         case DropWorker():
             worker = cluster.workers.get(entry.worker)
             if worker is not None and entry.unanswered is not None:
@@ -135,6 +143,10 @@ def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> None:
             _left(cluster, name)
         case OperatorAsked():
             operator_asked(cluster, now_ns, event)
+        case ProviderSaid():
+            provider_said(cluster, event)
+        case ProviderLeft():
+            provider_left(cluster, event)
 
 
 def requests_of(cluster: Cluster, gateway: int) -> list[Request]:

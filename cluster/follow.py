@@ -13,6 +13,7 @@ import msgspec
 
 from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.execution import infer_begun
+from mainspring.cluster.membership import note_standing
 from mainspring.cluster.models import Model
 from mainspring.cluster.pages import PageTable
 from mainspring.cluster.pairs import find, tidy
@@ -153,7 +154,7 @@ def _worker(cluster: Cluster, name: str) -> Worker:
     if worker is None:
         worker = Worker(name, 0, "", 0, cluster.dispatch_delay_ns)
         cluster.seat(worker)
-        worker.draining = name in cluster.drained
+        note_standing(cluster, worker)
         cluster.recount()
     return worker
 

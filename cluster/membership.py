@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.capacity import unpinnable, unscalable
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at, find, is_hopeless, of_worker
+from mainspring.cluster.pairs import at, find, of_worker
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.state import Cluster
-from mainspring.cluster.status import impossible
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Result
 from mainspring.messages.codes import Status
@@ -20,12 +20,11 @@ from mainspring.messages.operating import (
     OperatorCommand,
     PinModel,
     ResumeWorker,
+    ScaleWorkers,
     UnpinModel,
     subject,
 )
 
-PINNED_SHARE: Final = 0.5
-"""Of all workers' pages, what pinned models may take together."""
 OVERDUE_ATTEMPTS: Final = 3
 """How often in a row a worker may end a model's INFER, or be dropped for it, before the model is given up on
 that worker."""
@@ -130,7 +129,7 @@ def join(cluster: Cluster, event: WorkerJoined) -> Worker:
     """Enter a worker with what it has prepared; every other model is known on it."""
     worker = cluster.new_worker(event.worker, event.device_kind, event.pages)
     cluster.seat(worker)
-    worker.draining = worker.name in cluster.drained
+    note_standing(cluster, worker)
     cluster.recount()
     bit, models = worker.bit, cluster.models
     for name, artifact in event.prepared.items():
@@ -197,6 +196,7 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
     worker = cluster.unseat(name)
     if worker is None:
         return None
+    _forget_retired(cluster, name)
     # Who plans with it yet, over several turns, finds that nothing may begin there.
     worker.stopping = True
     cluster.recount()
@@ -211,6 +211,14 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
                 each.infer_times.pop(kind, None)
                 each.load_times.pop(kind, None)
     return worker
+
+
+def _forget_retired(cluster: Cluster, name: str) -> None:
+    """Forget that a worker was to leave once it has left and its provider is not to run it."""
+    retiring = cluster.retiring.get(name)
+    kind = None if retiring is None else cluster.kinds.get(retiring[0])
+    if retiring is not None and (kind is None or name not in kind.workers):
+        del cluster.retiring[name]
 
 
 def stop(cluster: Cluster, worker: Worker) -> None:
@@ -234,10 +242,10 @@ def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
     match command:
         case DrainWorker(worker=name):
             cluster.drained[name] = None
-            set_draining(cluster, name, draining=True)
+            set_draining(cluster, name)
         case ResumeWorker(worker=name):
             del cluster.drained[name]
-            set_draining(cluster, name, draining=False)
+            set_draining(cluster, name)
         case PinModel(model=name):
             cluster.pinned[name] = None
         case UnpinModel(model=name):
@@ -255,35 +263,26 @@ def _may_set(cluster: Cluster, command: OperatorCommand) -> bool:
             return name in cluster.models and unpinnable(cluster, cluster.models[name]) is None
         case UnpinModel(model=name):
             return name in cluster.pinned
+        case ScaleWorkers():
+            return unscalable(cluster, command) is None
         case _:
             return True
 
 
-def set_draining(cluster: Cluster, name: str, draining: bool) -> None:
-    """Note whether an operator wants nothing sent to a worker, if it is connected."""
+def note_standing(cluster: Cluster, worker: Worker) -> None:
+    """Note on a worker whether it is to leave, and whether nothing more is to be sent to it."""
+    worker.draining = cluster.is_drained(worker.name)
+    worker.retiring = worker.name in cluster.retiring
+
+
+def set_draining(cluster: Cluster, name: str) -> None:
+    """Note whether nothing more is to be sent to a worker, and whether it is to leave, if it is connected."""
     worker = cluster.workers.get(name)
     if worker is not None:
-        worker.draining = draining
+        note_standing(cluster, worker)
         cluster.recount()
         for placement in worker.placements.values():
             placement.consider()
-
-
-def unpinnable(cluster: Cluster, model: Model) -> str | None:
-    """Return why a model may not be pinned: no worker could load it, or no room would be left for others."""
-    if not cluster.workers:
-        return "no worker is connected"
-    if is_hopeless(cluster, model):
-        return impossible(cluster, model)[1]
-    pinned = {name: cluster.models[name].pages for name in cluster.pinned if name in cluster.models}
-    need = sum({**pinned, model.name: model.pages}.values())
-    room = int(PINNED_SHARE * sum([worker.pages.size for worker in cluster.workers.values()]))
-    if need <= room:
-        return None
-    return (
-        f"pinned models would take {need} pages, and {room} is the most "
-        f"({PINNED_SHARE:.0%} of all workers' pages); unpin another one first"
-    )
 
 
 def _orphan(cluster: Cluster, worker: Worker, name: str) -> Placement:

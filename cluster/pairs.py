@@ -59,7 +59,7 @@ def is_loadable(model: Model, worker: Worker) -> bool:
         return False
     placement = model.placements.get(worker.name)
     if placement is None:
-        return not (worker.draining or worker.stopping)
+        return not (worker.draining or worker.stopping or worker.retiring)
     return placement.loadable
 
 

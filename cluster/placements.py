@@ -186,8 +186,9 @@ class Placement:
     @property
     def loadable(self) -> bool:
         """Whether a LOAD may be sent."""
+        worker = self.worker
         idle = self.state is _PREPARED and self.base.infers == 0
-        return idle and not self.leaving and not self.worker.draining
+        return idle and not self.leaving and not worker.draining and not worker.retiring
 
     @property
     def stays(self) -> bool:

@@ -118,7 +118,9 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
         return found
     prepared = model.base.prepared
     for worker in cluster.workers.values() if prepared else ():
-        if not prepared & worker.bit or worker.draining or model.pages > worker.pages.size:
+        if not prepared & worker.bit or worker.draining or worker.retiring:
+            continue
+        if model.pages > worker.pages.size:
             continue
         placement = look(cluster, model, worker)
         if placement.leaving:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import deque
 
 from mainspring.cluster.estimates import InferTimes, LoadTime
-from mainspring.cluster.membership import lose, set_draining
+from mainspring.cluster.membership import lose, note_standing, set_draining
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import find
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import vacate
+from mainspring.cluster.scaling import restore_scale
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import subject
+from mainspring.messages.scaling import ScaleState
 from mainspring.messages.snapshot import (
     InferEstimate,
     LoadEstimate,
@@ -59,6 +61,8 @@ def restore(cluster: Cluster, entry: Told) -> None:
             _recency(cluster, entry)
         case OperatorState():
             _operators(cluster, entry)
+        case ScaleState():
+            restore_scale(cluster, entry)
         case RequestState():
             _request(cluster, entry)
         case ModelState():
@@ -149,7 +153,7 @@ def _worker(cluster: Cluster, state: WorkerState) -> None:
     worker = Worker(state.worker, state.number, state.device_kind, state.pages, cluster.dispatch_delay_ns)
     cluster.seat(worker)
     worker.stopping = state.stopping
-    worker.draining = worker.name in cluster.drained
+    note_standing(cluster, worker)
     cluster.recount()
     for former in state.former:
         _placement(cluster, worker, former)
@@ -324,8 +328,8 @@ def _operators(cluster: Cluster, state: OperatorState) -> None:
         if about is not None:
             cluster.operations[about] = at_ns, event
     for worker in cluster.workers.values():
-        if worker.draining != (worker.name in cluster.drained):
-            set_draining(cluster, worker.name, not worker.draining)
+        if worker.draining != cluster.is_drained(worker.name):
+            set_draining(cluster, worker.name)
 
 
 def _request(cluster: Cluster, state: RequestState) -> None:

@@ -15,6 +15,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import of_worker
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
+from mainspring.cluster.scaling import scale_state
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
@@ -51,7 +52,8 @@ def snapshot(cluster: Cluster) -> Iterator[Part]:
     for worker in list(cluster.workers.values()):
         yield from _placements(cluster, worker)
     operations = tuple(cluster.operations.values())
-    yield [OperatorState(tuple(cluster.drained), tuple(cluster.pinned), operations)]
+    operators = OperatorState(tuple(cluster.drained), tuple(cluster.pinned), operations)
+    yield [operators, scale_state(cluster)]
     yield from _requests(cluster)
     yield from _models(cluster)
     yield [_numbering(cluster)]

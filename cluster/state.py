@@ -7,6 +7,7 @@ from typing import Final
 from mainspring.cluster.estimates import Estimates
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.provision import Kind
 from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
 from mainspring.cluster.workers import Worker
@@ -26,10 +27,7 @@ class Cluster:
     def __init__(
         self, estimate_rank: int = RANK, dispatch_delay_ns: int = 0, response_margin_ns: int = 0
     ) -> None:
-        """Begin without models and workers.
-
-        ``estimate_rank`` is `SchedulerConfig.estimate_rank`, the durations are those of the configuration.
-        """
+        """Begin without models and workers; rank and durations are those of `SchedulerConfig`."""
         self.dispatch_delay_ns = dispatch_delay_ns
         """From a decision until the action and small inputs are at the worker."""
         self.response_margin_ns = response_margin_ns
@@ -65,6 +63,10 @@ class Cluster:
         """Models that an operator wants resident."""
         self.operations: dict[tuple[str, str], tuple[int, OperatorAsked]] = {}
         """What operators set, by its subject, and when; the last about each, the newest last."""
+        self.kinds: dict[str, Kind] = {}
+        """The kinds of workers that a provider has, or had."""
+        self.retiring: dict[str, tuple[str, bool]] = {}
+        """Workers that are to leave, connected or not: of which kind, and whether they are drained."""
         self.models_seen = 0
         """How many have come; a model's number is how many had come with it."""
         self.workers_seen = 0
@@ -75,6 +77,11 @@ class Cluster:
     def recount(self) -> None:
         """Count the workers that take new work: one came or left, or began or ceased to take it."""
         self.open_workers = sum([worker.open for worker in self.workers.values()])
+
+    def is_drained(self, name: str) -> bool:
+        """Return whether nothing more is to be sent to a worker, connected or not."""
+        retiring = self.retiring.get(name)
+        return name in self.drained or (retiring is not None and retiring[1])
 
     def default_slos_ns(self) -> dict[str, int]:
         """Return the default SLOs that operators set, by what clients call the models; they outlive those."""

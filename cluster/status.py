@@ -5,10 +5,13 @@ from __future__ import annotations
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import hosts, is_barred, is_hopeless
 from mainspring.cluster.placements import PREPARED_STATES, State
+from mainspring.cluster.provision import Kind
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.codes import Reason
+from mainspring.messages.operating import ScaleWorkers
 from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
+from mainspring.messages.scaling import KindStatus
 
 
 def cluster_status(cluster: Cluster, policy: str) -> ClusterStatus:
@@ -19,6 +22,23 @@ def cluster_status(cluster: Cluster, policy: str) -> ClusterStatus:
         models=tuple(_model(cluster, model) for model in cluster.models.values()),
         requests_queued=cluster.queued,
         dropped_messages={},
+        kinds=tuple([kind_status(cluster, kind) for kind in cluster.kinds.values()]),
+    )
+
+
+def kind_status(cluster: Cluster, kind: Kind) -> KindStatus:
+    """Return how many workers of a kind there are, and are to be."""
+    asked = cluster.operations.get(("kind", kind.name))
+    command = None if asked is None else asked[1].command
+    staying = [name for name in kind.workers if name not in cluster.retiring]
+    return KindStatus(
+        kind=kind.name,
+        provider=kind.provider,
+        most=kind.offer.most,
+        wanted=command.count if isinstance(command, ScaleWorkers) else len(staying),
+        running=len([name for name in staying if name in cluster.workers]),
+        leaving=tuple([name for name, (of_kind, _) in cluster.retiring.items() if of_kind == kind.name]),
+        fault=kind.offer.fault if kind.provider else "nothing is connected that starts and stops them",
     )
 
 
@@ -32,8 +52,20 @@ def _worker(worker: Worker) -> WorkerStatus:
         resident=len(worker.lru),
         outstanding=len(worker.exec) + len(worker.load) + len(worker.others),
         clock_offset_ns=0,
-        notes=("an operator drained it: it gets no work until it is resumed",) if worker.draining else (),
+        notes=_notes(worker),
     )
+
+
+def leaving_note(worker: Worker) -> str:
+    """Return what a worker does that is to leave."""
+    doing = "finishes what it was told to do" if worker.draining else "hands over what only it holds"
+    return f"fewer workers are wanted: it {doing} and is stopped then"
+
+
+def _notes(worker: Worker) -> tuple[str, ...]:
+    if worker.retiring:
+        return (leaving_note(worker),)
+    return ("an operator drained it: it gets no work until it is resumed",) if worker.draining else ()
 
 
 def _model(cluster: Cluster, model: Model) -> ModelStatus:

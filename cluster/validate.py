@@ -76,7 +76,8 @@ def _check_worker(cluster: Cluster, worker: Worker) -> None:
     models = cluster.models.values()
     prepared = sum(placement.state in PREPARED_STATES for placement in worker.placements.values())
     prepared += sum(bool(m.prepared & worker.bit) and m.name not in worker.placements for m in models)
-    assert worker.draining == (name in cluster.drained), f"{name} is draining: {worker.draining}"
+    assert worker.draining == cluster.is_drained(name), f"{name} is draining: {worker.draining}"
+    assert worker.retiring == (name in cluster.retiring), f"{name} is to leave: {worker.retiring}"
     assert worker.prepared == prepared, f"{name}: {prepared} are prepared, {worker.prepared} were counted"
     for placement in worker.placements.values():
         assert placement.infers == infers.get(placement.model.name, 0), f"{placement}: {infers}"

@@ -40,6 +40,7 @@ class Worker:
         "prepare_queue",
         "prepared",
         "prepares",
+        "retiring",
         "stall_alarm_ns",
         "stalled",
         "stopping",
@@ -89,7 +90,9 @@ class Worker:
         self.stall_alarm_ns: int | None = None
         """The nearest alarm that will look for that."""
         self.draining = False
-        """Whether an operator wants nothing more sent to it."""
+        """Whether nothing more is to be sent to it: an operator wants that, or it is about to be stopped."""
+        self.retiring = False
+        """Whether it is to leave, so that nothing is loaded there any more."""
         self.watched = False
         """Whether an alarm will look for owed results."""
         self.note: object = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.messages.scaling import KindStatus
+
 
 class Head(msgspec.Struct, frozen=True):
     """What each picture is of, and when it was true."""
@@ -131,6 +133,8 @@ class Cluster(msgspec.Struct, frozen=True):
     """What operators did, newest first."""
     happenings: list[HappeningLine] = []
     """What happened to workers and the controller, newest first."""
+    kinds: list[KindStatus] = []
+    """Kinds of workers that a provider starts and stops."""
 
 
 class HappeningLine(msgspec.Struct, frozen=True):

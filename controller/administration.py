@@ -83,15 +83,15 @@ class Administration:
     def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
         """Carry out what a client asks, and answer its gateway."""
         commands = (
-            *(request.add, request.remove, request.serve, request.load),
+            *(request.add, request.remove, request.serve, request.load, request.scale),
             *(request.shard_map, request.move_worker),
         )
         asked = sum(command is not None for command in commands) + request.status + request.metrics
         reply = AdminReply(request.token)
         if asked != 1:
             detail = (
-                f"{asked} of add, remove, serve, load, shard_map, move_worker, status and metrics were asked "
-                "for; ask for one"
+                f"{asked} of add, remove, serve, load, scale, shard_map, move_worker, status and metrics "
+                "were asked for; ask for one"
             )
             reply = AdminReply(request.token, Reason.BAD_MESSAGE, detail)
         elif request.status:
@@ -156,6 +156,9 @@ class Administration:
             if refusal is None and not request.add.served_as:
                 self._journal.added(request.add)
             return refusal
+        if request.scale is not None:
+            answered = self.operate(now_ns, Operate(request.token, gateway.name, request.scale))
+            return None if answered.done else (Reason.BAD_INPUT, answered.detail)
         if request.load is not None:
             return self._load(now_ns, gateway, request.load)
         if request.shard_map is not None:

@@ -23,6 +23,7 @@ from mainspring.messages.events import Event, RequestArrived, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import OperatorCommand
 from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.scaling import Provide
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.actions import ActionCounts
@@ -30,7 +31,7 @@ from mainspring.telemetry.log import EventLogWriter, Record
 
 _LOGGER = logging.getLogger(__name__)
 _WAKEUP: Final = Wakeup()
-_WITHOUT_ACTION: Final = (Reject, DropWorker)
+_WITHOUT_ACTION: Final = (Reject, DropWorker, Provide)
 SETTLE_ENTRIES: Final = 128
 """Entries that are logged without waiting for `SETTLE_NS`."""
 SETTLE_NS: Final = 2_000_000

@@ -119,6 +119,7 @@ class Controller:
             with WhenSet(stop, partial(os.eventfd_write, bell, 1)):
                 self._serve(stop)
             self._shell.peers.goodbye("the controller stops")
+            self._shell.providers.goodbye("the controller stops")
             self._shell.observers.goodbye(time.monotonic_ns(), "the controller stops")
         finally:
             gc.unfreeze()
@@ -179,6 +180,7 @@ class Controller:
     def _beat(self, now_ns: int) -> None:
         """Do what is due at each heartbeat."""
         self._shell.peers.beat(now_ns)
+        self._shell.providers.beat(now_ns)
         self._shell.settle_start(now_ns)
         self._shell.recovery.beat(now_ns)
         self._logged.flush()

@@ -19,6 +19,7 @@ from mainspring.controller.moves import Moves
 from mainspring.controller.observers import Observer, Observers
 from mainspring.controller.outbox import Outbox, Wire
 from mainspring.controller.peer_lifecycle import PeerLifecycle, protocol_detail
+from mainspring.controller.providers import Provider, Providers
 from mainspring.controller.recovery import Awaited, ModelRecovery
 from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
@@ -49,6 +50,7 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.messages.roles import MAY_SAY, Role, fault
+from mainspring.messages.scaling import Provide, ProviderHello, Running
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.channel import Message
 
@@ -103,6 +105,7 @@ class Shell:
             *(scheduler, registry, self.sessions, outbox, dropped, journal), shards=shards, moves=moves
         )
         self.observers = Observers(config, scheduler, wire, outbox, dropped, self.sessions.devices)
+        self.providers = Providers(config, scheduler, wire, outbox, dropped, self.administration.restore)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
         self._error_limit = AnswerLimit()
 
@@ -177,6 +180,10 @@ class Shell:
             self.observers.hello(now_ns, peer, message)
         elif (observer := self.observers.find(peer)) is not None:
             self._from_observer(now_ns, observer, message)
+        elif isinstance(message, ProviderHello):
+            self.providers.hello(now_ns, peer, message)
+        elif (provider := self.providers.find(peer)) is not None:
+            self._from_provider(now_ns, provider, message)
         elif not isinstance(message, Goodbye):
             self._outbox.refuse(now_ns, peer, "unknown_session", "say hello first")
         self.peers.end_broken(now_ns)
@@ -188,6 +195,8 @@ class Shell:
                 self._outbox.dispatch(command)
             case Reject():
                 self._outbox.reject(now_ns, command)
+            case Provide():
+                self.providers.provide(now_ns, command)
             case DropWorker(worker=worker, reason=reason):
                 # Its session ends at once, behind what was to be sent before.
                 self._outbox.deliver()
@@ -241,6 +250,14 @@ class Shell:
             case _:
                 detail = f"an observer may not send {type(message).__name__}"
                 self._outbox.refuse(now_ns, observer.peer, "bad_message", detail)
+
+    def _from_provider(self, now_ns: int, provider: Provider, message: Received) -> None:
+        provider.heard_ns = now_ns
+        match message:
+            case Running(offers=offers):
+                self.providers.running(now_ns, provider, offers)
+            case Goodbye(detail=detail):
+                self.providers.end(now_ns, provider, f"it left: {detail}")
 
     def _from_any(self, now_ns: int, session: Session, message: Received) -> None:
         match message:

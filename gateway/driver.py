@@ -28,7 +28,7 @@ from mainspring.gateway.memory import Memory
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
-from mainspring.messages.clients import AddModel, EndSequence, ErrorReply, GetStatus, InferRequest
+from mainspring.messages.clients import AddModel, EndSequence, ErrorReply, GetStatus, InferRequest, Scale
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
@@ -160,6 +160,8 @@ class GatewayDriver:
         """Return the controllers that a command concerns."""
         if len(self.shards) == 1 or isinstance(command, GetStatus | GetMetrics):
             return self.shards
+        if isinstance(command, Scale):
+            return self.shards[:1]
         if isinstance(command, AddModel):
             return [self.shards[self.told.map.place(command.model.name)]]
         has_it = self.told.shard_of(command.name)

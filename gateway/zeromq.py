@@ -42,7 +42,7 @@ from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
-from mainspring.transport.tokens import NOTHING, Credential, credential
+from mainspring.transport.tokens import EVERYTHING, NOTHING, Credential, credential
 
 NAME = "zeromq"
 _SPARE_CONNECTIONS = 256
@@ -205,7 +205,7 @@ class ZeroMqFrontEnd:
                 self._send(connection.peer, encode(clients.Done(message.key)))
             case clients.ListModels():
                 self._list_models(connection, message.key)
-            case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
+            case clients.AddModel() | clients.RemoveModel() | clients.Scale() | clients.GetStatus():
                 self._driver.ask(connection, message)
 
     def _infer(self, connection: Connection, message: clients.InferRequest, frames: list[Any]) -> None:
@@ -240,6 +240,8 @@ class ZeroMqFrontEnd:
                 return check(shown, spec.public_name, now_ns, administers=True)
             case clients.RemoveModel(name=name):
                 return check(shown, self._public(name), now_ns, administers=True)
+            case clients.Scale():
+                return check(shown, EVERYTHING, now_ns, administers=True)
             case clients.ListModels() | clients.GetStatus():
                 return check(shown, None, now_ns)
             case _:

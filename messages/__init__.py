@@ -14,6 +14,7 @@ One file for each subject:
 * ``metrics``  -- what the controller counts for Prometheus
 * ``observing`` -- controller to observers: the event stream, live
 * ``operating`` -- what operators may ask for, and the answer
+* ``scaling`` -- providers of workers to and from the controller, and what the scheduler decides of them
 * ``durations`` -- a duration in words, as refusals have it
 * ``codec``    -- bytes to messages and back
 

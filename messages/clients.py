@@ -210,6 +210,14 @@ class RemoveModel(msgspec.Struct, frozen=True, tag="remove_model"):
     name: str
 
 
+class Scale(msgspec.Struct, frozen=True, tag="scale"):
+    """Have this many workers of a kind from now on; `Done` says that it is decided, not that it is so."""
+
+    key: int
+    kind: str
+    count: int
+
+
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):
     """How is the cluster?"""
 
@@ -242,6 +250,7 @@ FromClient = (
     | ListModels
     | AddModel
     | RemoveModel
+    | Scale
     | GetStatus
 )
 ToClient = (

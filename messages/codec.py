@@ -50,6 +50,9 @@ TO_WORKER: Codec[peers.ToWorker | actions.Action] = Codec(peers.ToWorker | actio
 TO_OBSERVER: Codec[peers.ToWorker | observing.ToObserver] = Codec(peers.ToWorker | observing.ToObserver)
 """What the controller sends to an observer."""
 
+TO_PROVIDER: Codec[peers.ToProvider] = Codec(peers.ToProvider)
+"""What the controller sends to a provider of workers."""
+
 TO_GATEWAY: Codec[peers.ToGateway] = Codec(peers.ToGateway)
 """What the controller sends to a gateway."""
 

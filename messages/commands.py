@@ -7,6 +7,7 @@ import msgspec
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Unload
 from mainspring.messages.codes import Reason
 from mainspring.messages.evidence import RejectEvidence
+from mainspring.messages.scaling import Provide, Retain, Retire
 
 
 class Reject(msgspec.Struct, frozen=True, tag="reject", omit_defaults=True):
@@ -57,11 +58,11 @@ class Doubted(msgspec.Struct, frozen=True, tag="doubted"):
     model: str
 
 
-Note = Ranked | Doubted
+Note = Ranked | Doubted | Retire | Retain
 """What is logged and not sent: a reader of the log needs it to keep the cluster's state."""
 
-Sent = Prepare | Release | Open | Load | Unload | Infer | Reject | DropWorker
-"""What is sent to a worker or a gateway."""
+Sent = Prepare | Release | Open | Load | Unload | Infer | Reject | DropWorker | Provide
+"""What is sent to a worker, a gateway or a provider."""
 
 Command = Sent | Note
 

@@ -11,6 +11,7 @@ import msgspec
 from mainspring.messages.actions import Result
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import OperatorCommand
+from mainspring.messages.scaling import ProviderLeft, ProviderSaid
 
 
 class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_defaults=True):
@@ -109,5 +110,7 @@ Event = (
     | WorkerJoined
     | WorkerLeft
     | OperatorAsked
+    | ProviderSaid
+    | ProviderLeft
     | Result
 )

@@ -54,6 +54,8 @@ class LoadReason(StrEnum):
     """Requests that needed it were rejected, and LOAD is idle."""
     REPLICATION = "replication"
     """The workers that hold it are busy, and LOAD is idle."""
+    TAKEOVER = "takeover"
+    """The only workers that hold it are to leave, and LOAD is idle."""
 
 
 class Evidence(msgspec.Struct, frozen=True, array_like=True, gc=False):

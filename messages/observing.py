@@ -20,7 +20,7 @@ import msgspec
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.operating import Operate, Operated
 
-OBSERVER_VERSION = 4
+OBSERVER_VERSION = 5
 """Version of this conversation and of the event stream's entries."""
 
 

@@ -65,7 +65,20 @@ class SetDefaultSlo(msgspec.Struct, frozen=True, tag="set_default_slo"):
     """None for what the configuration says."""
 
 
-OperatorCommand = DrainWorker | ResumeWorker | PinModel | UnpinModel | LoadOn | UnloadFrom | SetDefaultSlo
+class ScaleWorkers(msgspec.Struct, frozen=True, tag="scale_workers"):
+    """Have this many workers of a kind from now on, of those that its provider runs.
+
+    New ones are started; those that are too many hand their models over, are drained and stopped. The last
+    command about a kind counts.
+    """
+
+    kind: str
+    count: int
+
+
+OperatorCommand = (
+    DrainWorker | ResumeWorker | PinModel | UnpinModel | LoadOn | UnloadFrom | SetDefaultSlo | ScaleWorkers
+)
 
 
 class Operate(msgspec.Struct, frozen=True, tag="operate"):
@@ -96,6 +109,8 @@ def subject(command: OperatorCommand) -> tuple[str, str] | None:
             return "model", name
         case SetDefaultSlo(model=name):
             return "slo", name
+        case ScaleWorkers(kind=kind):
+            return "kind", kind
         case _:
             return None
 
@@ -121,3 +136,5 @@ def described(command: OperatorCommand) -> str:
             if slo_ns is None:
                 return f"give {model} its configured default SLO again"
             return f"give {model} a default SLO of {in_milliseconds(slo_ns)}"
+        case ScaleWorkers(kind=kind, count=count):
+            return f"have {count:,} worker{'' if count == 1 else 's'} of kind {kind}"

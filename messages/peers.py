@@ -16,6 +16,8 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec, ServedModel
+from mainspring.messages.operating import ScaleWorkers
+from mainspring.messages.scaling import KindStatus, Provide, ProviderHello, Running
 from mainspring.messages.sharding import MoveWorker, ShardMap, ShardStatus
 
 # --- any peer and the controller ---
@@ -168,6 +170,8 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     """Have every gateway take requests for this name to these models from now on."""
     load: str | None = None
     """Load this model once a LOAD executor is idle: the model repository is about to serve it."""
+    scale: ScaleWorkers | None = None
+    """Have this many workers of a kind."""
     drain: bool = False
     """With ``remove``: once no gateway has a request for the model in flight, instead of at once."""
     moves: bool = False
@@ -307,6 +311,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     """Of a cluster with several controllers; ``workers`` and ``models`` are theirs, in this order."""
     map_version: int = 0
     """Of the map that says which of them has which model; 0 until the first controller has told one."""
+    kinds: tuple[KindStatus, ...] = ()
+    """Kinds of workers that can be had in other numbers (`scaling`)."""
 
 
 class AdminReply(msgspec.Struct, frozen=True, tag="admin_reply"):
@@ -462,11 +468,16 @@ ToController = (
     | Cancel
     | AdminRequest
     | Drained
+    | ProviderHello
+    | Running
 )
 """What a controller may receive, beside a worker's `Result`."""
 
 ToWorker = Welcome | Refused | Ping | Goodbye | Describe | Greet
 """What a worker may receive from the controller, beside an action."""
+
+ToProvider = Welcome | Refused | Ping | Goodbye | Provide
+"""What a provider of workers may receive from the controller."""
 
 ToGateway = (
     Welcome

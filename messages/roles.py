@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from mainspring.messages import actions, clients, observing, operating, peers, repository, sharding
+from mainspring.messages import actions, clients, observing, operating, peers, repository, scaling, sharding
 
 
 class Role(StrEnum):
@@ -27,6 +27,8 @@ class Role(StrEnum):
     """A console that passes operators' commands on, once it has checked who they are; watches as well."""
     REPOSITORY = "repository"
     """Keeps the cluster as a model repository says: a gateway without clients."""
+    PROVIDER = "provider"
+    """Starts and stops workers as the controller says."""
     CLIENT = "client"
     """Asks a gateway of its host and user for inference, over a connection like those between processes."""
 
@@ -47,6 +49,10 @@ MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
     (Role.REPOSITORY, Role.CONTROLLER): _FROM_REPOSITORY,
     (Role.OBSERVER, Role.CONTROLLER): _FROM_OBSERVER,
     (Role.OPERATOR, Role.CONTROLLER): _FROM_OBSERVER | {operating.Operate},
+    (Role.PROVIDER, Role.CONTROLLER): _types(
+        scaling.ProviderHello, scaling.Running, peers.Pong, peers.Goodbye
+    ),
+    (Role.CONTROLLER, Role.PROVIDER): _types(peers.ToProvider),
     (Role.CONTROLLER, Role.WORKER): _types(peers.ToWorker, actions.Action),
     (Role.CONTROLLER, Role.GATEWAY): _types(peers.ToGateway),
     (Role.CONTROLLER, Role.REPOSITORY): _types(peers.ToGateway),

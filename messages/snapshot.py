@@ -12,7 +12,7 @@ behind it hold what changes since. The parts come in this order:
    served model has are void.
 5. For each worker `PlacementStates`, with the last of them `RecencyState`, and `OutstandingState` again: the
    inputs of what was sent meanwhile are timed by estimates.
-6. `OperatorState`.
+6. `OperatorState`, and with it `scaling.ScaleState`.
 7. `RequestState` for each request that is neither answered nor rejected.
 8. `Numbering`, `ModelState` for each model, and `Numbering` once more: now a reader has the state.
 
@@ -27,6 +27,7 @@ import msgspec
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Unload
 from mainspring.messages.events import OperatorAsked, RequestArrived
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.scaling import ScaleState
 
 
 class Numbering(msgspec.Struct, frozen=True, tag="numbering"):
@@ -243,6 +244,7 @@ Told = (
     | PlacementStates
     | RecencyState
     | OperatorState
+    | ScaleState
     | RequestState
     | ModelState
 )

@@ -38,6 +38,8 @@ class Alarm(enum.IntEnum):
     """The action that an executor runs may take far longer than predicted."""
     HOLD = 7
     """An EXEC executor was kept free until now (`Worker.hold_alarm_ns`)."""
+    SCALE = 8
+    """Workers that are to leave may be ready to."""
 
 
 Entry = tuple[int, int, Alarm, "Request | Worker | None"]

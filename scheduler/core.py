@@ -12,6 +12,7 @@ from typing import Final
 
 from mainspring.cluster.pairs import is_prepared_anywhere, tidy
 from mainspring.cluster.requests import Request
+from mainspring.cluster.scaling import provider_left, provider_said
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.status import cluster_status
 from mainspring.cluster.validate import validate as validate_state
@@ -33,11 +34,13 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.operating import OperatorCommand
 from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.scaling import ProviderLeft, ProviderSaid
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
-from mainspring.scheduler.load_queue import Copies, MissedModels, Pins
+from mainspring.scheduler.draining import Draining
+from mainspring.scheduler.load_queue import Copies, MissedModels, Pins, Takeovers
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.openings import Openings
 from mainspring.scheduler.operating import Operating
@@ -45,6 +48,7 @@ from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.scaling import Scaling
 from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.state import SchedulerState
 
@@ -60,6 +64,7 @@ _RETRY: Final = Alarm.RETRY
 _STALL: Final = Alarm.STALL
 _HOLD: Final = Alarm.HOLD
 _POLICY: Final = Alarm.POLICY
+_SCALE: Final = Alarm.SCALE
 
 
 class Scheduler:
@@ -101,7 +106,10 @@ class Scheduler:
             self._overload,
         )
         parts = state, self._policy, self._residency, self._backlog, self._lifecycle, self._pins
-        self._operating = Operating(*parts)
+        draining = Draining(*parts)
+        self._takeovers = Takeovers(state)
+        self._scaling = Scaling(state, draining, self._takeovers)
+        self._operating = Operating(state, self._residency, self._pins, draining, self._scaling)
         self._membership = Membership(*parts)
 
     def handle(self, now_ns: int, event: Event) -> None:
@@ -130,6 +138,11 @@ class Scheduler:
                 self._membership.leave(now_ns, name, reason)
             case OperatorAsked():
                 self._operating.carry_out(now_ns, event)
+            case ProviderSaid():
+                provider_said(self.cluster, event)
+                self._scaling.provider_said(now_ns, event)
+            case ProviderLeft():
+                provider_left(self.cluster, event)
 
     def schedule(self, now_ns: int) -> list[Command]:
         """Decide everything that is due, and return every command since the last call, in order.
@@ -219,6 +232,8 @@ class Scheduler:
             self._lifecycle.expire(now_ns, subject)
         elif alarm is _POLICY:
             self._policy.on_alarm(now_ns)
+        elif alarm is _SCALE:
+            self._scaling.look(now_ns)
         elif subject is None:
             state.loads_dirty = True
         elif state.cluster.workers.get(subject.name) is subject:
@@ -269,9 +284,12 @@ class Scheduler:
                 return
         while self._copies and (plan := self._copies.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
+        while self._takeovers and (plan := self._takeovers.next_load(now_ns)) is not None:
+            self._residency.load(now_ns, plan)
         while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
-        if (self._missed or self._pins or self._copies) and now_ns >= self._retry_ns:
+        waits = self._missed or self._pins or self._copies or self._takeovers
+        if waits and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
             self._state.alarms.set(self._retry_ns, _RETRY)
 

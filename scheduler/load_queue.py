@@ -14,10 +14,11 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
-from mainspring.cluster.membership import PINNED_SHARE
+from mainspring.cluster.capacity import PINNED_SHARE
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import able, at, is_hopeless
-from mainspring.cluster.placements import Placement
+from mainspring.cluster.pairs import able, at, is_barred, is_hopeless, is_loadable
+from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.workers import Worker
 from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.placing import LoadPlan, plan_load, plan_on_freest
 from mainspring.scheduler.policies.base import Policy
@@ -230,3 +231,89 @@ class Copies(ModelQueue):
             if plan is not None:
                 return plan
         return None
+
+
+class Takeovers(ModelQueue):
+    """Models that only workers hold which are to leave: others load them while LOAD is idle.
+
+    None goes for it that was used later than the model, and none that requests wait for: a cluster whose
+    memory is full keeps what is used most.
+    """
+
+    def __init__(self, state: SchedulerState) -> None:
+        super().__init__(state)
+        self._let_go: set[str] = set()
+        """Models that fit on no worker that stays."""
+
+    def begin(self, worker: Worker) -> None:
+        """Have others load what only a worker holds that is to leave, the last used first."""
+        alone = sorted(self.alone_on(worker), key=_last_used, reverse=True)
+        for placement in alone:
+            self.add(placement.model)
+
+    def end(self) -> None:
+        """Forget which models fitted nowhere: nobody is to leave any more."""
+        self._let_go.clear()
+
+    def alone_on(self, worker: Worker) -> list[Placement]:
+        """Return what a worker holds and no other one that stays."""
+        held = worker.lru.values()
+        return [each for each in held if each.usable and not _is_held(each.model, State.RESIDENT, worker)]
+
+    def lacks(self, worker: Worker) -> bool:
+        """Return whether others have yet to load what a worker holds; what no longer is on its way is
+        queued again."""
+        lacking = [each.model for each in self.alone_on(worker) if each.model.name not in self._let_go]
+        for model in lacking:
+            if model.name not in self._queued and self._needs(model):
+                self.add(model)
+        return bool(lacking)
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return such a model to load on an idle LOAD executor."""
+        if not self._queued or not self._state.may_load_idly:
+            return None
+        plan = self.first_plan(now_ns)
+        if plan is not None:
+            plan.idle = True
+            plan.reason = LoadReason.TAKEOVER
+        return plan
+
+    def _needs(self, model: Model) -> bool:
+        if not model.usable or model.name in self._let_go:
+            return False
+        return not _is_held(model, None, None)
+
+    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:  # noqa: ARG002 - on any worker with room
+        last_used_ns = max([each.base.last_used_ns for each in model.usable.values()])
+        for placement in self._idle(model):
+            plan = plan_load(placement, last_used_ns)
+            if plan is not None:
+                return plan
+        if not self._may_come_anywhere(model):
+            self._let_go.add(model.name)
+        return None
+
+    def _may_come_anywhere(self, model: Model) -> bool:
+        return any(self._may_come(model, worker) for worker in self._state.cluster.workers.values())
+
+    def _may_come(self, model: Model, worker: Worker) -> bool:
+        """Return whether a worker that can't load a model now may be able to in a moment."""
+        if worker.retiring or not worker.open or model.absent & worker.bit or is_barred(model, worker):
+            return False
+        busy = len(worker.load) > 0 or worker.name not in self._state.load_room
+        return busy or not is_loadable(model, worker)
+
+
+def _last_used(placement: Placement) -> int:
+    return placement.last_used_ns
+
+
+def _is_held(model: Model, state: State | None, but: Worker | None) -> bool:
+    """Return whether a worker that stays, another than ``but``, has a model in a state; None: or is
+    loading it."""
+    for placement in model.usable.values():
+        worker = placement.worker
+        if worker is not but and not worker.retiring and state in (None, placement.state):
+            return True
+    return False

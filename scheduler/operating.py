@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.membership import operator_asked, unpinnable
+from mainspring.cluster.capacity import unpinnable, unscalable
+from mainspring.cluster.membership import operator_asked
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import hosts, look, of_worker
+from mainspring.cluster.pairs import hosts, look
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import (
@@ -21,16 +21,16 @@ from mainspring.messages.operating import (
     OperatorCommand,
     PinModel,
     ResumeWorker,
+    ScaleWorkers,
     SetDefaultSlo,
     UnloadFrom,
     UnpinModel,
 )
-from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.draining import Draining
 from mainspring.scheduler.load_queue import Pins
 from mainspring.scheduler.placing import plan_on_freest
-from mainspring.scheduler.policies.base import Policy
-from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.scaling import Scaling
 from mainspring.scheduler.state import SchedulerState
 
 NAMED: Final = 8
@@ -44,18 +44,16 @@ class Operating:
     def __init__(
         self,
         state: SchedulerState,
-        policy: Policy,
         residency: Residency,
-        backlog: BestEffort,
-        lifecycle: RequestLifecycle,
         pins: Pins,
+        draining: Draining,
+        scaling: Scaling,
     ) -> None:
         self._state = state
-        self._policy = policy
         self._residency = residency
-        self._backlog = backlog
-        self._lifecycle = lifecycle
         self._pins = pins
+        self._draining = draining
+        self._scaling = scaling
 
     def refusal(self, command: OperatorCommand) -> str | None:
         """Return why a command can't be carried out now and what would be right, or None if it can."""
@@ -68,6 +66,8 @@ class Operating:
                 return None  # It concerns gateways alone.
             case UnpinModel(model=name):
                 return None if name in self._state.cluster.pinned else f"{name!r} is not pinned"
+            case ScaleWorkers():
+                return unscalable(self._state.cluster, command)
         model = self._state.cluster.models.get(command.model)
         if model is None:
             return self._no_model(command.model)
@@ -91,9 +91,13 @@ class Operating:
         match command:
             case DrainWorker(worker=name):
                 if not drained_already:
-                    self._drained(now_ns, self._state.cluster.workers[name])
+                    self._draining.drained(now_ns, self._state.cluster.workers[name])
             case ResumeWorker(worker=name):
-                self._resumed(now_ns, name)
+                worker = self._state.cluster.workers.get(name)
+                if worker is not None:
+                    self._draining.resumed(now_ns, worker)
+            case ScaleWorkers():
+                self._scaling.settle(now_ns)
             case PinModel():
                 self._pins.enforce()
             case UnpinModel():
@@ -114,30 +118,6 @@ class Operating:
                 for placement in self._holding(command):
                     self._residency.unload(now_ns, placement)
                 self._state.loads_dirty = True
-
-    def _drained(self, now_ns: int, worker: Worker) -> None:
-        self._reconsidered(now_ns, worker)
-        for model in self._state.cluster.waiting_models():
-            self._lifecycle.reconsider(now_ns, model)
-        self._pins.enforce()
-
-    def _resumed(self, now_ns: int, name: str) -> None:
-        worker = self._state.cluster.workers.get(name)
-        if worker is None:
-            return
-        self._reconsidered(now_ns, worker)
-        for placement in of_worker(worker):
-            self._backlog.offer_all(placement)
-        self._residency.prepare_next(now_ns, worker)
-        self._pins.enforce()
-
-    def _reconsidered(self, now_ns: int, worker: Worker) -> None:
-        """Tell the policy what may run on a worker from now on."""
-        for placement in of_worker(worker):
-            if placement.state in (State.RESIDENT, State.LOADING):
-                self._policy.weights_changed(now_ns, placement)
-        self._state.loads_dirty = True
-        self._state.wake(worker)
 
     def _no_worker(self, name: str) -> str | None:
         workers = self._state.cluster.workers
@@ -203,6 +183,8 @@ class Operating:
 def _why_not(placement: Placement, has_room: bool) -> str:
     """Say why a model can't be loaded on a worker now."""
     name, worker = placement.model.name, placement.worker
+    if worker.retiring:
+        return f"{worker.name} is to leave: fewer workers are wanted"
     if worker.draining:
         return f"{worker.name} is drained; resume it first"
     if placement.usable:

@@ -64,6 +64,8 @@ class Fleet:
         self._take_outputs = outputs
         self.opened: set[str] = set()
         """The executables that every worker opens when it starts."""
+        self._left: set[str] = set()
+        """Workers that were stopped and do not come back by themselves."""
         self._sessions = 0
         for when_ns, name, down_ns in faults.crashes:
             agenda.at(when_ns, self._crash, name, down_ns)
@@ -72,6 +74,7 @@ class Fleet:
 
     def join(self, name: str, kind: str, pages: int, preloaded: Mapping[str, Preloaded] | None) -> None:
         """Start a worker's process, which joins at once."""
+        self._left.discard(name)
         worker = SimulatedWorker(
             name,
             kind,
@@ -89,6 +92,14 @@ class Fleet:
         self.workers[name] = worker
         self.peers[name] = Peer(worker, self._faults, self._draws)
         self._greet(worker)
+
+    def leave(self, name: str) -> None:
+        """Stop a worker's process for good, which the controller notices at once."""
+        self._left.add(name)
+        peer = self.peers[name]
+        if peer.worker.alive:
+            peer.worker.crash()
+            self._give_up(peer, "it left")
 
     def send(self, now_ns: int, peer: Peer, action: Action) -> None:
         """Send a worker an action that leaves the controller at an instant."""
@@ -140,7 +151,12 @@ class Fleet:
         if worker.alive:
             worker.crash()
             self._agenda.at(now_ns + min(down_ns, self._faults.detection_ns), self._give_up, peer, "crashed")
-            self._agenda.at(now_ns + down_ns, self.join, name, worker.kind, worker.pages, None)
+            self._agenda.at(now_ns + down_ns, self._return, worker)
+
+    def _return(self, worker: SimulatedWorker) -> None:
+        """Start a worker's process again, unless it was stopped, or started, meanwhile."""
+        if worker.name not in self._left and self.workers[worker.name] is worker:
+            self.join(worker.name, worker.kind, worker.pages, None)
 
     def _give_up(self, peer: Peer, reason: str) -> None:
         """Let the controller give a worker up, if it has not yet."""

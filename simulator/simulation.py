@@ -8,7 +8,7 @@ needs no entry in the agenda: both are rows in the order of time.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, DropWorker, Note, Reject
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerLeft
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.scaling import Provide
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.controller import Record, SimulatedController
@@ -27,6 +28,7 @@ from mainspring.simulator.fleet import Fleet, Peer
 from mainspring.simulator.gateway import Flight, SimulatedGateway
 from mainspring.simulator.gateway_core import CoreGateway
 from mainspring.simulator.outcomes import Ledger, Outcome
+from mainspring.simulator.provider import Pool, SimulatedProvider
 from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import Arrival
 from mainspring.traces.records import Records
@@ -76,19 +78,19 @@ class Simulation:
         self.commands: list[tuple[int, Command]] = []
         self._source = source
         self._source_due_ns = NEVER_NS
-        self._next_id = 0
+        self._next_id = self._returning = 0
         self._input_bytes: dict[str, int] = {}
         self._input_ns = round(processes.worker_input_us * 1e3)
         self._agenda = agenda = Agenda() if gateway is None else gateway.agenda
         self._draws = draws = Draws(np.random.default_rng(seeds))
         self._to_gateway = Link(self.faults, draws)
         self.ledger = Ledger(records, records_from_ns, keep, source, self._comes_back)
-        self._returning = 0
         self.gateway = gateway or self._make_gateway(gateway_core, processes, Link(self.faults, draws))
         checks = (self.validate if validate_every else None, validate_every)
         self.controller = SimulatedController(self.scheduler, self._send, cost, record, *checks)
         children = seeds.spawn(1)[0]
         self.fleet = Fleet(self.faults, processes, agenda, draws, children, self._tell, self._outputs)
+        self.provider: SimulatedProvider | None = None
         self._begin(models, workers, preloaded)
 
     def _make_gateway(self, core: bool, processes: ProcessCosts, to_controller: Link) -> SimulatedGateway:
@@ -146,6 +148,19 @@ class Simulation:
     def join(self, when_ns: int, name: str, kind: str, pages: int, held: Preloaded | None = None) -> None:
         """Let a worker join at an instant."""
         self._agenda.at(when_ns, self.fleet.join, name, kind, pages, None if held is None else {name: held})
+
+    def provide(self, pools: Sequence[Pool], name: str = "provider") -> SimulatedProvider:
+        """Have a provider that starts and stops workers, which is connected from now on; return it."""
+        provider = SimulatedProvider(
+            name, pools, self.fleet, self._agenda, self._draws, self._tell, self.faults.delay_ns
+        )
+        self.provider = provider
+        provider.connect()
+        return provider
+
+    def at(self, when_ns: int, function: Callable[[], None]) -> None:
+        """Have anything else done at an instant."""
+        self._agenda.at(when_ns, function)
 
     def feed(self, when_ns: int, event: Event) -> None:
         """Let any other event reach the controller at an instant."""
@@ -269,6 +284,10 @@ class Simulation:
             return
         if isinstance(command, Reject):
             self._agenda.at(self._to_gateway.arrival_ns(now_ns), self._rejected, command)
+            return
+        if isinstance(command, Provide):
+            if self.provider is not None:
+                self.provider.send(now_ns, command)
             return
         peer = self.fleet.peers[command.worker]
         if isinstance(command, DropWorker):

@@ -21,6 +21,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.operating import described
+from mainspring.messages.scaling import Offer, Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 
 def line(now_ns: int, message: Event | Command) -> str | None:
@@ -66,6 +67,12 @@ def _command(message: Event | Command) -> str | None:
             return f"RANK request {message.request_id} as if it {rank}"
         case Doubted():
             return f"DOUBT the estimates of {message.model}"
+        case Retire(worker=worker, drained=drained):
+            return f"DRAIN {worker}, which is to leave" if drained else f"RETIRE {worker}"
+        case Retain(worker=worker):
+            return f"RETAIN {worker}"
+        case Provide(provider=provider, kind=kind, workers=workers):
+            return f"PROVIDE {kind} by {provider}: {' '.join(workers) or 'none'}"
         case _:
             return None
 
@@ -94,12 +101,22 @@ def _event(message: Event | Command) -> str:
             return f"{message.who} asked to {described(message.command)}"
         case WorkerLeft():
             return f"{message.worker} left: {message.reason}"
+        case ProviderSaid():
+            runs = "; ".join([_offer(each) for each in message.offers])
+            return f"{message.provider} {'is there and ' if message.greets else ''}runs {runs or 'nothing'}"
+        case ProviderLeft():
+            return f"{message.provider} left: {message.reason}"
         case Result():
             detail = f" ({message.detail})" if message.detail else ""
             times = f"{message.begin_ns / 1e6:.3f} to {message.end_ns / 1e6:.3f}"
             return f"result {message.action_id} {message.status.value} {times}{detail}"
         case _:
             raise TypeError(f"no event: {message!r}")
+
+
+def _offer(offer: Offer) -> str:
+    fault = f" ({offer.fault})" if offer.fault else ""
+    return f"{offer.kind}: {' '.join(offer.workers) or 'none'}{fault}"
 
 
 def _window(action: Timed) -> str:

@@ -32,6 +32,8 @@ from mainspring.messages.codes import Reason
 
 LONGEST_TOKEN = 512
 """Characters of the longest token; a longer text is not taken for a token."""
+EVERYTHING = "*"
+"""What a token must be for that is to see a console, or to change what concerns all models."""
 _PREFIX_BYTES = 4
 _SECOND_NS = 1_000_000_000
 Refusal = tuple[Reason, str]

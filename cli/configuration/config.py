@@ -40,6 +40,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     """Worker processes, each one device. The cores of this machine bound what more of them are good for. With
     ``device = "cuda"`` it is the number of GPUs found, unless it is given."""
+    max_workers: int = 64
+    """The most workers of one kind that `mainspring scale` may have it run; it may begin with more."""
     device: str = "cpu"
     """What the workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
     engine: str = "onnxruntime"
@@ -84,7 +86,14 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for field in ("workers", "copies", "ready_timeout_s", "stop_timeout_s", "restart_delay_ms"):
+        for field in (
+            "workers",
+            "max_workers",
+            "copies",
+            "ready_timeout_s",
+            "stop_timeout_s",
+            "restart_delay_ms",
+        ):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} is {getattr(self, field)}; it must be greater than 0")
         if self.restart_delay_max_ms < self.restart_delay_ms:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import msgspec
 from mainspring.cli.configuration.config import ClusterConfig, Config
 from mainspring.cli.configuration.policies import check_policy
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.doctor.gpus import usable_gpus
 from mainspring.cli.exposure import check_exposed, of_cluster, of_processes
 from mainspring.cli.launcher.addresses import (
     connectable,
@@ -22,19 +20,17 @@ from mainspring.cli.launcher.addresses import (
     parse_any,
     with_sockets,
 )
-from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, Job, WorkerJob
+from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, Job
 from mainspring.cli.launcher.models import ModelSource
-from mainspring.cli.launcher.placement import lent_to_gateway, place, place_near, spread
+from mainspring.cli.launcher.placement import lent_to_gateway
 from mainspring.cli.launcher.repository import NAME as REPOSITORY
 from mainspring.cli.launcher.repository import repository_job, with_store
 from mainspring.cli.launcher.shards import LocalShard, console_addresses, listeners, local_shards
+from mainspring.cli.launcher.worker_jobs import WorkerPool, worker_pool
 from mainspring.compiler.artifact.manifest import CUDA
-from mainspring.compiler.artifact.profiles import EMULATED
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.config import RepositoryConfig
-from mainspring.worker.engines.cuda.devices import FoundDevice
-from mainspring.worker.engines.cuda.numa import cores_near
 
 CONTROL_NICE = -10
 """Of controller and gateway: a worker's copies share their core, and every request waits for them."""
@@ -46,6 +42,8 @@ above an EXEC that computes on their core (25)."""
 ANY_HOST = ("*", "0.0.0.0", "::")
 """Hosts that stand for every address of the machine."""
 
+LAUNCHER = "launcher"
+"""What it calls itself, as the provider of workers, and the folder of its own keys."""
 CONSOLE = "console"
 CONSOLE_NICE = 5
 """It may wait for those that serve."""
@@ -61,9 +59,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[Job, ...]
     """In the order in which they start."""
     stop_order: tuple[tuple[str, ...], ...]
-    """Names of the processes that are stopped together, in the order of work: requests first."""
+    """Names of the processes that are stopped together, in the order of work: requests first. The workers
+    follow."""
     shards: tuple[int, ...]
     """How many workers each controller has."""
+    pool: WorkerPool
+    """The workers that the cluster begins with, and may have."""
+    controller_address: str
+    """Where processes of this machine connect to the controller; to the first of several."""
+    provider_keys: str
+    """The folder of the launcher's own keys, as the provider of workers; empty for none."""
     models: int
     """Models that are served."""
     gateway_address: str
@@ -97,16 +102,19 @@ def make_plan(config: Config) -> Plan:
     shards = local_shards(config, run_dir)
     _check_addresses(config, shards)
     _check_tracing(config.gateway.trace_address)
-    workers = tuple(f"worker-{number}" for number in range(cluster.workers))
+    pool = worker_pool(config, [shard.address for shard in shards for _ in shard.workers])
+    controller = shards[0].address
     return Plan(
         cluster=cluster,
-        jobs=_jobs(config, source, shards, workers),
+        pool=pool,
+        controller_address=controller,
+        provider_keys=_provider_keys(cluster.keys) if is_tcp(controller) else "",
+        jobs=_jobs(config, source, shards, pool),
         stop_order=(
             *([(REPOSITORY,)] if repository.path else []),
             ("gateway",),
             *([_consoles(len(shards))] if cluster.console else []),
             tuple(shard.name for shard in shards),
-            workers,
         ),
         shards=tuple(len(shard.workers) for shard in shards),
         models=len(specs),
@@ -211,39 +219,16 @@ def model_source(cluster: ClusterConfig, repository: RepositoryConfig) -> ModelS
     return ModelSource(store=cluster.store, profiles=cluster.profiles, copies=cluster.copies)
 
 
-def _cores(config: Config) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """Return the cores for everything but EXEC, and for each worker that of EXEC."""
-    cores, workers = sorted(os.sched_getaffinity(0)), config.cluster.workers
-    if not config.worker.realtime:
-        return (), (None,) * workers
-    if config.cluster.engine == "emulated":
-        # An emulated device only sleeps: it needs no core, and the rest needs all of them.
-        return tuple(cores), spread(cores, workers)
-    if config.cluster.device == CUDA:
-        placement = place_near(cores, [cores_near(gpu.bus_id) for gpu in _gpus(config)])
-    else:
-        placement = place(cores, workers)
-    return placement.shared, placement.exec_cores
+def _provider_keys(keys: str) -> str:
+    """Return the folder of the launcher's own keys; empty if there is none, so that nothing can be scaled."""
+    folder = Path(keys, LAUNCHER)
+    return str(folder.absolute()) if keys and folder.is_dir() else ""
 
 
-def _gpus(config: Config) -> list[FoundDevice]:
-    """Return each worker's GPU; more workers than GPUs share them in turn. Raises `ConfigError`."""
-    found = usable_gpus()
-    return [found[number % len(found)] for number in range(config.cluster.workers)]
-
-
-def _near_device(bus_id: str, cores: tuple[int, ...]) -> tuple[int, ...]:
-    """Return those of the cores that are near a device, all of them if none is or that is not known."""
-    near = cores_near(bus_id)
-    return tuple(core for core in cores if core in near) or cores
-
-
-def _jobs(
-    config: Config, source: ModelSource, shards: list[LocalShard], workers: tuple[str, ...]
-) -> tuple[Job, ...]:
+def _jobs(config: Config, source: ModelSource, shards: list[LocalShard], pool: WorkerPool) -> tuple[Job, ...]:
     cluster, replace = config.cluster, msgspec.structs.replace
     first = shards[0].address
-    shared, exec_cores = _cores(config)
+    shared, exec_cores = pool.shared, pool.exec_cores
     nice, priority = (CONTROL_NICE, CONTROL_PRIORITY) if config.worker.realtime else (0, 0)
     jobs: list[Job] = [
         ControllerJob(
@@ -262,11 +247,7 @@ def _jobs(
         jobs.append(repository_job(config.repository, first, shared))
     if cluster.console:
         jobs += _console_jobs(config, shards, shared)
-    jobs += [
-        _worker_job(config, number, workers[number], shard.address, shared, exec_cores[number])
-        for shard in shards
-        for number in shard.workers
-    ]
+    jobs += pool.first_jobs()
     return tuple(replace(job, log_level=cluster.log_level, log_format=cluster.log_format) for job in jobs)
 
 
@@ -292,32 +273,6 @@ def _gateway_job(
         nice=CONTROL_NICE if realtime else 0,
         priority=CONTROL_PRIORITY if realtime else 0,
     )
-
-
-def _worker_job(
-    config: Config, number: int, name: str, controller: str, shared: tuple[int, ...], core: int | None
-) -> WorkerJob:
-    cluster = config.cluster
-    device = cluster.device
-    if device == CUDA:
-        gpu = _gpus(config)[number]
-        device, shared = f"{CUDA}:{gpu.number}", _near_device(gpu.bus_id, shared)
-    worker = msgspec.structs.replace(
-        config.worker,
-        name=name,
-        device=device,
-        controller=controller,
-        keys=own_keys(cluster.keys, "worker", name),
-        engine=cluster.engine,
-        store=cluster.store or "",
-        device_kind=EMULATED if cluster.profiles is not None else config.worker.device_kind,
-        exec_core=core,
-        exec_core_shared=core in shared,
-        emulated_seed=config.worker.emulated_seed + number,
-    )
-    # The worker keeps its other threads off the core of EXEC by itself, so it is allowed both.
-    cores = () if core is None else tuple(sorted({*shared, core}))
-    return WorkerJob(name=name, worker=worker, cores=cores)
 
 
 def _consoles(count: int) -> tuple[str, ...]:

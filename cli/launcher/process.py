@@ -26,6 +26,8 @@ class Process:
         self.job = job
         self.starts = 0
         self.restart_at_ns: int | None = None
+        self.fault = ""
+        """What was last wrong with it, for a person."""
         self._backoff = backoff
         self._job_path = run_dir / f"{job.name}.json"
         self.log_path = run_dir / f"{job.name}.log"
@@ -58,6 +60,11 @@ class Process:
         self.starts += 1
         self.restart_at_ns = None
         self._started_ns = time.monotonic_ns()
+
+    def ails(self, now_ns: int) -> bool:
+        """Say whether ``fault`` still holds: it has not run long enough since."""
+        runs = self._child is not None and now_ns - self._started_ns > self._backoff.longest_ns
+        return bool(self.fault) and not runs
 
     def put_off(self, now_ns: int) -> None:
         """Settle when to try again after a start that failed."""

@@ -16,19 +16,25 @@ from typing import Self
 
 import msgspec
 
-from mainspring.cli.launcher.addresses import answers, check_free, prepare_sockets
-from mainspring.cli.launcher.jobs import GatewayJob, Job
-from mainspring.cli.launcher.plan import Plan
+from mainspring.cli.launcher.addresses import answers, check_free, is_tcp, prepare_sockets
+from mainspring.cli.launcher.crew import Crew
+from mainspring.cli.launcher.jobs import GatewayJob, Job, WorkerJob
+from mainspring.cli.launcher.plan import LAUNCHER, Plan
 from mainspring.cli.launcher.process import Backoff, Process
+from mainspring.cli.launcher.provider import ProviderLink
 from mainspring.cli.launcher.readiness import Readiness
 from mainspring.cli.launcher.repository import FirstLook
 from mainspring.cli.launcher.run_dir import claimed, make_private
 from mainspring.cli.launcher.shards import CHANGES
+from mainspring.messages.roles import Role
+from mainspring.transport.greeting import present
 
 TEND_INTERVAL_S = 0.05
 READINESS_POLL_MS = 50
 CONSOLE_PATIENCE_S = 10.0
 """How long a cluster that can serve does not say so because its console can't be looked at yet."""
+PROVIDER_PATIENCE_S = 5.0
+"""Likewise because its controller does not know yet who starts workers."""
 LEAST_STOP_S = 0.1
 """What a process gets to leave even if others have used the time up."""
 STARTS_BEFORE_READY = 3
@@ -58,14 +64,10 @@ class Supervisor:
         self._step = step
         cluster = plan.cluster
         jobs, self._token = with_own_token(plan.jobs)
-        self._processes = [
-            Process(
-                job,
-                plan.run_dir,
-                Backoff(round(cluster.restart_delay_ms * 1e6), round(cluster.restart_delay_max_ms * 1e6)),
-            )
-            for job in jobs
-        ]
+        self._backoff_ns = round(cluster.restart_delay_ms * 1e6), round(cluster.restart_delay_max_ms * 1e6)
+        self._processes = [self._made(job) for job in jobs]
+        self._crew = Crew(plan.pool, self._processes, self._made, say)
+        self._provider: ProviderLink | None = None
         self._serving = False
         self.first_look = FirstLook(plan.repository)
         """What came of the models that the repository held at the start."""
@@ -74,9 +76,16 @@ class Supervisor:
         self.served = 0
         """When the cluster could serve: how many models can be, a repository's apart."""
 
+    def _made(self, job: Job) -> Process:
+        return Process(job, self._plan.run_dir, Backoff(*self._backoff_ns))
+
     def pid(self, name: str) -> int | None:
         """Return the process id of the process of this name, None while it is down."""
         return next(process.pid for process in self._processes if process.job.name == name)
+
+    def runs(self, name: str) -> bool:
+        """Return whether there is a process of this name that runs."""
+        return any(process.job.name == name and process.pid is not None for process in self._processes)
 
     def starts(self, name: str) -> int:
         """Return how often the process of this name was started."""
@@ -105,11 +114,36 @@ class Supervisor:
                 self._wait_for_console(stop)
                 if not stop.is_set():
                     self._serving = True
+                    self._provide(stop)
                     on_ready()
                 while not stop.wait(TEND_INTERVAL_S):
                     self._tend()
+                    if self._provider is not None:
+                        self._provider.turn()
             finally:
                 self._stop()
+
+    def _provide(self, stop: threading.Event) -> None:
+        """Begin to start and stop workers as the controller says; wait until it knows this provider."""
+        plan = self._plan
+        if len(plan.shards) > 1:
+            return
+        if is_tcp(plan.controller_address) and plan.cluster.keys and not plan.provider_keys:
+            self._say(
+                f"workers can't be scaled: [cluster] keys has no folder {LAUNCHER} for this process: "
+                f"mainspring keys issue provider {LAUNCHER} --keys {plan.cluster.keys}"
+            )
+            return
+        try:
+            shows = present(Role.PROVIDER, plan.cluster.secret_file, plan.provider_keys)
+        except OSError as error:
+            self._say(f"workers can't be scaled: {error.strerror or error}")
+            return
+        self._provider = ProviderLink(plan.controller_address, LAUNCHER, self._crew, shows, self._say)
+        give_up = time.monotonic() + PROVIDER_PATIENCE_S
+        while not self._provider.known and not stop.wait(TEND_INTERVAL_S) and time.monotonic() < give_up:
+            self._provider.turn()
+            self._tend()
 
     def _wait_until_ready(self, stop: threading.Event) -> None:
         plan = self._plan
@@ -145,6 +179,7 @@ class Supervisor:
     def _tend(self) -> None:
         """Notice deaths, and restart what has waited long enough."""
         now_ns = time.monotonic_ns()
+        self._crew.tend(now_ns)
         for process in self._processes:
             death = process.reap(now_ns)
             if death is not None:
@@ -159,10 +194,10 @@ class Supervisor:
         except OSError as error:
             process.put_off(now_ns)
             delay_ms = ((process.restart_at_ns or now_ns) - now_ns) / 1e6
-            self._say(
-                f"{process.job.name} can't be started ({error}); trying again in {delay_ms:.0f} ms. "
-                "Make room on this machine: disk, memory or processes"
+            process.fault = (
+                f"{process.job.name} can't be started ({error}); trying again in {delay_ms:.0f} ms"
             )
+            self._say(f"{process.fault}. Make room on this machine: disk, memory or processes")
 
     def _report(self, process: Process, death: str, now_ns: int) -> None:
         text = f"{process.job.name} died ({death})"
@@ -172,7 +207,8 @@ class Supervisor:
                 f"{text}; started {process.starts} times in vain, its log is {process.log_path}"
             )
         delay_ms = ((process.restart_at_ns or now_ns) - now_ns) / 1e6
-        self._say(f"{text}; restarting it in {delay_ms:.0f} ms")
+        process.fault = f"{text}; restarting it in {delay_ms:.0f} ms"
+        self._say(process.fault)
 
     def _stop(self) -> None:
         """Stop in the order in which work flows, so that each has drained before the next is told.
@@ -180,8 +216,14 @@ class Supervisor:
         ``stop_timeout_s`` is for all of them together.
         """
         give_up = time.monotonic() + self._plan.cluster.stop_timeout_s
-        for role in self._plan.stop_order:
-            group = [process for process in self._processes if process.job.name in role]
+        if self._provider is not None:
+            self._provider.close("the cluster stops")
+        groups = [
+            [process for process in self._processes if process.job.name in role]
+            for role in self._plan.stop_order
+        ]
+        workers = [process for process in self._processes if isinstance(process.job, WorkerJob)]
+        for group in (*groups, [*workers, *self._crew.leaving]):
             self._step(f"stopping {', '.join(process.job.name for process in group)}")
             for process in group:
                 process.terminate()

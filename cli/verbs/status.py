@@ -23,6 +23,7 @@ def status(
     from rich.console import Console
 
     from mainspring.cli.launcher.readiness import faults
+    from mainspring.cli.verbs import scale
     from mainspring.client.client import Client
 
     with Client(address, token=token) as client:
@@ -41,6 +42,8 @@ def status(
         console.print(_shards(found))
         console.print()
     console.print(_workers(found) if found.workers else "no worker has joined: start one")
+    for kind in found.kinds:
+        console.print(scale.line(kind), soft_wrap=True)
     for worker in found.workers:
         for note in worker.notes:
             console.print(f"{worker.worker}: {note}", soft_wrap=True)
@@ -74,7 +77,8 @@ def _workers(found: ClusterStatus) -> Table:
     made.add_column("device")
     for name in ("pages used", "prepared", "resident", "outstanding", "clock ms", "± us"):
         made.add_column(name, justify="right")
-    for worker in found.workers:
+    kinds = list(dict.fromkeys([worker.device_kind for worker in found.workers]))
+    for worker in sorted(found.workers, key=lambda each: kinds.index(each.device_kind)):
         made.add_row(
             worker.worker,
             worker.device_kind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.status import kind_status, leaving_note
 from mainspring.console.payloads import (
     Attainment,
     Cluster,
@@ -37,6 +38,7 @@ def cluster(view: View, *, recent: int = 50) -> Cluster:
             OperationLine(each.at_ns, each.who, described(each.command)) for each in reversed(view.operations)
         ],
         happenings=happenings(view),
+        kinds=[kind_status(view.cluster, each) for each in view.cluster.kinds.values()],
     )
 
 
@@ -69,6 +71,8 @@ def _why_draining(view: View, name: str) -> str:
     worker = view.cluster.workers[name]
     if worker.stopping:
         return "it is stopping and begins nothing more"
+    if worker.retiring:
+        return leaving_note(worker)
     if not worker.draining:
         return ""
     _, asked = view.cluster.operations[("worker", name)]

@@ -73,11 +73,7 @@ def cluster_lines(found: Cluster, width: int, now_ns: int) -> list[Text]:
     codes = ", ".join(f"{code} {count:,}" for code, count in found.last_300s.rejected.items())
     lines.append(Text(cut(f"rejected, by code: {codes or 'none'}", width)))
     lines += [Text(""), heading(f"{len(found.workers)} worker{'s' * (len(found.workers) != 1)}", width)]
-    workers = sorted(found.workers, key=lambda each: in_order(each.name))
-    styles = [_STATES.get(each.state, "") for each in workers]
-    lines += table(_WORKERS, [_worker(each) for each in workers], width, styles)
-    details = [f"{each.name}: {each.detail}" for each in workers if each.detail]
-    lines += [Text(cut(detail, width), style="yellow") for detail in details]
+    lines += _workers(found, width)
     if found.happenings:
         lines += [Text(""), heading("what happened to workers and the controller", width)]
         lines += [
@@ -99,6 +95,20 @@ def cluster_lines(found: Cluster, width: int, now_ns: int) -> list[Text]:
         lines += table(_RECENT, [_recent(each, now_ns) for each in found.recent], width, styles)
     else:
         lines.append(Text("none"))
+    return lines
+
+
+def _workers(found: Cluster, width: int) -> list[Text]:
+    """Return the workers, those of a kind together, and the kinds that a provider has."""
+    workers = sorted(found.workers, key=lambda each: (each.device_kind, in_order(each.name)))
+    styles = [_STATES.get(each.state, "") for each in workers]
+    lines = table(_WORKERS, [_worker(each) for each in workers], width, styles)
+    details = [f"{each.name}: {each.detail}" for each in workers if each.detail]
+    lines += [Text(cut(detail, width), style="yellow") for detail in details]
+    for kind in found.kinds:
+        text = f"{kind.kind}: {kind.running} of {kind.wanted} wanted, {len(kind.leaving)} about to leave"
+        fault = f"; {kind.fault}" if kind.fault else ""
+        lines.append(Text(cut(text + fault, width), style="yellow" if fault else ""))
     return lines
 
 

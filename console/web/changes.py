@@ -22,10 +22,8 @@ from mainspring.console.web.source import Source, Unanswered
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import OperatorCommand
 from mainspring.transport.token_file import TokenFile
-from mainspring.transport.tokens import Credential, from_header
+from mainspring.transport.tokens import EVERYTHING, Credential, from_header
 
-EVERYTHING = "*"
-"""What a token must be for that is to see the console, or to change what concerns all models."""
 Refusal = tuple[Reason, str]
 """Why a command is not passed on, as a code and for a person."""
 _STATUS = {Reason.UNAUTHENTICATED: 401, Reason.FORBIDDEN: 403, Reason.RATE_LIMITED: 429}

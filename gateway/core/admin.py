@@ -9,9 +9,18 @@ import msgspec
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.merging import merged_metrics, merged_status
-from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel, StatusReply
+from mainspring.messages.clients import (
+    AddModel,
+    Done,
+    ErrorReply,
+    GetStatus,
+    RemoveModel,
+    Scale,
+    StatusReply,
+)
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
+from mainspring.messages.operating import ScaleWorkers
 from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus
 from mainspring.messages.sharding import ShardMap
 
@@ -29,7 +38,7 @@ class MetricsReply(msgspec.Struct, frozen=True):
     metrics: ClusterMetrics
 
 
-AdminCommand = AddModel | RemoveModel | GetStatus | GetMetrics
+AdminCommand = AddModel | RemoveModel | Scale | GetStatus | GetMetrics
 Reply = Done | StatusReply | MetricsReply | ErrorReply
 
 
@@ -80,6 +89,8 @@ class AdminTable:
                 return AdminRequest(token, add=command.model)
             case RemoveModel():
                 return AdminRequest(token, remove=command.name)
+            case Scale(kind=kind, count=count):
+                return AdminRequest(token, scale=ScaleWorkers(kind, count))
             case GetStatus():
                 return AdminRequest(token, status=True)
             case GetMetrics():

@@ -31,6 +31,7 @@ def merged_status(parts: Mapping[int, ClusterStatus], shard_map: ShardMap) -> Cl
         left_out={name: why for each in found for name, why in each.left_out.items()},
         shards=tuple(shards),
         map_version=shard_map.version,
+        kinds=tuple([kind for each in found for kind in each.kinds]),
     )
 
 

@@ -26,6 +26,8 @@ def described(cluster: Cluster) -> dict[str, Any]:
         "drained": list(cluster.drained),
         "pinned": list(cluster.pinned),
         "operations": list(cluster.operations.items()),
+        "kinds": {n: (k.provider, k.offer, k.workers) for n, k in cluster.kinds.items()},
+        "retiring": list(cluster.retiring.items()),
         "estimates": _estimates(cluster.estimates),
     }
 
@@ -67,7 +69,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "placements": {n: _placement(each) for n, each in worker.placements.items() if not each.plain},
         "lru": list(worker.lru),
         "counts": (worker.prepares, worker.prepared, worker.lead_ns),
-        "flags": (worker.stopping, worker.draining),
+        "flags": (worker.stopping, worker.draining, worker.retiring),
     }
 
 

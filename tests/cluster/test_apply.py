@@ -15,6 +15,7 @@ from mainspring.messages.events import Event, GatewayLeft, ModelRestored, Operat
 from mainspring.messages.ids import request_id
 from mainspring.scheduler.config import SchedulerConfig, milliseconds
 from mainspring.scheduler.core import Scheduler
+from mainspring.simulator.provider import Pool
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_scenario, run_to_end
 from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
@@ -43,6 +44,7 @@ def disturb(simulation: Simulation, seed: int) -> None:
         )
         simulation.feed(at_ns, OperatorAsked("an operator", rng.choice(commands)))
         simulation.feed(at_ns + rng.randrange(SECOND), ModelRestored(worker, model))
+    scale(simulation, rng)
     for count in range(rng.randrange(80)):
         at_ns = rng.randrange(2 * SECOND)
         deadline_ns = rng.choice([None, at_ns + rng.randrange(5 * MILLISECOND, 200 * MILLISECOND)])
@@ -52,6 +54,25 @@ def disturb(simulation: Simulation, seed: int) -> None:
         simulation.feed(at_ns, event)
     if rng.random() < 0.3:
         simulation.feed(rng.randrange(2 * SECOND), GatewayLeft(rng.choice([0, 5])))
+
+
+def scale(simulation: Simulation, rng: random.Random) -> None:
+    """Have the cluster grow and shrink, and its provider come and go."""
+    if rng.random() < 0.5:
+        return
+    largest = max(model.pages for model in simulation.scheduler.cluster.models.values())
+    kind = next(iter(simulation.workers.values())).kind
+    runs = tuple(worker.name for worker in simulation.workers.values() if worker.kind == kind)
+    pool = Pool(
+        kind=kind, pages=largest, workers=runs, start_ns=rng.randrange(SECOND), failure_probability=0.3
+    )
+    provider = simulation.provide([pool])
+    for _ in range(rng.randrange(1, 6)):
+        at_ns = rng.randrange(2 * SECOND)
+        simulation.feed(at_ns, OperatorAsked("ann", operating.ScaleWorkers(kind, rng.randrange(6))))
+        if rng.random() < 0.2:
+            simulation.at(at_ns, provider.disconnect)
+            simulation.at(at_ns + SECOND // 2, provider.connect)
 
 
 class Compared:

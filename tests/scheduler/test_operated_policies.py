@@ -20,6 +20,7 @@ from mainspring.messages.operating import (
     UnloadFrom,
     UnpinModel,
 )
+from mainspring.messages.scaling import Provide
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.registry import policy_names
@@ -59,7 +60,7 @@ class Played:
         self.scheduler.validate()
 
     def take(self, now_ns: int, command: Command) -> None:
-        assert not isinstance(command, DropWorker), command
+        assert not isinstance(command, DropWorker | Provide), command
         if isinstance(command, Note):
             return
         if isinstance(command, Reject):

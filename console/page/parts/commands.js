@@ -9,6 +9,7 @@ import { confirmed } from "./dialog.js";
 export const COMMANDS = {
   drain: (worker) => ({ title: `Drain ${worker}?`, text: "It finishes what it was told to do and is given nothing more, until it is resumed. Its memory stays as it is.", verb: "Drain", command: { type: "drain_worker", worker } }),
   resume: (worker) => ({ title: `Resume ${worker}?`, text: "It is given work again.", verb: "Resume", command: { type: "resume_worker", worker } }),
+  scale: (kind, count, now) => ({ title: `Have ${count} worker${count === 1 ? "" : "s"} of kind ${kind}?`, text: count < now ? "Others load what only those hold that leave; they finish what they were told to do and are stopped." : "New ones prepare and load models before they get requests.", verb: "Scale", command: { type: "scale_workers", kind, count } }),
   pin: (model) => ({ title: `Pin ${model}?`, text: "It is loaded if it is nowhere, and its last copy is never evicted.", verb: "Pin", command: { type: "pin_model", model } }),
   unpin: (model) => ({ title: `Unpin ${model}?`, text: "It may be evicted again.", verb: "Unpin", command: { type: "unpin_model", model } }),
   load: (model, worker) => ({ title: `Load ${model}?`, text: `On ${worker ?? "the worker with the most free pages"}; the least recently used models go if there is no room.`, verb: "Load", command: { type: "load_on", model, worker } }),

@@ -53,6 +53,35 @@ function workersPanel(act) {
   };
 }
 
+function kindsPanel(act) {
+  const list = el("ul.placements");
+  const root = panel("How many workers");
+  root.append(list);
+  return {
+    root,
+    draw(kinds, allowed) {
+      root.hidden = kinds.length === 0;
+      keyed(list, kinds, (kind) => kind.kind, (kind) => {
+        const state = el("span.soft.small");
+        const input = el("input", { type: "number", min: "0", step: "1", value: String(kind.wanted), "aria-label": `Workers of kind ${kind.kind}` });
+        const button = el("button.end", { type: "button" }, `Scale ${kind.kind}`);
+        const item = el("li", {}, el("b", {}, kind.kind), state, input, button);
+        button.addEventListener("click", () => {
+          if (input.value !== "" && input.validity.valid) act(COMMANDS.scale(kind.kind, Number(input.value), item.wanted));
+          else input.focus();
+        });
+        return Object.assign(item, { state, button, input, wanted: kind.wanted });
+      }, (item, kind) => {
+        item.wanted = kind.wanted;
+        const leaving = kind.leaving.length ? `, ${kind.leaving.length} about to leave` : "";
+        write(item.state, `${kind.running} of ${kind.wanted} run${leaving}${kind.fault ? `; ${kind.fault}` : ""}`);
+        put(item.input, "max", String(kind.most));
+        item.button.disabled = !allowed || !kind.provider;
+      });
+    },
+  };
+}
+
 function modelsPanel(act, first) {
   const names = el("datalist#operate-models");
   const input = el("input.wide", { type: "text", id: "operate-model", list: "operate-models", value: first, spellcheck: "false", autocomplete: "off", placeholder: "Name of a model" });
@@ -118,10 +147,11 @@ export function operate(root, rest, app, params) {
   let last = null;
 
   const workers = workersPanel(act);
+  const kinds = kindsPanel(act);
   const models = modelsPanel(act, params.get("model") ?? "");
   const log = logPanel();
   const permission = tokenPanel(() => last && view.draw(last.data, last.head));
-  root.append(el("div.head", {}, el("h1", {}, "Operate")), why, permission, result, el("div.two.even", {}, models.root, workers.root), log.root);
+  root.append(el("div.head", {}, el("h1", {}, "Operate")), why, permission, result, el("div.two.even", {}, models.root, el("div", {}, kinds.root, workers.root)), log.root);
 
   const view = {
     title: "Operate",
@@ -132,6 +162,7 @@ export function operate(root, rest, app, params) {
       write(why, no);
       why.hidden = no === "";
       workers.draw(data.workers, no === "");
+      kinds.draw(data.kinds, no === "");
       models.draw(data.workers, no === "");
       log.draw(data.operations, head);
     },

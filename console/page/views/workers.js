@@ -104,8 +104,10 @@ export function workerCards() {
     root,
     draw(workers, head, happenings = []) {
       const marks = new Map([...happenings].reverse().map((one) => [one.worker, one]));
+      const kinds = [...new Set(workers.map((worker) => worker.device_kind))].sort();
       const serving = workers.filter((worker) => worker.state === "serving").length;
-      write(sum, workers.length ? `${serving} of ${workers.length} serving` : "");
+      const each = kinds.length > 1 ? ` (${kinds.map((kind) => `${kind}: ${workers.filter((one) => one.device_kind === kind && one.state === "serving").length}`).join(", ")})` : "";
+      write(sum, workers.length ? `${serving} of ${workers.length} serving${each}` : "");
       empty.hidden = workers.length > 0;
       // Many are small tiles, those in trouble first.
       cards.classList.toggle("many", workers.length > MANY);
@@ -118,6 +120,8 @@ export function workerCards() {
       };
       const lines = byName(workers).map((worker) => ({ worker, head, mark: marks.get(worker.name), ill: errors(worker, norm(worker)) }));
       const rank = ({ worker, ill }) => (worker.state === "gone" ? 0 : worker.state === "draining" ? 1 : ill.length ? 2 : 3);
+      // Those of a kind stand together.
+      if (kinds.length > 1) lines.sort((a, b) => kinds.indexOf(a.worker.device_kind) - kinds.indexOf(b.worker.device_kind));
       if (workers.length > MANY) lines.sort((a, b) => rank(a) - rank(b));
       keyed(cards, lines, ({ worker }) => worker.name,
         ({ worker }) => make(worker), update);

@@ -42,7 +42,11 @@ def supervise(run_dir: Path, said: list[str]) -> Supervisor:
     """A supervisor whose two processes, ``a`` and ``b``, have been started."""
     cluster = SimpleNamespace(restart_delay_ms=0, restart_delay_max_ms=0)
     jobs = tuple(GatewayJob(name=name, gateway=GatewayConfig()) for name in ("a", "b"))
-    plan = SimpleNamespace(jobs=jobs, run_dir=run_dir, cluster=cluster, repository=RepositoryConfig())
+    workers = SimpleNamespace(workers=1, max_workers=1, stop_timeout_s=1.0)
+    pool = SimpleNamespace(kinds=(), config=SimpleNamespace(cluster=workers))
+    plan = SimpleNamespace(
+        jobs=jobs, run_dir=run_dir, cluster=cluster, repository=RepositoryConfig(), pool=pool
+    )
     supervisor = Supervisor(cast(Plan, plan), said.append)
     supervisor._serving = True
     for process in supervisor._processes:

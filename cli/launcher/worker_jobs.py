@@ -1,0 +1,156 @@
+"""The workers of a local cluster, those that may come later, too: what each is told, its cores and device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from mainspring.cli.configuration.config import Config
+from mainspring.cli.doctor.gpus import usable_gpus
+from mainspring.cli.launcher.addresses import own_keys
+from mainspring.cli.launcher.jobs import WorkerJob
+from mainspring.cli.launcher.placement import place, place_near, spread
+from mainspring.compiler.artifact.manifest import CUDA
+from mainspring.compiler.artifact.profiles import EMULATED
+from mainspring.worker.engines.cuda.devices import FoundDevice
+from mainspring.worker.engines.cuda.engine import kind_of
+from mainspring.worker.engines.cuda.numa import cores_near
+
+STEM = "worker"
+
+
+class WorkerKind(msgspec.Struct, frozen=True):
+    """Workers of one kind of device on this machine."""
+
+    kind: str
+    stem: str
+    """Those that come later are called this, ``-`` and a number."""
+    first: tuple[str, ...]
+    """Those that the cluster begins with."""
+    gpus: tuple[FoundDevice, ...] = ()
+    """The devices that they share in turn; none for the CPU."""
+
+
+class WorkerPool(msgspec.Struct, frozen=True):
+    """All workers that the cluster may have."""
+
+    config: Config
+    shared: tuple[int, ...]
+    """Cores for everything but EXEC."""
+    exec_cores: tuple[int | None, ...]
+    """The core of EXEC of each worker that the cluster begins with."""
+    kinds: tuple[WorkerKind, ...]
+    controllers: tuple[str, ...] = ()
+    """The address of the controller of each of these; those that come later have the first one's."""
+
+    def first_jobs(self) -> list[WorkerJob]:
+        """Return the jobs of the workers that the cluster begins with; raise `ConfigError`."""
+        return [self.job(kind.kind, name) for kind in self.kinds for name in kind.first]
+
+    def job(self, kind: str, name: str) -> WorkerJob:
+        """Return what a worker is told; raise `ConfigError` if it lacks something, such as keys."""
+        number = number_of(name)
+        gpus = next(each.gpus for each in self.kinds if each.kind == kind)
+        gpu = gpus[number % len(gpus)] if gpus else None
+        where = self.controllers[number if number < len(self.controllers) else 0]
+        job = _job(self.config, name, where, gpu, self.shared, self._exec_core(number))
+        cluster = self.config.cluster
+        return msgspec.structs.replace(job, log_level=cluster.log_level, log_format=cluster.log_format)
+
+    def _exec_core(self, number: int) -> int | None:
+        """Return the core of a worker's EXEC: its own while there are enough, then they share all in turn."""
+        if number < len(self.exec_cores):
+            return self.exec_cores[number]
+        if not self.config.worker.realtime:
+            return None
+        return spread(sorted(os.sched_getaffinity(0)), number + 1)[number]
+
+
+def number_of(name: str) -> int:
+    """Return the number at the end of a worker's name, 0 if it has none."""
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def worker_pool(config: Config, controllers: Sequence[str]) -> WorkerPool:
+    """Return the workers of a configuration, each with its controller's address; raise `ConfigError`."""
+    return WorkerPool(config, *_cores(config), _kinds(config), tuple(controllers))
+
+
+def _kinds(config: Config) -> tuple[WorkerKind, ...]:
+    names = [f"{STEM}-{number}" for number in range(config.cluster.workers)]
+    if config.cluster.device != CUDA:
+        return (WorkerKind(_cpu_kind(config), STEM, tuple(names)),)
+    found = usable_gpus()
+    own = config.worker.device_kind
+    by_kind: dict[str, list[FoundDevice]] = {}
+    for gpu in found:
+        by_kind.setdefault(kind_of(gpu.name) if own == "cpu" else own, []).append(gpu)
+    return tuple(
+        WorkerKind(
+            kind,
+            STEM if len(by_kind) == 1 else f"{STEM}-{kind}",
+            tuple([name for number, name in enumerate(names) if found[number % len(found)] in gpus]),
+            tuple(gpus),
+        )
+        for kind, gpus in by_kind.items()
+    )
+
+
+def _cpu_kind(config: Config) -> str:
+    return EMULATED if config.cluster.profiles is not None else config.worker.device_kind
+
+
+def _cores(config: Config) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """Return the cores for everything but EXEC, and for each worker that of EXEC."""
+    cores, workers = sorted(os.sched_getaffinity(0)), config.cluster.workers
+    if not config.worker.realtime:
+        return (), (None,) * workers
+    if config.cluster.engine == "emulated":
+        # An emulated device only sleeps: it needs no core, and the rest needs all of them.
+        return tuple(cores), spread(cores, workers)
+    if config.cluster.device == CUDA:
+        found = usable_gpus()
+        near = [cores_near(found[number % len(found)].bus_id) for number in range(workers)]
+        placement = place_near(cores, near)
+    else:
+        placement = place(cores, workers)
+    return placement.shared, placement.exec_cores
+
+
+def _near_device(bus_id: str, cores: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those of the cores that are near a device, all of them if none is or that is not known."""
+    near = cores_near(bus_id)
+    return tuple(core for core in cores if core in near) or cores
+
+
+def _job(
+    config: Config,
+    name: str,
+    controller: str,
+    gpu: FoundDevice | None,
+    shared: tuple[int, ...],
+    core: int | None,
+) -> WorkerJob:
+    cluster = config.cluster
+    device = cluster.device
+    if gpu is not None:
+        device, shared = f"{CUDA}:{gpu.number}", _near_device(gpu.bus_id, shared)
+    worker = msgspec.structs.replace(
+        config.worker,
+        name=name,
+        device=device,
+        controller=controller,
+        keys=own_keys(cluster.keys, "worker", name),
+        engine=cluster.engine,
+        store=cluster.store or "",
+        device_kind=_cpu_kind(config),
+        exec_core=core,
+        exec_core_shared=core in shared,
+        emulated_seed=config.worker.emulated_seed + number_of(name),
+    )
+    # The worker keeps its other threads off the core of EXEC by itself, so it is allowed both.
+    cores = () if core is None else tuple(sorted({*shared, core}))
+    return WorkerJob(name=name, worker=worker, cores=cores)

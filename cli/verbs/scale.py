@@ -1,0 +1,111 @@
+"""``mainspring scale``: a running cluster gets more workers, or fewer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token, duration_ns
+
+if TYPE_CHECKING:
+    from mainspring.client.client import Client
+    from mainspring.messages.scaling import KindStatus
+
+LOOK_S = 0.2
+
+Wanted = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KIND=N", help="How many workers of a kind; without any, what there is is shown."),
+]
+Wait = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION", help="How long to wait until it is so, such as 30s or 5m; 0 for not at all."
+    ),
+]
+
+
+def scale(
+    wanted: Wanted = None,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+    wait: Wait = "60s",
+    as_json: AsJson = False,
+) -> None:
+    """Have N workers of each KIND from now on; without KIND=N, show the kinds and their workers.
+
+    New workers prepare and load models before they get requests. Of those that are too many, others load what
+    only they hold; they finish what they were told, and are stopped. The command counts until the next one
+    about the same kind. Exit code 1: it is decided, and was not carried out in the time to wait.
+    """
+    from mainspring.client.client import Client
+
+    counts = dict(parse(text) for text in wanted or [])
+    patience_ns = duration_ns(wait, "--wait", least_ns=0)
+    with Client(address, token=token) as client:
+        for kind, count in counts.items():
+            client.scale_workers(kind, count)
+        done = not counts or not patience_ns or _wait(client, counts, patience_ns, quiet=as_json)
+        found = client.status().kinds
+    _show(found, as_json=as_json)
+    if not done:
+        raise typer.Exit(1)
+
+
+def parse(text: str) -> tuple[str, int]:
+    """Return the kind and the count of ``KIND=N``; raise `typer.BadParameter`."""
+    kind, equals, count = text.rpartition("=")
+    if not equals or not kind or not count.strip().isdecimal():
+        raise typer.BadParameter(f"{text!r} is not like emulated=4: a kind of worker, =, and how many")
+    return kind, int(count)
+
+
+def settled(kind: KindStatus) -> bool:
+    """Say whether there are as many workers as are wanted, and none is on its way out."""
+    return kind.running == kind.wanted and not kind.leaving
+
+
+def line(kind: KindStatus) -> str:
+    """Return how a kind stands, for a person."""
+    parts = [f"{kind.kind}: {kind.running} of {kind.wanted} workers"]
+    if kind.leaving:
+        parts.append(f"{', '.join(kind.leaving)} about to leave")
+    if kind.fault:
+        parts.append(kind.fault)
+    return "; ".join(parts)
+
+
+def _wait(client: Client, counts: dict[str, int], patience_ns: int, *, quiet: bool) -> bool:
+    """Wait until all of it is so, telling what changes; return whether it is."""
+    import sys
+    import time
+
+    until_ns = time.monotonic_ns() + patience_ns
+    told: dict[str, str] = {}
+    while True:
+        found = [each for each in client.status().kinds if each.kind in counts]
+        for each in found:
+            text = line(each)
+            if not quiet and told.get(each.kind) != text and not settled(each):
+                told[each.kind] = text
+                print(text, file=sys.stderr, flush=True)
+        if found and all(settled(each) for each in found):
+            return True
+        if time.monotonic_ns() >= until_ns:
+            return False
+        time.sleep(LOOK_S)
+
+
+def _show(kinds: tuple[KindStatus, ...], *, as_json: bool) -> None:
+    import msgspec
+
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(kinds), indent=2))
+        return
+    for kind in kinds:
+        by = f"by {kind.provider}, at most {kind.most}" if kind.provider else "by nobody now"
+        print(f"{line(kind)} ({by})")
+    if not kinds:
+        print("nothing is connected that starts and stops workers: `mainspring up` does")

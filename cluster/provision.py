@@ -1,0 +1,20 @@
+"""A kind of worker that a provider starts and stops."""
+
+from __future__ import annotations
+
+from mainspring.messages.scaling import Offer
+
+
+class Kind:
+    """What is known of one kind."""
+
+    __slots__ = ("name", "offer", "provider", "workers")
+
+    def __init__(self, offer: Offer) -> None:
+        self.name = offer.kind
+        self.provider = ""
+        """Who has it; empty while no such provider is connected."""
+        self.offer = offer
+        """What a provider said last."""
+        self.workers = offer.workers
+        """Those that the provider is to run, whether it does or not; among them those that are to leave."""

@@ -1,0 +1,97 @@
+"""A cluster grows and shrinks: what providers say, what they are told, and which workers are to leave."""
+
+from __future__ import annotations
+
+from mainspring.cluster.membership import set_draining
+from mainspring.cluster.provision import Kind
+from mainspring.cluster.state import Cluster
+from mainspring.messages.operating import ScaleWorkers
+from mainspring.messages.scaling import (
+    KindState,
+    Offer,
+    Provide,
+    ProviderLeft,
+    ProviderSaid,
+    Retire,
+    ScaleState,
+)
+
+
+def wanted(cluster: Cluster, kind: str) -> int | None:
+    """Return how many workers of a kind an operator wants; None if nobody has said so."""
+    asked = cluster.operations.get(("kind", kind))
+    if asked is None:
+        return None
+    command = asked[1].command
+    return command.count if isinstance(command, ScaleWorkers) else None
+
+
+def provider_said(cluster: Cluster, event: ProviderSaid) -> None:
+    """Enter what a provider runs. One that has only just connected is to run that until it is told more."""
+    name = event.provider
+    for offer in event.offers:
+        kind = cluster.kinds.get(offer.kind)
+        if kind is None:
+            kind = cluster.kinds[offer.kind] = Kind(offer)
+        elif event.greets:
+            kind.workers = offer.workers
+            _tidy(cluster, kind)
+        kind.provider, kind.offer = name, offer
+    offered = [offer.kind for offer in event.offers]
+    for kind in cluster.kinds.values():
+        if kind.provider == name and kind.name not in offered:
+            kind.provider = ""
+
+
+def provider_left(cluster: Cluster, event: ProviderLeft) -> None:
+    """Note that nobody starts or stops these workers for now."""
+    for kind in cluster.kinds.values():
+        if kind.provider == event.provider:
+            kind.provider = ""
+
+
+def provide(cluster: Cluster, command: Provide) -> None:
+    """Note what a provider is to run from now on."""
+    kind = cluster.kinds.get(command.kind)
+    if kind is None:
+        # To a reader that came late.
+        kind = cluster.kinds[command.kind] = Kind(Offer(command.kind, "", 0))
+        kind.provider = command.provider
+    kind.workers = command.workers
+    _tidy(cluster, kind)
+
+
+def _tidy(cluster: Cluster, kind: Kind) -> None:
+    """Forget that workers of a kind were to leave which are gone and do not come back."""
+    for name, (of_kind, _) in list(cluster.retiring.items()):
+        if of_kind == kind.name and name not in kind.workers and name not in cluster.workers:
+            del cluster.retiring[name]
+
+
+def retire(cluster: Cluster, note: Retire) -> None:
+    """Note that a worker is to leave, or that it is drained."""
+    cluster.retiring[note.worker] = note.kind, note.drained
+    set_draining(cluster, note.worker)
+
+
+def retain(cluster: Cluster, name: str) -> None:
+    """Note that a worker stays that was to leave."""
+    cluster.retiring.pop(name, None)
+    set_draining(cluster, name)
+
+
+def scale_state(cluster: Cluster) -> ScaleState:
+    """Return all of it as an entry of a snapshot."""
+    kinds = [KindState(each.name, each.provider, each.offer, each.workers) for each in cluster.kinds.values()]
+    return ScaleState(tuple(kinds), dict(cluster.retiring))
+
+
+def restore_scale(cluster: Cluster, state: ScaleState) -> None:
+    """Enter such an entry."""
+    cluster.kinds = {}
+    for each in state.kinds:
+        kind = cluster.kinds[each.kind] = Kind(each.offer)
+        kind.provider, kind.workers = each.provider, each.workers
+    former, cluster.retiring = cluster.retiring, dict(state.retiring)
+    for name in list({**former, **cluster.retiring}):
+        set_draining(cluster, name)

@@ -1,0 +1,206 @@
+"""Sessions of providers of workers: hellos, heartbeats, what they run and are told to (`messages.scaling`).
+
+What a provider says becomes an event, and the scheduler's `Provide` a message to it. A kind has one provider
+at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from mainspring.controller.config import ControllerConfig
+from mainspring.controller.counters import Dropped
+from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.outbox import Outbox, Wire
+from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.codec import encode
+from mainspring.messages.peers import Goodbye, Ping, Welcome
+from mainspring.messages.roles import Role
+from mainspring.messages.scaling import Offer, Provide, ProviderHello, ProviderLeft, ProviderSaid
+from mainspring.transport.bounds import Delivery
+
+_LOGGER = logging.getLogger(__name__)
+MOST_PROVIDERS: Final = 64
+MOST_KINDS: Final = 64
+"""Kinds that one provider may have."""
+MOST_WORKERS: Final = 4096
+"""Workers of one kind."""
+MOST_CHARACTERS: Final = 500
+"""Of what is wrong with a kind; the rest is cut off."""
+
+
+class Provider:
+    """The session of one provider."""
+
+    def __init__(self, peer: bytes, name: str, number: int, now_ns: int) -> None:
+        self.peer = peer
+        self.name = name
+        self.number = number
+        self.heard_ns = now_ns
+        """When the last message from it arrived."""
+        self.pings = 0
+        self.offers: tuple[Offer, ...] = ()
+        """What it said last."""
+
+    def __str__(self) -> str:
+        return f"provider {self.name!r} (session {self.number})"
+
+
+class Providers:
+    """Begins and ends the sessions of providers, and carries what they are told and say."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        scheduler: LoggedScheduler,
+        wire: Wire,
+        outbox: Outbox,
+        dropped: Dropped,
+        greeted: Callable[[int], None],
+    ) -> None:
+        """``greeted`` is called with the time once a provider has said what it has."""
+        self._timeout_ns = round(config.heartbeat_timeout_ms * 1e6)
+        self._scheduler = scheduler
+        self._wire = wire
+        self._outbox = outbox
+        self._dropped = dropped
+        self._greeted = greeted
+        self._providers: dict[bytes, Provider] = {}
+        self._number = 0
+        self._last_beat_ns = 0
+
+    def find(self, peer: bytes) -> Provider | None:
+        """Return the session of a peer."""
+        return self._providers.get(peer)
+
+    def hello(self, now_ns: int, peer: bytes, hello: ProviderHello) -> None:
+        """Begin a session, or refuse it; an earlier one of its name ends."""
+        refusal = self._refusal(peer, hello)
+        if refusal is not None:
+            self._outbox.refuse(now_ns, peer, *refusal)
+            return
+        for former in list(self._providers.values()):
+            if former.name == hello.provider:
+                self.end(now_ns, former, "it said hello again", said=False)
+        self._number += 1
+        provider = Provider(peer, hello.provider, self._number, now_ns)
+        self._providers[peer] = provider
+        self._send(now_ns, provider, Welcome(PROTOCOL_VERSION, provider.number))
+        _LOGGER.info("%s begins", provider)
+        provider.offers = _bounded(hello.offers)
+        self._scheduler.handle(now_ns, ProviderSaid(provider.name, provider.offers, greets=True))
+        self._greeted(now_ns)
+
+    def running(self, now_ns: int, provider: Provider, offers: Sequence[Offer]) -> None:
+        """Take in what a provider runs now."""
+        provider.heard_ns = now_ns
+        fault = self._offers_fault(provider.name, offers)
+        if fault is not None:
+            self._outbox.refuse(now_ns, provider.peer, *fault)
+            return
+        bounded = _bounded(offers)
+        if bounded != provider.offers:
+            provider.offers = bounded
+            self._scheduler.handle(now_ns, ProviderSaid(provider.name, bounded))
+
+    def provide(self, now_ns: int, command: Provide) -> None:
+        """Tell a provider what to run; one that is gone is told when it is back."""
+        for provider in list(self._providers.values()):
+            if provider.name == command.provider:
+                self._send(now_ns, provider, command)
+                return
+        self._dropped.count("provider_gone")
+
+    def end(self, now_ns: int, provider: Provider, why: str, *, said: bool = True) -> None:
+        """End a session; the scheduler is told unless another one follows at once."""
+        if self._providers.get(provider.peer) is not provider:
+            return
+        _LOGGER.info("%s ends: %s", provider, why)
+        del self._providers[provider.peer]
+        if said:
+            self._scheduler.handle(now_ns, ProviderLeft(provider.name, why))
+
+    def beat(self, now_ns: int) -> None:
+        """Ping all, and end the sessions of those that have been silent for too long."""
+        last_ns, self._last_beat_ns = self._last_beat_ns, now_ns
+        suspended = now_ns - last_ns > self._timeout_ns // 2
+        for provider in list(self._providers.values()):
+            if suspended:
+                provider.heard_ns = now_ns
+            silent_ns = now_ns - provider.heard_ns
+            if silent_ns > self._timeout_ns:
+                self._dropped.count("peer_silent")
+                why = f"silent for {silent_ns / 1e6:.0f} ms"
+                self._outbox.refuse(now_ns, provider.peer, "unknown_session", why)
+                self.end(now_ns, provider, why)
+                continue
+            provider.pings += 1
+            self._send(now_ns, provider, Ping(provider.pings, now_ns))
+
+    def goodbye(self, detail: str) -> None:
+        """Tell all that the controller stops."""
+        for provider in self._providers.values():
+            self._wire.send(provider.peer, (encode(Goodbye(detail)),))
+
+    def _send(self, now_ns: int, provider: Provider, message: msgspec.Struct) -> None:
+        delivery = self._wire.send(provider.peer, (encode(message),))
+        if delivery is not Delivery.SENT:
+            self._dropped.count(delivery.value)
+            self.end(now_ns, provider, "its connection ended")
+
+    def _refusal(self, peer: bytes, hello: ProviderHello) -> tuple[str, str] | None:
+        if hello.protocol != PROTOCOL_VERSION:
+            return "protocol_mismatch", protocol_detail(hello.protocol)
+        fault = name_fault(hello.provider)
+        if fault is not None:
+            return "bad_message", f"the hello is of no use: {fault}"
+        certificate = self._wire.certificate(peer)
+        if certificate is not None:
+            foreign = certificate.name_fault(Role.PROVIDER, hello.provider.encode())
+            if foreign:
+                return "name_taken", foreign
+        if len(self._providers) >= MOST_PROVIDERS and peer not in self._providers:
+            return "too_many_peers", f"{MOST_PROVIDERS} providers are connected, which is the bound"
+        return self._offers_fault(hello.provider, hello.offers)
+
+    def _offers_fault(self, name: str, offers: Sequence[Offer]) -> tuple[str, str] | None:
+        """Return why a provider can't have these kinds, if it can't."""
+        if len(offers) > MOST_KINDS:
+            return "bad_message", f"it has {len(offers)} kinds of workers; {MOST_KINDS} are the most"
+        kinds = [offer.kind for offer in offers]
+        workers = [worker for offer in offers for worker in offer.workers]
+        if len(set(kinds)) < len(kinds) or len(set(workers)) < len(workers):
+            return "bad_message", "a kind, or a worker, is in what it runs twice"
+        for offer in offers:
+            fault = _offer_fault(offer)
+            if fault is not None:
+                return "bad_message", f"what it runs of kind {offer.kind[:100]!a} is of no use: {fault}"
+        for other in self._providers.values():
+            taken = [offer.kind for offer in other.offers if offer.kind in kinds]
+            if other.name != name and taken:
+                detail = f"{other.name} has workers of kind {taken[0]} already; a kind has one provider"
+                return "name_taken", detail
+        return None
+
+
+def _offer_fault(offer: Offer) -> str | None:
+    """Return what is wrong with a kind that a provider says it has, if anything is."""
+    if not 0 < len(offer.kind) <= 128 or not offer.kind.isprintable():
+        return "a kind has 1 to 128 characters, all printable"
+    if not 0 <= offer.most <= MOST_WORKERS or len(offer.workers) > MOST_WORKERS:
+        return f"there can be 0 to {MOST_WORKERS:,} workers"
+    for name in (offer.stem, *offer.workers):
+        fault = name_fault(name)
+        if fault is not None:
+            return fault.replace("its name", "a worker's name", 1)
+    return None
+
+
+def _bounded(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Return offers with as much of what is wrong as a person reads."""
+    return tuple([msgspec.structs.replace(each, fault=each.fault[:MOST_CHARACTERS]) for each in offers])

@@ -1,0 +1,122 @@
+"""What a provider of workers and the controller say to each other, and what of it the scheduler decides.
+
+A *provider* starts and stops workers: the launcher on its machine, or a program that asks a cluster manager
+for them. It says which kinds it has and which workers it runs (`ProviderHello`, `Running`); the controller
+says which it is to run (`Provide`). Both name whole sets, so either may be said again at any time: a message
+that was lost, or a controller or provider that starts again, leaves nothing behind that has to be undone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A kind of worker that a provider has."""
+
+    kind: str
+    """What operators call it: the kind of device that its workers have."""
+    stem: str
+    """Its workers are called this, ``-`` and a number."""
+    most: int
+    """Workers of the kind that it can run at once."""
+    workers: tuple[str, ...] = ()
+    """Those that it runs or is trying to start; not those that it is stopping."""
+    fault: str = ""
+    """Why it can't run one of them now, and when it tries again; empty if it runs all."""
+
+
+class ProviderHello(msgspec.Struct, frozen=True, tag="provider_hello"):
+    """A provider's first message, and its first again after each `Refused`."""
+
+    protocol: int
+    provider: str
+    offers: tuple[Offer, ...]
+
+
+class Running(msgspec.Struct, frozen=True, tag="running"):
+    """What the provider runs now: said whenever that changes."""
+
+    offers: tuple[Offer, ...]
+
+
+class Provide(msgspec.Struct, frozen=True, tag="provide"):
+    """Run just these workers of the kind: start those that are missing, and stop all others.
+
+    A command of the scheduler, and sent to the provider as it is.
+    """
+
+    provider: str
+    kind: str
+    workers: tuple[str, ...]
+
+
+class ProviderSaid(msgspec.Struct, frozen=True, tag="provider_said"):
+    """An event: a provider is connected, and this is what it runs."""
+
+    provider: str
+    offers: tuple[Offer, ...]
+    greets: bool = False
+    """Whether it has only just connected, so that it may know of nothing that it was told before."""
+
+
+class ProviderLeft(msgspec.Struct, frozen=True, tag="provider_left"):
+    """An event: a provider is gone; the workers that it started may live on, or not."""
+
+    provider: str
+    reason: str
+
+
+class Retire(msgspec.Struct, frozen=True, tag="retire", omit_defaults=True):
+    """A note: a worker is to leave, and nothing is loaded there any more.
+
+    ``drained``: others have what they should of its models, and it gets no more work.
+    """
+
+    worker: str
+    kind: str
+    drained: bool = False
+
+
+class Retain(msgspec.Struct, frozen=True, tag="retain"):
+    """A note: a worker that was to leave stays, and gets work again."""
+
+    worker: str
+
+
+class KindStatus(msgspec.Struct, frozen=True):
+    """A kind of worker that a provider starts and stops, for a person."""
+
+    kind: str
+    provider: str
+    """Empty while none is connected."""
+    most: int
+    """Workers of the kind that the provider can run."""
+    wanted: int
+    """How many an operator wants; as many as there were at the start if nobody has said."""
+    running: int
+    """Workers of it that are connected and are to stay."""
+    leaving: tuple[str, ...] = ()
+    """Workers that hand over what they hold, finish what they were told, and are stopped then."""
+    fault: str = ""
+    """Why its provider can't run one of them now."""
+
+
+class KindState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A kind of worker in a snapshot."""
+
+    kind: str
+    provider: str
+    """Empty while none is connected that has the kind."""
+    offer: Offer
+    """What a provider said last."""
+    workers: tuple[str, ...]
+    """Those that the provider is to run, whether it does or not."""
+
+
+class ScaleState(msgspec.Struct, frozen=True, tag="scale_state", omit_defaults=True):
+    """An entry of a snapshot: what is provided, and who leaves."""
+
+    kinds: tuple[KindState, ...] = ()
+    retiring: dict[str, tuple[str, bool]] = {}
+    """By worker: its kind, and whether it is drained."""

@@ -1,0 +1,161 @@
+"""As many workers of a kind as operators want: who is started, who leaves, and when it may be stopped.
+
+A worker that is to leave *retires*: nothing is loaded there any more, and idle LOAD executors of others load
+the models that only such workers hold (`load_queue.Takeovers`), the last used first, over none that was used
+later. Then it is *drained*: it gets no more work. Once nothing is outstanding on it, its provider is told to
+run all others. If more are wanted meanwhile, those that retire stay.
+
+What is to be run is decided once and said as a whole set (`messages.scaling.Provide`), so that it makes no
+difference which provider, or how often, carries it out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mainspring.cluster.provision import Kind
+from mainspring.cluster.scaling import wanted
+from mainspring.cluster.workers import Worker
+from mainspring.messages.scaling import Provide, ProviderSaid, Retain, Retire
+from mainspring.scheduler.alarms import Alarm
+from mainspring.scheduler.draining import Draining
+from mainspring.scheduler.load_queue import Takeovers
+from mainspring.scheduler.state import SchedulerState
+
+LOOK_NS: Final = 20_000_000
+"""The time between two looks at workers that retire."""
+TAKEOVER_NS: Final = 30_000_000_000
+"""How long others may take to load what a worker holds; then it is drained all the same."""
+_SCALE: Final = Alarm.SCALE
+
+
+class Scaling:
+    """Has every kind's provider run as many workers as are wanted."""
+
+    def __init__(self, state: SchedulerState, draining: Draining, takeovers: Takeovers) -> None:
+        self._state = state
+        self._draining = draining
+        self._takeovers = takeovers
+        self._since: dict[str, int] = {}
+        """When each worker that retires was told to."""
+        self._looks_ns: int | None = None
+        """The alarm of the next look."""
+
+    def provider_said(self, now_ns: int, event: ProviderSaid) -> None:
+        """Settle what is left to do; tell a provider again what it is to run if it runs something else."""
+        kinds = [each for each in self._state.cluster.kinds.values() if each.provider == event.provider]
+        before = [each.workers for each in kinds]
+        self.settle(now_ns)
+        for kind, run in zip(kinds, before, strict=True):
+            if kind.workers == run and set(kind.offer.workers) != set(run):
+                self._provide(now_ns, kind, list(run))
+
+    def settle(self, now_ns: int) -> None:
+        """Have as many workers as are wanted, as far as that can be decided now."""
+        for kind in self._state.cluster.kinds.values():
+            if kind.provider:
+                self._fit(now_ns, kind)
+        self.look(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Take those that retire a step further; look again while there are any."""
+        cluster = self._state.cluster
+        if self._looks_ns is not None and now_ns >= self._looks_ns:
+            self._looks_ns = None
+        if not cluster.retiring:
+            self._since.clear()
+            self._takeovers.end()
+            return
+        waits = False
+        for kind in cluster.kinds.values():
+            if kind.provider:
+                gone = [name for name in kind.workers if self._is_gone(now_ns, kind, name)]
+                if gone:
+                    self._provide(now_ns, kind, [name for name in kind.workers if name not in gone])
+                waits = waits or bool([name for name in kind.workers if name in cluster.retiring])
+        if waits and self._looks_ns is None:
+            self._looks_ns = now_ns + LOOK_NS
+            self._state.alarms.set(self._looks_ns, _SCALE)
+
+    def _fit(self, now_ns: int, kind: Kind) -> None:
+        """Choose who is to be started, who leaves, and who stays after all."""
+        count, cluster = wanted(self._state.cluster, kind.name), self._state.cluster
+        if count is None:
+            return
+        staying = [name for name in kind.workers if name not in cluster.retiring]
+        run = list(kind.workers)
+        if len(staying) > count:
+            for name in self._first_to_go(staying)[: len(staying) - count]:
+                if name in cluster.workers:
+                    self._retire(now_ns, kind, name)
+                else:
+                    run.remove(name)
+        else:
+            missing = count - len(staying)
+            leaving = [name for name in cluster.retiring if name in kind.workers]
+            for name in reversed(leaving[max(0, len(leaving) - missing) :]):
+                self._retain(now_ns, name)
+                missing -= 1
+            for _ in range(missing):
+                run.append(self._new_name(kind, run))
+        if run != list(kind.workers):
+            self._provide(now_ns, kind, run)
+
+    def _first_to_go(self, names: list[str]) -> list[str]:
+        """Return workers in the order in which they should leave: those that are not there, those that
+        operators drained, those that hold least which no other worker does, the newest."""
+        workers = self._state.cluster.workers
+        keys: list[tuple[int, int, int, int, str]] = []
+        for index, name in enumerate(names):
+            worker = workers.get(name)
+            if worker is None:
+                keys.append((0, 0, 0, -index, name))
+            else:
+                alone = sum([each.model.pages for each in self._takeovers.alone_on(worker)])
+                keys.append((1, 0 if worker.draining else 1, alone, -worker.number, name))
+        return [key[4] for key in sorted(keys)]
+
+    def _new_name(self, kind: Kind, run: list[str]) -> str:
+        cluster, number = self._state.cluster, 0
+        while True:
+            name = f"{kind.offer.stem}-{number}"
+            others = [each for each in cluster.kinds.values() if name in each.workers]
+            taken = name in run or name in cluster.workers or name in cluster.retiring
+            if not others and not taken:
+                return name
+            number += 1
+
+    def _retire(self, now_ns: int, kind: Kind, name: str) -> None:
+        self._since[name] = now_ns
+        self._state.emit(now_ns, Retire(name, kind.name))
+        self._takeovers.begin(self._state.cluster.workers[name])
+        self._state.loads_dirty = True
+
+    def _retain(self, now_ns: int, name: str) -> None:
+        self._since.pop(name, None)
+        self._state.emit(now_ns, Retain(name))
+        worker = self._state.cluster.workers.get(name)
+        if worker is not None:
+            self._draining.resumed(now_ns, worker)
+
+    def _is_gone(self, now_ns: int, kind: Kind, name: str) -> bool:
+        """Take a worker that retires a step further; return whether its provider is to run it no more."""
+        cluster = self._state.cluster
+        retiring, worker = cluster.retiring.get(name), cluster.workers.get(name)
+        if retiring is None or worker is None:
+            return retiring is not None
+        if not retiring[1]:
+            since_ns = self._since.setdefault(name, now_ns)
+            if self._takeovers.lacks(worker) and now_ns - since_ns < TAKEOVER_NS:
+                return False
+            self._state.emit(now_ns, Retire(name, kind.name, drained=True))
+            self._draining.drained(now_ns, worker)
+        return _is_idle(worker)
+
+    def _provide(self, now_ns: int, kind: Kind, run: list[str]) -> None:
+        self._state.emit(now_ns, Provide(kind.provider, kind.name, tuple(run)))
+
+
+def _is_idle(worker: Worker) -> bool:
+    """Return whether nothing is outstanding on a worker."""
+    return not (len(worker.exec) or len(worker.load) or worker.others)
