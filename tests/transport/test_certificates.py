@@ -39,10 +39,11 @@ CERTIFICATES = {
 """What a process shows, and what the other end says of it; nothing of what is allowed."""
 ALLOWED = {
     ("worker", "controller"): "Described Goodbye Pong Restored Result WorkerHello",
-    ("gateway", "controller"): "AdminRequest Arrival Cancel Drained GatewayHello Goodbye Pong",
+    ("gateway", "controller"): "AdminRequest Arrival Cancel Drained GatewayHello Goodbye Pong ShardMap",
     ("repository", "controller"): "AdminRequest Drained GatewayHello Goodbye Pong",
     ("observer", "controller"): "Goodbye ObserverHello Pong",
     ("operator", "controller"): "Goodbye ObserverHello Operate Pong",
+    ("provider", "controller"): "Goodbye Pong ProviderHello Running",
     ("gateway", "worker"): "Input",
     ("gateway", "repository"): "GetIndex LoadModel UnloadModel",
 }
