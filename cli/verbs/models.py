@@ -81,7 +81,7 @@ def list_models(
     if as_json:
         print(json.dumps([_summary(spec, state_of(spec, states)) for spec in specs], indent=2))
     else:
-        _print_list(specs, states)
+        print_list(specs, states)
 
 
 @app.command("add")
@@ -232,7 +232,7 @@ def _curve(spec: ModelSpec, profile: Profile) -> str:
     return f"by {names}, batch of {rows}: {times} ms"
 
 
-def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> None:
+def print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> None:
     """Print a paragraph for each model: signatures are too long for the columns of a table."""
     from mainspring.cli.views.models_view import state_of
 
@@ -249,7 +249,9 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
                 print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
         for kind, profile in spec.profiles.items():
             sizes_ms = ", ".join(f"{size}: {ns / 1e6:.3g}" for size, ns in sorted(profile.infer_ns.items()))
-            print(f"  time {kind}: LOAD {profile.load_ns / 1e6:.3g} ms, INFER {sizes_ms or 'unknown'} ms")
+            spread = f" (99th percentile {profile.spread:.1f} times the median)" if profile.spread else ""
+            load_ms = profile.load_ns / 1e6
+            print(f"  time {kind}: LOAD {load_ms:.3g} ms, INFER {sizes_ms or 'unknown'} ms{spread}")
             if profile.shaped:
                 print(f"       {_curve(spec, profile)}")
             if profile.packing:
@@ -259,8 +261,10 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
         state = state_of(spec, states)
         if state is not None:
             resident, prepared = ", ".join(state.resident_on), ", ".join(state.prepared_on)
+            erratic = "; erratic: no estimate holds" if state.erratic else ""
             print(
                 f"  on   {resident or 'no worker'} (prepared on {prepared or 'none'}); {state.queued} queued"
+                f"{erratic}"
             )
             for failure in state.failed_on:
                 print(f"  fail {failure}")

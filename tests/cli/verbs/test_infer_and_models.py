@@ -11,14 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring import Client
 from mainspring.cli.main import build_app
+from mainspring.cli.verbs.models import print_list
 from mainspring.client.errors import GatewayUnreachable
 from mainspring.compiler.artifact import store
+from mainspring.messages.model import Profile
+from mainspring.messages.peers import ModelStatus
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 from tests.patience import PATIENCE_S
 
@@ -149,3 +153,18 @@ def test_a_gateway_says_where_it_listens_and_leaves_in_good_order() -> None:
             process.kill()
             process.wait()
             process.stdout.close()
+
+
+def test_the_list_says_how_durations_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    spread = Profile({1: 2_000_000}, 1_000, spread=12.0)
+    specs = [
+        msgspec.structs.replace(make_spec(name), profiles={"cpu": profile})
+        for name, profile in (("turns", spread), ("even", msgspec.structs.replace(spread, spread=0.0)))
+    ]
+    states = {spec.name: ModelStatus(spec.name, 1, (), (), 0, erratic=spec.name == "turns") for spec in specs}
+    print_list(specs, states)
+    turns, even = capsys.readouterr().out.split("even: ")
+    assert "INFER 1: 2 ms (99th percentile 12.0 times the median)" in turns
+    assert "0 queued; erratic" in turns
+    assert "erratic" not in even
+    assert "percentile" not in even
