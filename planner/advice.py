@@ -28,8 +28,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     more: tuple[More, ...]
     """At most one for each kind, the cheapest first."""
-    target_ms: float
-    """The target that the pool with the greatest share in time keeps."""
+    target_ms: float | None
+    """The target that the pool with the greatest share in time keeps; None if it refuses too many."""
     load_share: float
     """The share of the load that a pool within the bounds carries; 0 if not a thousandth."""
     load_pool: Pool

@@ -34,9 +34,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """The ends of its confidence interval."""
     high: float
     p50_ms: float
+    """Of the queries that were answered."""
     p99_ms: float
-    reached_ms: float
-    """Within this the share of queries ended that the objective asks for: the target that would do."""
+    reached_ms: float | None
+    """Within this the share of queries ended that the objective asks for: the target that would do. None if
+    more were refused."""
     utilisation: dict[str, float]
     """By kind: the part of the time for which its devices computed; of kinds that the pool has."""
     queries: int

@@ -19,10 +19,11 @@ from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import BudgetSpent, Told, Trials
 from mainspring.planner.problem import Pool, Problem, read_problem
 from mainspring.planner.queues import Queues
+from mainspring.planner.simulated import Simulated
 from mainspring.simulator.spec import SimulationSpec
 
 Chosen = TypeVar("Chosen")
-ESTIMATORS: dict[str, Callable[[Problem, float], Estimator]] = {"queues": Queues}
+ESTIMATORS: dict[str, Callable[[Problem, float], Estimator]] = {"queues": Queues, "simulate": Simulated}
 """By name; the first is the default."""
 
 

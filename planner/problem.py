@@ -25,7 +25,7 @@ LATE_QUERIES = 10
 """A stream is long enough for a percentile if this many queries may be late by it."""
 DRAWS_SEED = 0x9B
 """Sets the draws of durations apart from those of arrivals."""
-_Z99 = 2.3263478740408408
+Z99 = 2.3263478740408408
 """A normal variable is below this 99 times in 100."""
 
 
@@ -65,6 +65,10 @@ class Problem:
     queries: Queries
     durations_ns: Whole
     """A row for each kind: how long each query takes on it."""
+    between_ns: int
+    """How long a device is idle for messages from one query to the next that waits."""
+    around_ns: int
+    """What a client waits for messages beyond that."""
 
     @property
     def attainment(self) -> float:
@@ -94,7 +98,7 @@ def read_problem(spec: SimulationSpec) -> Problem:
     one_each = msgspec.structs.replace(spec, devices=groups)
     models = build_cluster(one_each).models
     queries = read_queries(one_each, models)
-    return Problem(spec, kinds, models, queries, durations(one_each, models, queries))
+    return Problem(spec, kinds, models, queries, durations(one_each, models, queries), *_messages_ns(spec))
 
 
 def read_queries(spec: SimulationSpec, models: tuple[ModelSpec, ...]) -> Queries:
@@ -133,6 +137,7 @@ def durations(spec: SimulationSpec, models: tuple[ModelSpec, ...], queries: Quer
     """
     rng = np.random.default_rng([DRAWS_SEED, spec.seed])
     normal, rank = rng.standard_normal(len(queries)), rng.random(len(queries))
+    jitter = np.exp(spec.faults.duration_jitter * rng.standard_normal(len(queries)))
     found = np.zeros((len(spec.devices), len(queries)), np.float64)
     for place, model in enumerate(models):
         mine = np.flatnonzero(queries.models == place)
@@ -150,11 +155,24 @@ def durations(spec: SimulationSpec, models: tuple[ModelSpec, ...], queries: Quer
             profile = model.profiles[group.kind]
             sizes = np.array(sorted(profile.infer_ns), np.int64)
             by_size = np.array([profile.infer_ns[size] for size in sizes.tolist()], np.float64)
-            varied = np.exp(math.log(max(1.0, profile.spread)) / _Z99 * normal[mine])
+            varied = np.exp(math.log(max(1.0, profile.spread)) / Z99 * normal[mine])
             found[number, mine] = by_size[np.searchsorted(sizes, rows)] * (
                 varied if multiple is None else multiple
             )
-    return np.maximum(1, np.rint(found)).astype(np.int64)
+    return np.maximum(1, np.rint(found * jitter)).astype(np.int64)
+
+
+def _messages_ns(spec: SimulationSpec) -> tuple[int, int]:
+    """Return what messages take from one query's end to the next's begin, and around a query beyond that.
+
+    A result goes to the controller, a dispatch to the gateway, and inputs to the worker; an arrival goes to
+    the controller, and both ways lead through the client's network.
+    """
+    network, costs = spec.network, spec.processes
+    worker_us = costs.worker_input_us + costs.worker_action_us + costs.worker_result_us
+    gateway_us = costs.gateway_arrival_us + costs.gateway_reply_us
+    between_us = 3 * network.delay_us + worker_us + costs.gateway_dispatch_us
+    return round(1e3 * between_us), round(1e3 * (network.delay_us + 2 * network.client_delay_us + gateway_us))
 
 
 def _multiple(

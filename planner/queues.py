@@ -36,9 +36,11 @@ class Queues:
         deadline_ns[:counted] = NEVER_NS
         kinds = [kind for kind, count in enumerate(pool) for _ in range(count)]
         limit = len(queries) if whole else most_late(len(queries) - counted, problem.attainment)
-        done_ns, by = serve(due_ns, problem.durations_ns, kinds, deadline_ns, limit)
+        deadline_ns[counted:] -= problem.around_ns
+        held_ns = problem.durations_ns + problem.between_ns
+        done_ns, by = serve(due_ns, held_ns, kinds, deadline_ns, limit)
         served = len(done_ns)
-        latency_ns = (done_ns - due_ns[:served])[counted:]
+        latency_ns = (done_ns - due_ns[:served])[counted:] + problem.around_ns
         in_time = latency_ns <= queries.slo_ns[counted:served]
         complete = served == len(queries)
         low, high = interval(in_time, self._confidence)

@@ -22,7 +22,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Such as workload.rate=500; repeatable."),
 ]
 Search = Annotated[str, typer.Option(help="How pools are chosen: exact, exhaustive.")]
-Evaluate = Annotated[str, typer.Option(help="How a pool is evaluated: queues.")]
+Evaluate = Annotated[str, typer.Option(help="How a pool is evaluated: queues, simulate.")]
 Confidence = Annotated[
     float,
     typer.Option(
@@ -162,7 +162,8 @@ def _failed(found: Plan) -> list[str]:
     for more in advice.more:
         pool = _named(found, more.pool)
         lines.append(f"{more.extra} more {more.kind} would do: {pool} holds, for {more.price:g} an hour")
-    lines.append(f"or a target of {advice.target_ms:.4g} ms")
+    if advice.target_ms is not None:
+        lines.append(f"or a target of {advice.target_ms:.4g} ms")
     if advice.load_share:
         lines.append(f"or {advice.load_share:.1%} of the load, on {_named(found, advice.load_pool)}")
     return lines

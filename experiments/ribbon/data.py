@@ -19,7 +19,7 @@ import numpy as np
 
 from mainspring.planner.problem import Pool
 from mainspring.simulator.objective import Objective
-from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
+from mainspring.simulator.spec import DeviceGroup, ModelGroup, NetworkSpec, SimulationSpec, WorkloadSpec
 from mainspring.traces.rows import Rows, RowsSpec
 
 SHARED = Path("../shared/profiles")
@@ -146,6 +146,8 @@ def spec_of(
             ),
         ),
         objective=Objective(attainment=attainment),
+        # Ribbon's latency is waiting and computing alone.
+        network=NetworkSpec(delay_us=0),
         warm_up_s=0,
         duration_s=end_s + 1e-6,
         seed=seed,

@@ -146,6 +146,24 @@ class NexusOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"headroom is {self.headroom}; it must be from 0 to 10")
 
 
+class FirstFreeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be set of `FirstFree`."""
+
+    kinds: str = ""
+    """Kinds of devices in order of preference, as ``"g4dn,c5"``; others come last. Devices of one kind, or of
+    none named, are preferred in the order in which they joined."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a list that names a kind twice, or an empty one."""
+        kinds = self.order()
+        if "" in kinds or len({*kinds}) < len(kinds):
+            raise ValueError(f"kinds is {self.kinds!r}; it must name each kind once, with commas between")
+
+    def order(self) -> tuple[str, ...]:
+        """Return the kinds in order of preference."""
+        return tuple(kind.strip() for kind in self.kinds.split(",")) if self.kinds else ()
+
+
 class SymphonyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be set of `Symphony`."""
 

@@ -12,6 +12,7 @@ from mainspring.scheduler.policies.baselines.clipper import Clipper
 from mainspring.scheduler.policies.baselines.clockwork_release import ClockworkRelease
 from mainspring.scheduler.policies.baselines.edf import Edf
 from mainspring.scheduler.policies.baselines.fifo import Fifo
+from mainspring.scheduler.policies.baselines.first_free import FirstFree
 from mainspring.scheduler.policies.baselines.nexus import Nexus
 from mainspring.scheduler.policies.baselines.symphony import Symphony
 from mainspring.scheduler.policies.clockwork import Clockwork
@@ -25,6 +26,7 @@ _POLICIES: dict[str, type[Policy]] = {
     ClockworkRelease.name: ClockworkRelease,
     Edf.name: Edf,
     Fifo.name: Fifo,
+    FirstFree.name: FirstFree,
     Mainspring.name: Mainspring,
     Nexus.name: Nexus,
     Symphony.name: Symphony,

@@ -71,6 +71,7 @@ def test_what_would_do_is_said_where_nothing_holds() -> None:
     assert found.advice.more
     assert 0 < found.advice.load_share < 1
     assert queues.evaluate(found.advice.load_pool, load=found.advice.load_share * 0.98).holds(0.99)
+    assert found.advice.target_ms is not None
     slower = spec(devices=few, workload=workload(slo_ms=found.advice.target_ms + 0.001))
     relaxed = plan(slower, confidence=0).nearest
     assert relaxed is not None
@@ -108,7 +109,7 @@ def test_an_interrupted_search_goes_on(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"search": "exat"}, "there is no search 'exat': choose exact"),
-        ({"evaluate": "oracle"}, "there is no estimator 'oracle': choose queues"),
+        ({"evaluate": "oracle"}, "there is no estimator 'oracle': choose queues, simulate"),
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"evaluations": 0}, "0 evaluations find nothing"),
     ],

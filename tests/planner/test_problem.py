@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.planner.errors import PlanError
 from mainspring.planner.problem import read_problem
-from mainspring.simulator.spec import DeviceGroup, Spread
+from mainspring.simulator.spec import DeviceGroup, FaultsSpec, Spread
 from tests.planner.specs import MODEL, spec, workload
 
 
@@ -40,7 +40,7 @@ def test_what_can_not_be_planned_is_refused(changes: dict[str, Any], says: str) 
 
 
 def test_queries_take_the_smallest_batch_that_holds_them() -> None:
-    problem = read_problem(spec())
+    problem = read_problem(spec(faults=FaultsSpec(duration_jitter=0)))
     rows, sizes = problem.queries.rows, np.array([10, 50, 100, 200, 500])
     expected = np.array([MODEL.infer_ms[str(size)] for size in sizes])[np.searchsorted(sizes, rows)] * 1e6
     np.testing.assert_array_equal(problem.durations_ns[1], expected)
