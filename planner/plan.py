@@ -75,6 +75,7 @@ def plan(
     confidence: float = CONFIDENCE,
     evaluations: int | None = None,
     seed: int = 0,
+    starts: Sequence[Pool] = (),
     record: Path | None = None,
     known: Sequence[Estimate] = (),
     told: Told | None = None,
@@ -82,8 +83,10 @@ def plan(
     """Search for the cheapest pool of a spec's devices that keeps its objective.
 
     ``confidence`` 0 has the bare share decide, not its interval's lower end. ``evaluations`` bounds the
-    search. ``record`` is a file to which each estimate is added, ``known`` are those that it had; ``told``
-    is called after each evaluation. Raises `PlanError` for what can't be planned, and as `read_problem`.
+    search. ``starts`` are pools to begin with, where a search begins somewhere, in the place of those that
+    ``seed`` draws. ``record`` is a file to which each estimate is added, ``known`` are those that it had;
+    ``told`` is called after each evaluation. Raises `PlanError` for what can't be planned, and as
+    `read_problem`.
     """
     if not 0 <= confidence < 1:
         raise PlanError(f"confidence is {confidence}; it is a share from 0 to below 1, such as 0.95")
@@ -97,7 +100,7 @@ def plan(
     possible = above_floor(problem, space.counts)
     trials = Trials(estimator, problem.attainment, most=evaluations, record=record, known=known, told=told)
     try:
-        ending = run(Task(problem, space, possible, trials, seed))
+        ending = run(Task(problem, space, possible, trials, seed, inside(problem, starts)))
     except BudgetSpent:
         ending = Ending(f"{evaluations} evaluations were made")
     found = _Found(problem, space, possible, estimator, trials, ending)
@@ -161,6 +164,18 @@ def best_of_one_kind(problem: Problem, space: Space, estimator: Estimator) -> Es
                 found = estimate
                 break
     return found
+
+
+def inside(problem: Problem, pools: Sequence[Pool]) -> tuple[Pool, ...]:
+    """Return pools to start with; raise `PlanError` for one that is not within the bounds."""
+    for pool in pools:
+        fits = len(pool) == len(problem.kinds) and any(pool)
+        if not fits or not all(
+            kind.least <= count <= kind.most for kind, count in zip(problem.kinds, pool, strict=True)
+        ):
+            bounds = ", ".join(f"{kind.least} to {kind.most} {kind.name}" for kind in problem.kinds)
+            raise PlanError(f"a search can't start with {','.join(map(str, pool))}: pools have {bounds}")
+    return tuple(pools)
 
 
 def _check_kinds(problem: Problem) -> list[str]:

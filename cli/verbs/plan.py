@@ -21,7 +21,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Such as workload.rate=500; repeatable."),
 ]
-Search = Annotated[str, typer.Option(help="How pools are chosen: exact, exhaustive.")]
+Search = Annotated[
+    str, typer.Option(help="How pools are chosen: exact, exhaustive, ribbon, random, hill-climb, rsm.")
+]
 Evaluate = Annotated[str, typer.Option(help="How a pool is evaluated: queues, simulate.")]
 Confidence = Annotated[
     float,
@@ -31,6 +33,10 @@ Confidence = Annotated[
 ]
 Evaluations = Annotated[int | None, typer.Option(min=1, help="Try so many pools at most.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the search. The spec has that of arrivals and draws.")]
+Start = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COUNTS", help="A pool that the search begins with, such as 5,0,0; repeatable."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a search that was interrupted.")]
 
 
@@ -41,6 +47,7 @@ def plan(
     confidence: Confidence = 0.95,
     evaluations: Evaluations = None,
     seed: Seed = 0,
+    start: Start = None,
     settings: Settings = None,
     resume: Resume = False,
     output: Annotated[
@@ -54,7 +61,7 @@ def plan(
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
 
     with claimed(output, "another plan", OUTPUT_REMEDY):
-        options = _Options(search, evaluate, confidence, evaluations, seed)
+        options = _Options(search, evaluate, confidence, evaluations, seed, _pools(start or []))
         found = _found(spec, settings or [], options, resume, output)
     for warning in found.warnings:
         typer.echo(f"mind: {warning}", err=True)
@@ -71,6 +78,17 @@ class _Options(NamedTuple):
     confidence: float
     evaluations: int | None
     seed: int
+    starts: tuple[Pool, ...]
+
+
+def _pools(texts: Sequence[str]) -> tuple[Pool, ...]:
+    """Return pools from texts such as ``5,0,0``."""
+    try:
+        return tuple(tuple(int(count) for count in text.split(",")) for text in texts)
+    except ValueError:
+        raise typer.BadParameter(
+            "a start is a number of devices of each kind, such as 5,0,0", param_hint="--start"
+        ) from None
 
 
 def _found(path: Path, settings: Sequence[str], options: _Options, resume: bool, output: Path) -> Plan:

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from mainspring.experiments.ribbon.agreement import Agreement, agreement
+from mainspring.experiments.ribbon.convergence import Convergence, convergence
 from mainspring.experiments.ribbon.data import GAUSSIAN, SETTINGS, SHARED, Setting
 from mainspring.experiments.ribbon.optima import Optimum, optimum
 from mainspring.telemetry.report import write_json
 
-PARTS = ("agreement", "optima")
+PARTS = ("agreement", "optima", "searches")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,10 +24,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     agreement: list[Agreement] = []
     optima: list[Optimum] = []
+    searches: list[Convergence] = []
 
 
 Parts = Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PARTS)}; all by default.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Streams of queries, of whose rates the mean is compared.")]
+Trials = Annotated[int, typer.Option(min=1, help="Seeds of each search.")]
 Only = Annotated[str, typer.Option(help="Models, with commas between.")]
 Shared = Annotated[Path, typer.Option(help="Folder of the artifact's files.")]
 Output = Annotated[Path, typer.Option(help="Folder for ribbon.json and the specs' files.")]
@@ -35,6 +38,7 @@ Output = Annotated[Path, typer.Option(help="Folder for ribbon.json and the specs
 def main(
     parts: Parts = None,
     seeds: Seeds = 5,
+    trials: Trials = 20,
     only: Only = "",
     shared: Shared = SHARED,
     output: Output = Path("out/ribbon"),
@@ -57,6 +61,10 @@ def main(
     if not parts or "optima" in parts:
         report.optima.extend(_optima(chosen, output / "specs", shared))
         _show_optima(report.optima)
+    if not parts or "searches" in parts:
+        for each in chosen:
+            report.searches.extend(convergence(each, trials, output / "specs", shared=shared))
+        _show_searches(report.searches)
     write_json(output / "ribbon.json", report)
     typer.echo(output / "ribbon.json")
 
@@ -129,6 +137,25 @@ def _show_optima(found: list[Optimum]) -> None:
             f"{each.evaluations} of {each.pools}",
         )
     Console(width=160).print(table)
+
+
+def _show_searches(found: list[Convergence]) -> None:
+    table = Table(title="Evaluations until the cheapest pool is found", title_justify="left")
+    for column in ("model", "search", "found", "until", "most", "violating", "in all", "explored", "paper"):
+        table.add_column(column, justify="left" if column in ("model", "search") else "right")
+    for each in found:
+        table.add_row(
+            each.model,
+            each.search,
+            f"{each.found} of {each.seeds}",
+            f"{each.until_found:.1f}" if each.until_found is not None else "",
+            str(each.most_until_found),
+            f"{each.violating:.1f}" if each.violating is not None else "",
+            f"{each.evaluations:.1f}",
+            f"{each.explored:.1%}" if each.explored is not None else "",
+            str(each.paper) if each.search == "ribbon" else "",
+        )
+    Console().print(table)
 
 
 if __name__ == "__main__":

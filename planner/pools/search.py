@@ -10,7 +10,7 @@ import msgspec
 from mainspring.planner.pools.floor import Flags
 from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import Trials
-from mainspring.planner.problem import Problem
+from mainspring.planner.problem import Pool, Problem
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -31,6 +31,8 @@ class Task:
     """Of each pool of the space, whether some scheduler could keep the promise on it."""
     trials: Trials
     seed: int = 0
+    starts: tuple[Pool, ...] = ()
+    """Pools to begin with; searches that need some draw others."""
 
 
 Search = Callable[[Task], Ending]
@@ -38,7 +40,17 @@ Search = Callable[[Task], Ending]
 
 def searches() -> Mapping[str, Search]:
     """Return the searches by name; the first is the default."""
+    from mainspring.planner.pools.climbing import hill_climb, rsm
     from mainspring.planner.pools.exact import exact
     from mainspring.planner.pools.exhaustive import exhaustive
+    from mainspring.planner.pools.random_order import random_order
+    from mainspring.planner.pools.ribbon import ribbon
 
-    return {"exact": exact, "exhaustive": exhaustive}
+    return {
+        "exact": exact,
+        "exhaustive": exhaustive,
+        "ribbon": ribbon,
+        "random": random_order,
+        "hill-climb": hill_climb,
+        "rsm": rsm,
+    }

@@ -1,0 +1,71 @@
+"""The search ``ribbon``: Bayesian optimisation of pools (Ribbon, SC '21, section 4).
+
+After two starting points, the pool of the highest expected improvement over all that are neither tried nor
+ruled out, by a Gaussian process over what was tried. Under first come, first served more devices can lower
+the share in time, so what pruning rules out might hold: it is a heuristic.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mainspring.planner.pools.gaussian import Surrogate
+from mainspring.planner.pools.objective import Pruned, dearest, worth
+from mainspring.planner.pools.search import Ending, Task
+from mainspring.planner.problem import Pool
+
+STARTS = 2
+WORTH_IT = 0.001
+"""An improvement of less than this part of the best pool's price is none."""
+PATIENCE = 30
+"""The search ends once so many pools in a row were tried of which none was expected: the process is fitted to
+few pools, and is at times far too sure."""
+MOST_LOOKED_AT = 1_000_000
+"""Of more pools, a sample of so many is looked at, and the neighbours of the best."""
+
+
+def ribbon(task: Task) -> Ending:
+    """Try pools by expected improvement; raise `BudgetSpent`."""
+    rng = np.random.default_rng(task.seed)
+    surrogate, pruned = Surrogate(len(task.problem.kinds)), Pruned(task)
+    tried: list[Pool] = []
+    values: list[float] = []
+
+    def evaluate(pool: Pool) -> None:
+        estimate = task.trials.evaluate(pool)
+        pruned.note(estimate)
+        tried.append(pool)
+        values.append(worth(task, estimate))
+
+    for pool in task.starts:
+        evaluate(pool)
+    while len(tried) < STARTS and len(pruned.left):
+        evaluate(_pool(task, int(rng.choice(pruned.left))))
+    hopeless = 0
+    while len(left := pruned.left):
+        surrogate.fit(np.array(tried, np.int64), np.array(values))
+        left = _looked_at(task, left, tried[int(np.argmax(values))], rng)
+        improvement = surrogate.improvement(task.space.counts[left], max(values))
+        at = int(np.argmax(improvement))
+        best = task.trials.best
+        expected = best is None or 2 * dearest(task) * improvement[at] >= WORTH_IT * best.price
+        hopeless = 0 if expected else hopeless + 1
+        if hopeless > PATIENCE:
+            return Ending(
+                f"no improvement above {WORTH_IT:.1%} of the price was expected of {PATIENCE} pools"
+            )
+        evaluate(_pool(task, int(left[at])))
+    return Ending("every pool was tried or ruled out")
+
+
+def _pool(task: Task, place: int) -> Pool:
+    return tuple(task.space.counts[place].tolist())
+
+
+def _looked_at(task: Task, left: np.ndarray, best: Pool, rng: np.random.Generator) -> np.ndarray:
+    """Return the pools to look at: all, or of very many a sample and those near the best."""
+    if len(left) <= MOST_LOOKED_AT:
+        return left
+    near = np.abs(task.space.counts[left] - np.array(best)).max(axis=1) <= 1
+    sample = rng.choice(left, MOST_LOOKED_AT, replace=False)
+    return np.union1d(sample, left[near])
