@@ -137,11 +137,12 @@ class Client:
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name, with ``timing`` beside them.
 
-        ``inputs`` are arrays by name with rows along the first axis, or Python numbers in lists, which become
-        the model's type; ``slo_ms`` the time from this call to its deadline, or ``slo`` as text such as
-        ``100ms``, None for best effort; ``outputs`` the names wanted, None for all; ``version`` one of the
-        model's, None for its default; ``priority`` its turn among requests of equal slack: 1 before 2 and so
-        on, 0 behind all; ``traceparent`` the caller's span, for gateways that trace (W3C Trace Context).
+        ``inputs`` are arrays by name, with rows along the axis that the model has them on (mostly the first),
+        or Python numbers in lists, which become the model's type; ``slo_ms`` the time from this call to its
+        deadline, or ``slo`` as text such as ``100ms``, None for best effort; ``outputs`` the names wanted,
+        None for all; ``version`` one of the model's, None for its default; ``priority`` its turn among
+        requests of equal slack: 1 before 2 and so on, 0 behind all; ``traceparent`` the caller's span, for
+        gateways that trace (W3C Trace Context).
         Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`, `Unavailable`; TypeError for arguments
         of the wrong kind.
         """

@@ -58,7 +58,7 @@ class InferResult(dict[str, NDArray[Any]]):
     """A request's outputs by name, and beside them ``timing``: where the request's time went.
 
     The arrays are views of the bytes as they were received and therefore read-only; take ``.copy()`` of
-    one to write to it. Rows are along the first axis.
+    one to write to it. Rows are along the axis that the model has them on.
     """
 
     def __init__(self, outputs: Mapping[str, NDArray[Any]], timing: Timing) -> None:

@@ -40,6 +40,7 @@ from mainspring.compiler.packing import beside_stock, packed_in_every_run
 from mainspring.compiler.padded import verify_padded
 from mainspring.compiler.padding import padding
 from mainspring.compiler.reference import Prepared
+from mainspring.compiler.row_axes import IN_FRONT, RowAxes, with_axes
 from mainspring.compiler.verify import verify
 from mainspring.messages.curve import Curve
 from mainspring.messages.model import ModelSpec, Profile, Sequencing, bucket_name
@@ -57,6 +58,7 @@ class Task(NamedTuple):
     target: Target
     independence: Independence
     sequencing: Sequencing | None = None
+    axes: RowAxes = IN_FRONT
 
 
 class Candidate(NamedTuple):
@@ -264,8 +266,8 @@ def put(
         weights_bytes=weights_bytes,
         extents=artifact.layout.extents,
         tensors=artifact.tensors,
-        inputs=prepared.inputs,
-        outputs=prepared.outputs,
+        inputs=with_axes(prepared.inputs, task.axes.inputs, task.sequencing),
+        outputs=with_axes(prepared.outputs, task.axes.outputs, task.sequencing),
         batch_sizes=task.batch_sizes,
         profiles=profiles,
         source=task.source,
@@ -274,7 +276,7 @@ def put(
         engine=info.engine,
         precision=task.target.precision,
         independence=task.independence,
-        whole=task.source.whole,
+        whole=prepared.whole,
         symbols=info.symbols,
         pad=chosen.pad,
         at_ceilings=artifact.padded is not None,

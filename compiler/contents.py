@@ -6,6 +6,7 @@ last reference to it.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,7 @@ class Stored:
         self._folder = tempfile.TemporaryDirectory(prefix="mainspring-")
         folder = Path(self._folder.name)
         self.path = folder / MODEL
-        shell = onnx.ModelProto()
-        _copy_fields(model, shell, "graph")
-        _copy_fields(model.graph, shell.graph, "initializer")
+        shell = _shell_of(model)
         with (folder / WEIGHTS).open("wb") as file:
             for tensor in model.graph.initializer:
                 content = _content_of(tensor)
@@ -72,6 +71,26 @@ def read_back(content: Content) -> onnx.ModelProto:
 def source_of(content: Content) -> bytes | str:
     """Return what a session is opened with."""
     return str(content.path) if isinstance(content, Stored) else content
+
+
+def without_weights(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
+    """Return a copy without the values of initializers of more than ``most`` elements; a list is kept."""
+    shell = _shell_of(model)
+    for tensor in model.graph.initializer:
+        kept = len(tensor.dims) < 2 and tensor.data_type == TensorProto.INT64  # It may be a shape.
+        if kept or math.prod(tensor.dims) <= most:
+            shell.graph.initializer.append(tensor)
+        else:
+            shell.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return shell
+
+
+def _shell_of(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy without initializers."""
+    shell = onnx.ModelProto()
+    _copy_fields(model, shell, "graph")
+    _copy_fields(model.graph, shell.graph, "initializer")
+    return shell
 
 
 def _copy_fields(original: Message, copy: Any, without: str) -> None:

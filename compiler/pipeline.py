@@ -13,7 +13,7 @@ and ``split`` do for ``onnxruntime``. A model that can't be served, or whose out
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +44,14 @@ from mainspring.compiler.conversion.opening import Origin
 from mainspring.compiler.description import NOTHING, Described
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
+from mainspring.compiler.row_axes import (
+    IN_FRONT,
+    RowAxes,
+    RowsElsewhere,
+    find_row_axes,
+    move_rows,
+    moved_shapes,
+)
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
 from mainspring.compiler.state_axes import put_rows_first
 from mainspring.compiler.tuning import Tuner
@@ -136,7 +144,7 @@ def compile_file(
         *(described, text_bytes),
     )
     try:
-        return task(whole=bool(whole), or_whole=whole is None)
+        return _by_rows(task, whole)
     except NoRows as error:
         if whole is not None:
             raise
@@ -145,6 +153,20 @@ def compile_file(
         except CompileError as second:
             raise CompileError(f"{error}; but that fails too: {second}") from error
         return msgspec.structs.replace(compiled, whole_because=str(error))
+
+
+def _by_rows(task: Callable[..., Compiled], whole: bool | None) -> Compiled:
+    """Compile as `compile_file` says of ``whole``, by the rows where the model has them; raise `NoRows`."""
+    first = partial(task, whole=bool(whole), or_whole=whole is None)
+    try:
+        return first(or_elsewhere=True)
+    except RowsElsewhere as found:
+        axes = found.axes
+    try:
+        return task(whole=bool(whole), axes=axes)
+    except CompileError:
+        # Runs contradict what the rules prove. What is wrong with the model itself is found again.
+        return first()
 
 
 def _compile_file(
@@ -164,15 +186,53 @@ def _compile_file(
     whole: bool,
     though_open: bool = False,
     or_whole: bool = False,
+    or_elsewhere: bool = False,
+    axes: RowAxes = IN_FRONT,
 ) -> Compiled:
-    """``though_open``: whether to be ``whole`` though the first axis of every input is open."""
+    """Compile by the rows on ``axes``.
+
+    ``though_open``: whether to be ``whole`` though the first axis of every input is open. If
+    ``or_elsewhere``, raise `RowsElsewhere` for a model that has its rows on other axes.
+    """
     model, digest = read_model(path)
-    whole = whole and (though_open or not leaves_rows_open(model, shapes or {}))
+    asked_whole = whole
+    whole = whole and axes == IN_FRONT and (though_open or not leaves_rows_open(model, shapes or {}))
+    elsewhere = partial(_rows_elsewhere, path, shapes or {}, most or {}, described, whole=whole)
+    if or_elsewhere and whole and described.sequencing is None:
+        elsewhere()
     moved = not whole and put_rows_first(model, described.sequencing, shapes or ())
-    fix_shapes(model, shapes or {}, whole=whole)
+    move_rows(model, axes)
+    fix_shapes(model, moved_shapes(shapes or {}, axes), whole=whole)
     store.check_writable()
     file = origin or Origin(path, "onnx", digest)
-    source = Source(
+    if axes != IN_FRONT and asked_whole:
+        whole, sizes = True, None  # A batch of one was asked for because no axis of rows was known.
+    source = _source_of(file, shapes, target, most, pad, described, text_bytes, whole=whole)
+    task = partial(compile_model, model, name, store, sizes, source, target=target, judge=judge, axes=axes)
+    try:
+        return task(
+            or_whole=or_whole,
+            sequencing=described.sequencing,
+            elsewhere=elsewhere if or_elsewhere and not whole else None,
+        )
+    except CompileError as error:
+        if not moved or isinstance(error, RowsElsewhere):
+            raise
+        raise NoRows(f"with the rows of its states in front, {error}") from error
+
+
+def _source_of(
+    file: Origin,
+    shapes: Shapes | None,
+    target: Target,
+    most: Mapping[str, int] | None,
+    pad: Mapping[str, float] | None,
+    described: Described,
+    text_bytes: int,
+    *,
+    whole: bool,
+) -> Source:
+    return Source(
         file.kind,
         str(file.path.resolve()),
         file.sha256,
@@ -187,13 +247,17 @@ def _compile_file(
         text_bytes=text_bytes,
         sequences=described.options,
     )
-    task = partial(compile_model, model, name, store, sizes, source, target=target, judge=judge)
-    try:
-        return task(or_whole=or_whole, sequencing=described.sequencing)
-    except CompileError as error:
-        if not moved:
-            raise
-        raise NoRows(f"with the rows of its states in front, {error}") from error
+
+
+def _rows_elsewhere(
+    path: Path, shapes: Shapes, most: Mapping[str, int], described: Described, *, whole: bool
+) -> None:
+    """Raise `RowsElsewhere` if the rows of the file's model are proven to be on other axes than the first."""
+    model, _ = read_model(path)
+    put_rows_first(model, described.sequencing, shapes)
+    axes = find_row_axes(model, shapes, most, whole=whole)
+    if axes is not None:
+        raise RowsElsewhere(axes)
 
 
 def compile_model(
@@ -207,6 +271,8 @@ def compile_model(
     judge: Judge | None = None,
     or_whole: bool = False,
     sequencing: Sequencing | None = None,
+    elsewhere: Callable[[], None] | None = None,
+    axes: RowAxes = IN_FRONT,
 ) -> Compiled:
     """Compile a model into ``store``.
 
@@ -214,38 +280,63 @@ def compile_model(
     the same executable was compared, only the smallest two are: enough to see that the weights are in place.
     If the rows are not proven to be independent, the model is compiled for batches of one row, and its
     manifest names the node that is the reason. If ``source.whole``, its shapes have no axis for rows.
-    ``batch_sizes`` of None are the default ones, without those whose activations need more than 2 GiB.
-    Dimensions besides the batch may be open, up to the limits in ``source.most`` or up to found ones. For the
-    engine ``auto``, ``judge`` measures artifacts for other devices than this CPU. Raises
-    `CompileError` for a model that can't be served, `StoreError` if it can't be stored; if ``or_whole``,
-    `NoRows` for one that fixes a batch and can't be served by rows as it can whole.
+    ``batch_sizes`` of None are the default ones, without those whose activations need more than 2 GiB. Other
+    dimensions may be open, up to the limits in ``source.most`` or up to found ones. For the engine ``auto``,
+    ``judge`` measures artifacts for other devices than this CPU. Clients have the rows on ``axes``, ``model``
+    in front; ``elsewhere`` is called where it has none, or mixes them. Raises `CompileError` for a model that
+    can't be served, `StoreError` if it can't be stored; if ``or_whole``, `NoRows` for one that can be whole.
     """
     begin = time.monotonic()
     check_target_names(target, judge)
+    # What was measured for the store before is used without a GPU too.
     if target.device == CUDA and target.tuner is None:
-        # What was measured for the store before is used without a GPU too.
         target = msgspec.structs.replace(target, tuner=Tuner(store))
-    of_source = partial(Prepared, whole=source.whole, most=source.most, text_bytes=source.text_bytes)
     wanted = batch_sizes or BATCH_SIZES
-    prepared = of_source(model, wanted[-1], or_fewer=batch_sizes is None)
+    prepared = _prepared(model, wanted[-1], batch_sizes is None, source, elsewhere, axes)
     independence = prepared.independence
     fitting = tuple(size for size in wanted if size <= prepared.most_rows)
-    sizes = (1,) if source.whole or independence.mixes else fitting
-    task = Task(name, store, sizes, source, quick, target, independence, sequencing)
-    fixes = or_whole and prepared.fixed_rows > 1
-    if fixes and independence.mixes:
+    sizes = (1,) if prepared.whole or independence.mixes else fitting
+    task = Task(name, store, sizes, source, quick, target, independence, sequencing, axes)
+    if or_whole and prepared.fixed_rows > 1 and independence.mixes:
         raise NoRows(_why_whole(prepared, independence.mixes))
     try:
         compiled = _compiled(prepared, task, judge)
     except CompileError as error:
         if or_whole and prepared.fixed_rows:
             raise NoRows(_why_whole(prepared, str(error))) from error
-        if not isinstance(error, RowsMix):
+        if not isinstance(error, RowsMix) or axes != IN_FRONT:
             raise
         # Samples may contradict what the rules prove; the samples decide.
         found = Independence(independence.version, str(error))
         compiled = _compiled(prepared, task._replace(batch_sizes=(1,), independence=found), judge)
     return msgspec.structs.replace(compiled, seconds=time.monotonic() - begin)
+
+
+def _prepared(
+    model: onnx.ModelProto,
+    rows: int,
+    or_fewer: bool,
+    source: Source,
+    elsewhere: Callable[[], None] | None,
+    axes: RowAxes,
+) -> Prepared:
+    """Return the model ready to be optimised; raise `NoRows` if it has none, or mixes those on ``axes``.
+
+    ``elsewhere`` is called if those in front are none, or mixed.
+    """
+    whole = source.whole and axes == IN_FRONT
+    of_source = partial(Prepared, whole=whole, most=source.most, text_bytes=source.text_bytes)
+    try:
+        prepared = of_source(model, rows, or_fewer=or_fewer)
+    except NoRows:
+        if elsewhere is not None:
+            elsewhere()
+        raise
+    if prepared.independence.mixes and elsewhere is not None:
+        elsewhere()
+    if prepared.independence.mixes and axes != IN_FRONT:
+        raise NoRows(prepared.independence.mixes)
+    return prepared
 
 
 def _why_whole(prepared: Prepared, reason: str) -> str:

@@ -145,6 +145,15 @@ def describe_sharing(compiled: Compiled) -> str:
     )
 
 
+def describe_rows(compiled: Compiled) -> str:
+    """Say in one line where a model has its rows, if not in front of every tensor; else nothing."""
+    spec = compiled.manifest.spec()
+    if spec.whole or spec.rows_in_front:
+        return ""
+    places = [f"{tensor.rows_axis} of {tensor.name}" for tensor in (*spec.inputs, *spec.outputs)]
+    return f"rows, which requests may share an execution by, are axis {', '.join(places)}"
+
+
 def describe_buckets(compiled: Compiled) -> str:
     """Say in one line for which shapes a model that runs at its buckets' ceilings alone was compiled."""
     manifest = compiled.manifest

@@ -62,7 +62,7 @@ def open_negative(model: onnx.ModelProto) -> None:
 
 def leaves_rows_open(model: onnx.ModelProto, shapes: Shapes) -> bool:
     """Whether all inputs have an open first axis, and ``shapes`` fix none of these."""
-    inputs = _inputs(model)
+    inputs = inputs_of(model)
     return bool(inputs) and all(
         value.type.tensor_type.shape.dim
         and not value.type.tensor_type.shape.dim[0].HasField("dim_value")
@@ -77,7 +77,7 @@ def fix_shapes(model: onnx.ModelProto, shapes: Shapes, *, whole: bool = False) -
     A dimension that has a name is fixed wherever an input or output has one of that name. Raises
     `CompileError` for an unknown input, or one whose fixed dimensions differ.
     """
-    inputs = {value.name: value for value in _inputs(model)}
+    inputs = {value.name: value for value in inputs_of(model)}
     bound: dict[str, int] = {}
     for name, dims in shapes.items():
         if name not in inputs:
@@ -100,7 +100,7 @@ def shape_option(value: onnx.ValueInfoProto, *, whole: bool = False) -> str:
     return f"--shape {value.name}={','.join(known if whole else ['1', *known])}"
 
 
-def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that are not initializers, which old models list among them."""
     initialized = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in initialized]

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import onnx
-from onnx import helper
 
-from mainspring.compiler.normalise import rename
+from mainspring.compiler.row_axes import Place, RowAxes, dims_of, move_rows
 from mainspring.messages.model import Sequencing, State
 
 
@@ -32,51 +31,31 @@ def put_rows_first(model: onnx.ModelProto, sequencing: Sequencing | None, shapes
     moved = [each for each in states if axes[each.input] != 0]
     if not moved or rows is None or not all(_may_move(each, inputs, axes, shapes) for each in moved):
         return False
-    places = {each: (axes[each.input] or 0, len(_dims(inputs[each.input]))) for each in moved}
-    graph = model.graph
-    rename(graph, {name: f"{name}:as in the file" for each in moved for name in (each.input, each.output)})
-    for each, (axis, rank) in places.items():
-        back = [0 if place == axis else place + (place < axis) for place in range(rank)]
-        order = [axis, *[place for place in range(rank) if place != axis]]
-        _reorder(inputs[each.input], order)
-        _reorder(outputs[each.output], order)
-        graph.node.insert(0, _transpose(each.input, f"{each.input}:as in the file", back))
-        graph.node.append(_transpose(f"{each.output}:as in the file", each.output, order))
+    places = {each: Place(axes[each.input] or 0, len(dims_of(inputs[each.input]))) for each in moved}
+    move_rows(
+        model,
+        RowAxes(
+            {each.input: place for each, place in places.items()},
+            {each.output: place for each, place in places.items()},
+        ),
+    )
     return True
-
-
-def _transpose(source: str, target: str, order: list[int]) -> onnx.NodeProto:
-    return helper.make_node("Transpose", [source], [target], name=f"{source} to {target}", perm=order)
-
-
-def _reorder(value: onnx.ValueInfoProto, order: list[int]) -> None:
-    """Put a shape's dimensions in this order, if it has one."""
-    shape = value.type.tensor_type.shape
-    if len(shape.dim) == len(order):
-        dims = [shape.dim[axis] for axis in order]
-        value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
-
-
-def _dims(value: onnx.ValueInfoProto) -> list[int | str]:
-    """Return the dimensions: a size, a name, or no name for an open one without."""
-    dims = value.type.tensor_type.shape.dim
-    return [each.dim_value if each.HasField("dim_value") else each.dim_param for each in dims]
 
 
 def _rows_of(values: list[onnx.ValueInfoProto]) -> int | str | None:
     """Return what the first axes of these inputs are, all the same; None if they aren't."""
-    firsts = {dims[0] for dims in map(_dims, values) if dims}
-    return next(iter(firsts)) if len(firsts) == 1 and all(map(_dims, values)) else None
+    firsts = {dims[0] for dims in map(dims_of, values) if dims}
+    return next(iter(firsts)) if len(firsts) == 1 and all(map(dims_of, values)) else None
 
 
 def _axis(value: onnx.ValueInfoProto, rows: int | str | None) -> int | None:
     """Return the one axis that is as the other inputs' rows, the first if it is among several; or None."""
-    places = [axis for axis, dim in enumerate(_dims(value)) if dim == rows]
+    places = [axis for axis, dim in enumerate(dims_of(value)) if dim == rows]
     return places[0] if places[:1] == [0] or len(places) == 1 else None
 
 
 def _may_move(
     state: State, inputs: dict[str, onnx.ValueInfoProto], axes: dict[str, int | None], shapes: Collection[str]
 ) -> bool:
-    whole = state.dims is not None and len(state.dims) == len(_dims(inputs[state.input]))
+    whole = state.dims is not None and len(state.dims) == len(dims_of(inputs[state.input]))
     return axes[state.input] is not None and not state.shown and not whole and state.input not in shapes

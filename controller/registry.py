@@ -15,8 +15,9 @@ from mainspring.controller.outbox import Outbox
 from mainspring.controller.sessions import GatewaySession, SessionTable
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import ModelAdded, ModelRemoved
-from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, ServedModel, TensorSpec, is_dtype
+from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, TensorSpec, is_dtype
 from mainspring.messages.peers import DefaultSlo, ModelDown, ModelUp, Served
+from mainspring.messages.served import ServedModel
 
 MAX_NAME_CHARACTERS = 128
 MAX_PAGES = 1 << 24

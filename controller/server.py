@@ -21,8 +21,9 @@ from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler, about
 from mainspring.controller.recovery import Awaited
 from mainspring.controller.shell import Shell
-from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.roles import Role, may_connect
+from mainspring.messages.served import ServedModel
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter

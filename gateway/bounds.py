@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mainspring.gateway.core.validation import Signature, shapes_of
+from mainspring.gateway.core.validation import Signature, header_rows, shapes_of
 from mainspring.messages.peers import TensorHeader
 
 
@@ -41,6 +41,5 @@ def answer_bytes(signature: Signature, inputs: Sequence[TensorHeader], *, text: 
     signature = shapes_of(signature, inputs)
     row_bytes = signature.text_row_bytes if text else signature.answer_row_bytes
     # A request whose inputs have different rows is refused.
-    shape = inputs[0].shape if inputs else ()
-    rows = shape[0] if shape and not signature.whole else 1
+    rows = header_rows(signature, inputs)
     return (1 if rows < 1 else min(rows, signature.max_rows)) * row_bytes

@@ -78,7 +78,7 @@ class Stretch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaults=True):
-    """Run a model on these inputs; all have the same first axis, the request's rows."""
+    """Run a model on these inputs, all with the request's rows: first, or as `TensorSpec.rows_axis` says."""
 
     key: int
     model: str

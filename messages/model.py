@@ -211,12 +211,22 @@ class TensorSpec(msgspec.Struct, frozen=True):
     varies: tuple[int, ...] = ()
     """Axes of an output whose sizes follow from values, known only after a run: ``shape`` and ``open``
     have the largest. Its bytes begin with the sizes that were found (`FOUND_BYTES`)."""
+    rows_axis: int = 0
+    """Where clients have the rows: 1 for ``[T, rows, C]``, whose ``shape`` is ``[T, C]``. Executables have
+    them in front, whatever it is; a worker moves them as it copies a request's tensors."""
 
     def at(self, sizes: tuple[int, ...]) -> TensorSpec:
         """Return the tensor of a fixed shape that it is for one size of each symbol."""
         if not self.open:
             return self
-        return TensorSpec(self.name, self.dtype, shape_at(self.shape, self.open, sizes), varies=self.varies)
+        shape = shape_at(self.shape, self.open, sizes)
+        return TensorSpec(self.name, self.dtype, shape, varies=self.varies, rows_axis=self.rows_axis)
+
+    def with_rows(self, rows: int) -> tuple[int, ...]:
+        """Return the shape of so many rows, as clients see it."""
+        if not self.rows_axis:
+            return (rows, *self.shape)
+        return (*self.shape[: self.rows_axis], rows, *self.shape[self.rows_axis :])
 
     @property
     def row_bytes(self) -> int:
@@ -242,8 +252,14 @@ class TensorSpec(msgspec.Struct, frozen=True):
         open_axes = {dim.axis for dim in self.open} | {*self.varies}
         return [f"<={size}" if axis in open_axes else str(size) for axis, size in enumerate(self.shape)]
 
+    @property
+    def dims_with_rows(self) -> list[str]:
+        """The dimensions for a person, with the rows where clients have them."""
+        dims = self.dims
+        return [*dims[: self.rows_axis], "rows", *dims[self.rows_axis :]]
+
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(['rows', *self.dims])}]"
+        return f"{self.name}: {self.dtype}[{', '.join(self.dims_with_rows)}]"
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -331,6 +347,8 @@ class Artifact(msgspec.Struct, frozen=True):
     executable: str
     batch_sizes: tuple[int, ...]
     pad: dict[str, float] = {}
+    rows_axes: tuple[int, ...] = ()
+    """Of inputs, then outputs, where clients have the rows; empty if always in front."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -430,7 +448,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     @property
     def artifact(self) -> Artifact:
         """What a worker would prepare of it."""
-        return Artifact(self.weights_hash, self.executable, self.batch_sizes, self.pad)
+        axes = () if self.rows_in_front else tuple([each.rows_axis for each in (*self.inputs, *self.outputs)])
+        return Artifact(self.weights_hash, self.executable, self.batch_sizes, self.pad, axes)
 
     @property
     def pages(self) -> int:
@@ -444,7 +463,18 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
     def client_shape(self, tensor: TensorSpec, rows: int) -> tuple[int, ...]:
         """Return the shape of an input or output in a request of ``rows`` rows, as clients see it."""
-        return tensor.shape if self.whole else (rows, *tensor.shape)
+        if self.whole:
+            return tensor.shape
+        return tensor.with_rows(rows) if tensor.rows_axis else (rows, *tensor.shape)
+
+    def client_axis(self, tensor: TensorSpec, axis: int) -> int:
+        """Return which axis of a client's tensor is an ``axis`` of `TensorSpec.shape`."""
+        return axis if self.whole or axis < tensor.rows_axis else axis + 1
+
+    @property
+    def rows_in_front(self) -> bool:
+        """Whether the rows are the first axis of every tensor of clients that has them."""
+        return not any(tensor.rows_axis for tensor in (*self.inputs, *self.outputs))
 
     @property
     def input_row_bytes(self) -> int:
@@ -462,28 +492,3 @@ class ModelSpec(msgspec.Struct, frozen=True):
             f"ModelSpec({self.public_name!r}, version {self.version}: {inputs} -> {outputs}; "
             f"up to {self.max_rows} rows, {self.weights_bytes / 1e6:.1f} MB)"
         )
-
-
-class ServedModel(msgspec.Struct, frozen=True):
-    """A model of a repository as clients know it: which of its versions are served, and with what options.
-
-    A gateway replaces the whole of it at once: a request is for the version of the moment it arrives in.
-    """
-
-    name: str
-    """What clients call it."""
-    versions: dict[int, str]
-    """For each version that is served, the name of its `ModelSpec`; the highest is the default. Empty: the
-    model is not served any more."""
-    slo_ns: int | None = None
-    """SLO of requests that bring none; None for the server's default."""
-    cache: bool = False
-    """Whether equal requests may be answered from the prediction cache."""
-    config: str = ""
-    """Its configuration as JSON, in the field names of the Open Inference Protocol's ``ModelConfig``."""
-    priority_levels: int = 0
-    """The lowest priority that a request may have, 1 being the highest; 0: requests have what they say."""
-    default_priority: int = 0
-    """With ``priority_levels``: the priority of requests that say none, or one beyond the lowest."""
-    labels: dict[str, tuple[str, ...]] = {}
-    """Of outputs whose values stand for classes: the names of these by index, empty where one has none."""

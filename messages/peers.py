@@ -15,9 +15,10 @@ import msgspec
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
-from mainspring.messages.model import Artifact, ModelSpec, ServedModel
+from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import ScaleWorkers
 from mainspring.messages.scaling import KindStatus, Provide, ProviderHello, Running
+from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import MoveWorker, ShardMap, ShardStatus
 
 # --- any peer and the controller ---

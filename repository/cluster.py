@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served
+from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import ShardMap
 
 

@@ -58,12 +58,13 @@ def recipe_of(config: ModelConfig) -> Recipe:
             continue
         given = (1, *dims)
         if config.max_batch_size == 0:
-            given = dims if _is_whole(config) else (1, *dims[1:])
+            given = dims
         whole = config.max_batch_size == 0 and _is_whole(config)
         if not given or max(given if whole else given[1:], default=1) > 0:
             # What is -1 beside a number stays open.
             shapes[tensor.name] = given
-    as_whole = None if silent else _is_whole(config)
+    # Where rows are in front by the configuration and aren't by the file, it is served whole.
+    as_whole = None if silent or (config.max_batch_size == 0 and not _is_whole(config)) else _is_whole(config)
     return Recipe(
         _batch_sizes(config),
         shapes,
@@ -118,6 +119,12 @@ def served_spec(spec: ModelSpec, model: str, version: int, config: ModelConfig) 
 
     Raises `ConfigFault` if the file says of a tensor what is not so.
     """
+    if config.max_batch_size and not spec.whole and not spec.rows_in_front:
+        axes = [f"{each.rows_axis} of {each.name!r}" for each in (*spec.inputs, *spec.outputs)]
+        raise ConfigFault(
+            f"max_batch_size is {config.max_batch_size} in config.pbtxt, for rows in front of each tensor; "
+            f"the model's rows are axis {', '.join(axes)}: leave it out, or say 0 and whole shapes as dims"
+        )
     return msgspec.structs.replace(
         spec,
         served_as=model,
@@ -167,15 +174,17 @@ def _as_configured(
         known = ", ".join(tensor.name for tensor in tensors)
         raise ConfigFault(f"the model has no {kind} {unknown[0]!r}; it has {known or 'none'}")
     # With max_batch_size: 0 the dimensions of a model that has rows begin with them.
-    rows = 1 if config.max_batch_size == 0 and not whole else 0
+    with_rows = config.max_batch_size == 0 and not whole
     return tuple(
-        _one_as_configured(by_name[tensor.name], tensor, rows) if tensor.name in by_name else tensor
+        _one_as_configured(by_name[tensor.name], tensor, with_rows=with_rows)
+        if tensor.name in by_name
+        else tensor
         for tensor in tensors
     )
 
 
-def _one_as_configured(given: TensorConfig, tensor: TensorSpec, rows: int) -> TensorSpec:
-    """Return the tensor as clients see it; the first ``rows`` of its configured dimensions are the rows."""
+def _one_as_configured(given: TensorConfig, tensor: TensorSpec, *, with_rows: bool) -> TensorSpec:
+    """Return the tensor as clients see it; one of its configured dimensions is the rows, if it is there."""
     wanted = DATA_TYPES.get(given.data_type)
     kind = "string" if tensor.dtype.startswith("S") else tensor.dtype
     if wanted is not None and wanted != kind:
@@ -185,16 +194,18 @@ def _one_as_configured(given: TensorConfig, tensor: TensorSpec, rows: int) -> Te
         )
     if given.dims is None:
         return tensor
-    dims = given.dims[rows:]
-    inner = dims if given.reshape is None else given.reshape[rows:]
+    at = tensor.rows_axis
+    behind = at + 1 if with_rows else at
+    dims = given.dims[:at] + given.dims[behind:]
+    inner = dims if given.reshape is None else given.reshape[:at] + given.reshape[behind:]
     if not _fits(inner, tensor.shape):
-        beside = "" if rows == 0 and given.reshape is None else ", the rows apart"
+        beside = ", the rows apart" if with_rows or given.reshape is not None else ""
         raise ConfigFault(
             f"tensor {tensor.name!r} has dims {list(inner)} in config.pbtxt and {list(tensor.shape)} in the "
             f"model{beside}"
         )
     if inner == (1,) and not tensor.shape:
-        return TensorSpec(tensor.name, tensor.dtype, dims)
+        return TensorSpec(tensor.name, tensor.dtype, dims, rows_axis=at)
     if given.reshape is None:
         return tensor
     if -1 in dims or math.prod(dims) != math.prod(tensor.shape):
@@ -202,7 +213,7 @@ def _one_as_configured(given: TensorConfig, tensor: TensorSpec, rows: int) -> Te
             f"tensor {tensor.name!r} can't be reshaped from {list(dims)} to {list(tensor.shape)}: both must "
             "have the same number of elements"
         )
-    return TensorSpec(tensor.name, tensor.dtype, dims)
+    return TensorSpec(tensor.name, tensor.dtype, dims, rows_axis=at)
 
 
 def _fits(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:

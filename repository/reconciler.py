@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.served import ServedModel
 from mainspring.repository.builds import Build, Patience, Record, Stage
 from mainspring.repository.cluster import Cluster
 from mainspring.repository.layout import FoundModel

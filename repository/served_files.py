@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.served import ServedModel
 
 _LOGGER = logging.getLogger("mainspring.repository")
 STATE = "state.json"

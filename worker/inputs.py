@@ -20,6 +20,7 @@ from mainspring.messages.peers import OutputTimes, Place
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.window_queue import RecentIds
 from mainspring.worker.engine import Bytes, SharedInputs, Transfers
+from mainspring.worker.strides import from_rows, to_rows
 
 Frames = Sequence[Any]
 """Each bytes, or a memoryview or an array of bytes."""
@@ -47,6 +48,8 @@ class _Batch:
         self.action = action
         self.inputs = [tensor.at(action.sizes) for tensor in model.inputs]
         self.outputs = [tensor.at(action.sizes) for tensor in model.outputs]
+        self.moves = any(tensor.rows_axis for tensor in model.outputs)
+        """Whether clients have the rows of an output elsewhere than in front."""
         self.io = io
         self.senders: dict[int, bytes | None] = {}
         """The sender of each request's inputs; None if the request was withdrawn."""
@@ -121,15 +124,18 @@ class Inputs:
         places = arrived.places or (None,) * len(wanted)
         placed = zip(batch.inputs, wanted, batch.io.layout.inputs, arrived.frames, places, strict=True)
         for tensor, own, start, frame, place in placed:
-            shared = _copies(arrived, place) if own.shape == tensor.shape else None
+            as_it_is = own.shape == tensor.shape and (not own.rows_axis or end - first == 1)
+            shared = _copies(arrived, place) if as_it_is else None
             if shared is not None and place is not None:
                 shared.send(batch.io, start + first * tensor.row_bytes, place.offset, place.size)
             elif tensor.row_bytes:
                 rows = self._rows(batch, tensor, start, first, end)
-                if own.shape == tensor.shape:
-                    rows[:] = np.frombuffer(frame, np.uint8)
-                else:
+                if own.shape != tensor.shape:
                     _pad(rows, tensor, own, frame, batch.pad[tensor.name])
+                elif tensor.rows_axis:
+                    to_rows(rows, tensor, frame)
+                else:
+                    rows[:] = np.frombuffer(frame, np.uint8)
                 if self.transfers is not None:
                     self._send(self.transfers, batch, tensor, start, first, end)
         batch.senders[request_id] = arrived.sender
@@ -215,6 +221,9 @@ class Inputs:
             if request_id in batch.own:
                 cut = zip(found, batch.outputs, batch.own[request_id][1], strict=True)
                 found = [_cut(rows, tensor, own) for rows, tensor, own in cut]
+            if batch.moves:
+                shaped = batch.own[request_id][1] if request_id in batch.own else batch.outputs
+                found = [from_rows(rows, each) for rows, each in zip(found, shaped, strict=True)]
             frames = zip(batch.outputs, found, strict=True)
             yield request_id, sender, [_found(tensor, rows.data) for tensor, rows in frames]
 
@@ -291,7 +300,8 @@ def _pad(rows: Bytes, tensor: TensorSpec, own: TensorSpec, frame: Any, value: fl
     into = _elements(rows, tensor)
     into[...] = np.full(1, value, tensor.dtype).view(np.uint8)
     if own.row_bytes:
-        into[_within(own)] = np.frombuffer(frame, np.uint8).reshape(len(into), *own.shape, -1)
+        given = np.frombuffer(frame, np.uint8).reshape(*own.with_rows(len(into)), -1)
+        into[_within(own)] = np.moveaxis(given, own.rows_axis, 0) if own.rows_axis else given
 
 
 def _cut(rows: Bytes, tensor: TensorSpec, own: TensorSpec) -> Bytes:

@@ -281,6 +281,8 @@ def _print(console: Console, compiled: Compiled, notes: Sequence[str]) -> None:
     console.print(f"  {report.describe_verification(compiled)}")
     if compiled.manifest.at_ceilings:
         console.print(f"  {report.describe_buckets(compiled)}")
+    if rows := report.describe_rows(compiled):
+        console.print(f"  {rows}")
     if compiled.manifest.unshared or compiled.whole_because:
         console.print(f"  {report.describe_sharing(compiled)}")
     if compiled.smaller:

@@ -245,7 +245,7 @@ def print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> No
             print(f"  open {', '.join(map(str, spec.symbols))}{padded} (times are for the largest)")
         for word, tensors in (("in", spec.inputs), ("out", spec.outputs)):
             for tensor in tensors:
-                shape = ", ".join(tensor.dims if spec.whole else ["rows", *tensor.dims])
+                shape = ", ".join(tensor.dims if spec.whole else tensor.dims_with_rows)
                 print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
         for kind, profile in spec.profiles.items():
             sizes_ms = ", ".join(f"{size}: {ns / 1e6:.3g}" for size, ns in sorted(profile.infer_ns.items()))

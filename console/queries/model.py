@@ -113,5 +113,7 @@ def _where(placement: Placement) -> str:
 
 
 def _shape(tensor: TensorSpec, *, whole: bool) -> str:
-    shape = tensor.shape if whole else ("rows", *tensor.shape)
-    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, shape))}]"
+    shape = [*map(str, tensor.shape)]
+    if not whole:
+        shape.insert(tensor.rows_axis, "rows")
+    return f"{tensor.name}: {tensor.dtype}[{', '.join(shape)}]"

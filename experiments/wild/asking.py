@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import tritonclient.grpc
 import tritonclient.http
@@ -14,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from mainspring.experiments.wild.drawing import ServedTensor
 from mainspring.experiments.wild.reference import Arrays
+from mainspring.gateway.oip.model_config import ROWS
 
 HTTP, JSON, GRPC = "HTTP", "HTTP with JSON", "gRPC"
 WAYS = (HTTP, JSON, GRPC)
@@ -51,6 +53,8 @@ class Described(NamedTuple):
     """Outputs of bfloat16, which clients get in 32 bits."""
     parameters: dict[str, str]
     """Of its configuration."""
+    axes: Mapping[str, int] = MappingProxyType({})
+    """Which axis has the rows, of inputs and outputs that don't have them in front."""
 
 
 class Client:
@@ -99,7 +103,11 @@ class Client:
             name: each.get("string_value", "") for name, each in config.get("parameters", {}).items()
         }
         half = frozenset(each["name"] for each in metadata["outputs"] if each["datatype"] == "BF16")
-        return Described(tuple(inputs), int(config["max_batch_size"]), half, parameters)
+        most, axes = int(config["max_batch_size"]), {}
+        if ROWS in parameters:
+            elsewhere = msgspec.json.decode(parameters[ROWS])
+            most, axes = elsewhere["most"], elsewhere["axes"]
+        return Described(tuple(inputs), most, half, parameters, axes)
 
     def infer(self, model: str, inputs: Arrays, kinds: Sequence[ServedTensor], way: str) -> Arrays:
         """Return all outputs; raise `NoAnswer`."""

@@ -70,12 +70,19 @@ class Task(NamedTuple):
     """Limits of integers that are not to be searched for, by input."""
     given: Mapping[str, tuple[float, ...]] = MappingProxyType({})
     """What inputs hold that are not to be drawn."""
+    axes: Mapping[str, int] = MappingProxyType({})
+    """Which axis has the rows, of inputs and outputs that don't have them in front."""
     seed: int = 0
 
     @property
     def is_open(self) -> bool:
         """Whether a dimension besides the rows is open."""
-        return any(-1 in tensor.shape[1 if self.most_rows else 0 :] for tensor in self.inputs)
+        return any(self.open_axes(tensor) for tensor in self.inputs)
+
+    def open_axes(self, tensor: ServedTensor) -> list[int]:
+        """Return the axes of an input that are open besides the rows."""
+        rows = self.axes.get(tensor.name, 0) if self.most_rows else -1
+        return [axis for axis, length in enumerate(tensor.shape) if length == -1 and axis != rows]
 
 
 class Case(NamedTuple):
@@ -107,7 +114,7 @@ class Undrawable(Exception):
 def draw(task: Task, folder: Path) -> Cases:
     """Return requests and their answers; raise `Undrawable`. ``folder`` is for files and may be reused."""
     try:
-        drawer = Drawer(task, Reference(Path(task.path), folder))
+        drawer = Drawer(task, Reference(Path(task.path), folder, task.axes))
     except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
         raise Undrawable(f"ONNX Runtime can't open the file: {first_line(error)}") from None
     rows = few = wanted_rows(task.most_rows)
@@ -162,7 +169,7 @@ class Drawer:
 
     @property
     def fixed_rows(self) -> int:
-        """The length of the first input's first axis in the file; 0 if it is open."""
+        """The length of the rows' axis of the first input in the file; 0 if it is open."""
         return self._reference.fixed_rows
 
     def answer(self, inputs: Arrays, rows: int) -> Arrays:
@@ -172,7 +179,7 @@ class Drawer:
     def _lengths(self) -> Iterator[dict[str, int]]:
         """Yield lengths for the open dimensions: small, middling, multiples of 32, long, in turns."""
         keys = dict.fromkeys(
-            self._key(each, axis) for each in self._task.inputs for axis in self._open_axes(each)
+            self._key(each, axis) for each in self._task.inputs for axis in self._task.open_axes(each)
         )
         for number in range(TRIES):
             # Each request is tried once, however long those before it took.
@@ -194,10 +201,6 @@ class Drawer:
             case _:
                 return [int(each) for each in random.integers(1, 12, 8)]
 
-    def _open_axes(self, tensor: ServedTensor) -> list[int]:
-        rows = 1 if self._task.most_rows else 0
-        return [axis for axis, length in enumerate(tensor.shape) if length == -1 and axis >= rows]
-
     def _key(self, tensor: ServedTensor, axis: int) -> str:
         declared = self._declared.get(tensor.name)
         dims = declared.dims if declared is not None else []
@@ -207,10 +210,10 @@ class Drawer:
 
     def _shape(self, tensor: ServedTensor, rows: int, lengths: dict[str, int]) -> tuple[int, ...]:
         shape = list(tensor.shape)
-        for axis in self._open_axes(tensor):
+        for axis in self._task.open_axes(tensor):
             shape[axis] = lengths[self._key(tensor, axis)]
         if self._task.most_rows:
-            shape[0] = rows
+            shape[self._reference.axis_of(tensor.name)] = rows
         return tuple(shape)
 
     def _searched(self, shapes: dict[str, tuple[int, ...]], rows: int) -> dict[str, int]:
@@ -251,9 +254,13 @@ class Drawer:
         """
         if self._task.most_rows < 2 or self._reference.fixed_rows:
             return True
-        rows = len(next(iter(inputs.values())))
-        copies = self.answer({name: np.concatenate([array] * copied) for name, array in inputs.items()}, rows)
-        first = {name: array[:rows] for name, array in copies.items()}
+        axis_of, rows_of = self._reference.axis_of, self._reference.rows_of
+        rows = next(array.shape[axis_of(name)] for name, array in inputs.items())
+        repeated = {
+            name: np.concatenate([array] * copied, axis=axis_of(name)) for name, array in inputs.items()
+        }
+        copies = self.answer(repeated, rows)
+        first = {name: rows_of(name, array, range(rows)) for name, array in copies.items()}
         steady = compare(first, answer, share=STEADY_SHARE, by_rows=True).same
         self._last_error = self._last_error if steady else "its answers change with the size of the batch"
         return steady
@@ -267,8 +274,10 @@ class Drawer:
         given = self._task.given.get(tensor.name)
         if given is not None:
             return np.resize(np.array(given), shape).astype(dtype_of(tensor.datatype))
-        among = self._task.values.get(tensor.name, ())
-        return draw_values(self._random, tensor.datatype, shape, limit, among)
+        among, axis = self._task.values.get(tensor.name, ()), self._reference.axis_of(tensor.name)
+        rows_first = (*shape[axis : axis + 1], *shape[:axis], *shape[axis + 1 :])
+        values = draw_values(self._random, tensor.datatype, rows_first, limit, among)
+        return np.ascontiguousarray(np.moveaxis(values, 0, axis)) if axis else values
 
 
 def draw_values(

@@ -76,6 +76,50 @@ SHAPED = (
         {"w": (1, 15, 6), "r": (1, 15, 5)},
     ),
     Made(
+        "time-first-with-states",
+        """g (float[T,N,6] x, float[2,N,5] h0, float[2,N,5] c0)
+            => (float[T,2,N,5] y, float[2,N,5] hN, float[2,N,5] cN) {
+            y, hN, cN = LSTM<hidden_size=5, direction="bidirectional">(x, w, r, b, , h0, c0)
+        }""",
+        {"w": (2, 20, 6), "r": (2, 20, 5), "b": (2, 40)},
+    ),
+    Made(
+        "time-first-fixed",
+        """g (float[16,1,6] x, float[1,1,5] h0) => (float[16,1,1,5] y, float[1,1,5] hN) {
+            y, hN = RNN<hidden_size=5>(x, w, r, , , h0)
+        }""",
+        {"w": (1, 5, 6), "r": (1, 5, 5)},
+    ),
+    Made(
+        "time-first-layers",
+        """g (float[T,N,6] x) => (float[T,N,3] y) {
+            a = GRU<hidden_size=5>(x, w0, r0) b = Squeeze(a, one) c = LSTM<hidden_size=4>(b, w1, r1)
+            d = Squeeze(c, one) e = MatMul(d, head) y = Softmax<axis=-1>(e)
+        }""",
+        {
+            "w0": (1, 15, 6),
+            "r0": (1, 15, 5),
+            "w1": (1, 16, 5),
+            "r1": (1, 16, 4),
+            "head": (4, 3),
+            "one": np.array([1], INT64),
+        },
+    ),
+    Made(
+        "channels-by-time",
+        """g (int64[T,N] ids) => (float[T,N,8] y, float[N,8] last) {
+            e = Gather(table, ids) a, hN = GRU<hidden_size=8>(e, w, r) y = Squeeze(a, one)
+            last = Squeeze(hN, zero)
+        }""",
+        {
+            "table": (50, 6),
+            "w": (1, 24, 6),
+            "r": (1, 24, 8),
+            "one": np.array([1], INT64),
+            "zero": np.array([0], INT64),
+        },
+    ),
+    Made(
         "rate-decides",
         """g (float[L] x, int64 rate) => (float[4] y) {
             e = Equal(rate, known) u = Reshape(x, flat)

@@ -8,7 +8,9 @@ default is not installed everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,11 +46,15 @@ class Declared:
 class Reference:
     """A session on a file; raises whatever ONNX Runtime raises."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
-        """``folder`` is for a copy of the file, where it has tensors of bfloat16 or lacks a locale."""
+    def __init__(self, path: Path, folder: Path, axes: Mapping[str, int] = MappingProxyType({})) -> None:
+        """``folder`` is for a copy of the file, where it has tensors of bfloat16 or lacks a locale.
+
+        ``axes`` are those that have the rows, of inputs and outputs that don't have them in front.
+        """
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self._axes = axes
         self._session = onnxruntime.InferenceSession(
             str(_runnable(path, folder)), options, providers=["CPUExecutionProvider"]
         )
@@ -57,8 +63,8 @@ class Reference:
 
     @property
     def fixed_rows(self) -> int:
-        """The length of the first axis of the first input that has one; 0 if it is open."""
-        found = next((each.dims[0] for each in self.inputs if each.dims), None)
+        """The length of the rows' axis of the first input that has axes; 0 if it is open."""
+        found = next((each.dims[self.axis_of(each.name)] for each in self.inputs if each.dims), None)
         return found if isinstance(found, int) else 0
 
     def run(self, inputs: Arrays) -> Arrays:
@@ -68,7 +74,7 @@ class Reference:
         return {each.name: _tensor(output) for each, output in named}
 
     def run_rows(self, inputs: Arrays, rows: int) -> Arrays:
-        """Return the outputs of ``rows`` rows, the first axis of every input.
+        """Return the outputs of ``rows`` rows.
 
         Where the file fixes the batch, to another number of them than ``rows``, each row is run in a batch of
         copies of itself: rows are served together only if none depends on another.
@@ -78,9 +84,23 @@ class Reference:
             return self.run(inputs)
         single = []
         for row in range(rows):
-            copies = {name: np.repeat(array[row : row + 1], first, axis=0) for name, array in inputs.items()}
-            single.append({name: array[:1] for name, array in self.run(copies).items()})
-        return {name: np.concatenate([each[name] for each in single]) for name in single[0]}
+            copies = {
+                name: self.rows_of(name, array, [row]).repeat(first, axis=self.axis_of(name))
+                for name, array in inputs.items()
+            }
+            single.append({name: self.rows_of(name, each, [0]) for name, each in self.run(copies).items()})
+        return {
+            name: np.concatenate([each[name] for each in single], axis=self.axis_of(name))
+            for name in single[0]
+        }
+
+    def axis_of(self, name: str) -> int:
+        """Return which axis of a tensor has the rows."""
+        return self._axes.get(name, 0)
+
+    def rows_of(self, name: str, array: Any, rows: Sequence[int]) -> Any:
+        """Return some rows of a tensor."""
+        return np.take(array, rows, axis=self.axis_of(name))
 
 
 def _declared(value: Any) -> Declared:

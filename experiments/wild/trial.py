@@ -117,6 +117,7 @@ class Trial:
             *(str(file.path), described.inputs, described.most_rows, file.dims, file.values),
             below=file.below,
             given=file.given,
+            axes=described.axes,
         )
         self.row.most_rows = described.most_rows
         self.row.how = how_of(described, task)
@@ -200,7 +201,7 @@ _WORST = (SERVED, SKIPPED, REFUSED, FAILED, WRONG)
 def how_of(described: Described, task: Task) -> str:
     """Say in a word or two how a model is served."""
     if described.most_rows > 1:
-        how = "batched"
+        how = "batched, rows not in front" if described.axes else "batched"
     elif described.most_rows:
         how = "single rows"
     else:

@@ -24,8 +24,9 @@ from mainspring.gateway.core.validation import (
 )
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown
+from mainspring.messages.served import ServedModel
 
 _NOT_TOLD = (
     "the gateway has just started, and its controller has not told all of its models yet: {name!r} may be "

@@ -209,7 +209,10 @@ def as_found(specs: list[TensorSpec], frames: list[Frame]) -> tuple[list[TensorS
         _found(spec, frame)[0] if spec.varies else spec.shape
         for spec, frame in zip(specs, frames, strict=True)
     ]
-    fixed = [TensorSpec(spec.name, spec.dtype, shape) for spec, shape in zip(specs, shapes, strict=True)]
+    fixed = [
+        TensorSpec(spec.name, spec.dtype, shape, rows_axis=spec.rows_axis)
+        for spec, shape in zip(specs, shapes, strict=True)
+    ]
     return fixed, [
         memoryview(frame)[FOUND_BYTES:] if spec.varies and isinstance(frame, _CONTENT) else frame
         for spec, frame in zip(specs, frames, strict=True)

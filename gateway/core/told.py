@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mainspring.gateway.core.catalog import Catalog
-from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown
+from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import ShardMap, first_map
 
 

@@ -73,6 +73,8 @@ class Signature:
         self.text_row_bytes = sum(map(_text_bytes, spec.outputs))
         """What these have at most as JSON."""
         self.every_output = tuple(range(len(spec.outputs)))
+        self.rows_axes = {tensor.name: tensor.rows_axis for tensor in spec.outputs if tensor.rows_axis}
+        """Of outputs whose rows are not in front, where these are."""
         self.relations = [
             (index, dim)
             for index, tensor in enumerate(spec.inputs)
@@ -271,7 +273,7 @@ def _sizes(request: InferRequest, signature: Signature, order: tuple[int, ...]) 
     for tensor, place in zip(spec.inputs, order, strict=True):
         header = request.inputs[place]
         for axis, index in open_axes(tensor):
-            at = axis if spec.whole else axis + 1
+            at = spec.client_axis(tensor, axis)
             if at >= len(header.shape):
                 raise BadRequest(Reason.BAD_INPUT, _wrong_shape(request.model, header, spec, tensor))
             size, (known, first) = header.shape[at], named[index]
@@ -306,7 +308,7 @@ def _check_relations(
     spec = signature.spec
     for index, dim in signature.relations:
         header = request.inputs[order[index]]
-        at, wanted = dim.axis if spec.whole else dim.axis + 1, dim.of(sizes)
+        at, wanted = spec.client_axis(spec.inputs[index], dim.axis), dim.of(sizes)
         if at < len(header.shape) and header.shape[at] != wanted:
             names = [symbol.name for symbol in spec.symbols]
             given = [
@@ -334,21 +336,13 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
             if not _fits_whole(header.shape, tensor):
                 raise BadRequest(Reason.BAD_INPUT, _wrong_whole(request.model, header, tensor))
             continue
-        if (
-            len(header.shape) != len(tensor.shape) + 1
-            or header.shape[1:] != tensor.shape
-            or header.shape[0] < 1
-        ):
+        given = _given_rows(tensor, header.shape)
+        if given < 1:
             raise BadRequest(Reason.BAD_INPUT, _wrong_shape(request.model, header, signature.spec, tensor))
         if rows is None:
-            rows = header.shape[0]
-        elif header.shape[0] != rows:
-            first = request.inputs[order[0]].name
-            raise BadRequest(
-                Reason.BAD_INPUT,
-                f"input {tensor.name!r} has {header.shape[0]} rows and input {first!r} has {rows}; "
-                "all inputs of a request have the same first axis",
-            )
+            rows = given
+        elif given != rows:
+            raise BadRequest(Reason.BAD_INPUT, _other_rows(signature, order, request, tensor, given, rows))
     if rows is None:
         # A model without inputs runs one row.
         rows = 1
@@ -367,7 +361,44 @@ def rows_of(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) ->
         tensor = _fitted(signature, tensor, shape)
     if signature.whole:
         return int(_fits_whole(shape, tensor))
-    return shape[0] if shape and shape[1:] == tensor.shape and 1 <= shape[0] <= signature.max_rows else 0
+    rows = _given_rows(tensor, shape)
+    return rows if 1 <= rows <= signature.max_rows else 0
+
+
+def header_rows(signature: Signature, headers: Sequence[TensorHeader]) -> int:
+    """Return how many rows the first of a request's inputs says, which no check has seen; 1 if it can't."""
+    if signature.whole or not headers:
+        return 1
+    index, shape = signature.inputs.get(headers[0].name), headers[0].shape
+    axis = 0 if index is None else signature.spec.inputs[index].rows_axis
+    return shape[axis] if axis < len(shape) else 1
+
+
+def _given_rows(tensor: TensorSpec, shape: tuple[int, ...]) -> int:
+    """Return the rows of a tensor of fixed shape; 0 or less if it can't be the model's."""
+    if len(shape) != len(tensor.shape) + 1:
+        return 0
+    axis = tensor.rows_axis
+    row = shape[:axis] + shape[axis + 1 :] if axis else shape[1:]
+    return shape[axis] if row == tensor.shape else 0
+
+
+def _other_rows(
+    signature: Signature,
+    order: tuple[int, ...],
+    request: InferRequest,
+    tensor: TensorSpec,
+    given: int,
+    rows: int,
+) -> str:
+    first = signature.spec.inputs[0]
+    detail = f"input {tensor.name!r} has {given} rows and input {request.inputs[order[0]].name!r} has {rows}"
+    if first.rows_axis == tensor.rows_axis == 0:
+        return f"{detail}; all inputs of a request have the same first axis"
+    return (
+        f"{detail}; all inputs of a request have the same number of rows, axis {tensor.rows_axis} of "
+        f"{tensor.name!r} and axis {first.rows_axis} of {first.name!r}"
+    )
 
 
 def _fits_whole(shape: tuple[int, ...], tensor: TensorSpec) -> bool:
@@ -380,14 +411,15 @@ def _fits_whole(shape: tuple[int, ...], tensor: TensorSpec) -> bool:
 
 def _fitted(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
     """Return a tensor with a shape's sizes at its open axes, where the model takes these."""
-    fitted, leading = list(tensor.shape), 0 if signature.whole else 1
+    fitted = list(tensor.shape)
     for dim in tensor.open:
         axis, symbol = dim.axis, None if dim.symbol is None else signature.spec.symbols[dim.symbol]
         # What follows from several sizes is compared with these once they are known.
         least, most = (1, tensor.shape[axis]) if symbol is None else (symbol.least, symbol.limit)
-        if axis + leading < len(shape) and least <= shape[axis + leading] <= most:
-            fitted[axis] = shape[axis + leading]
-    return TensorSpec(tensor.name, tensor.dtype, tuple(fitted))
+        at = signature.spec.client_axis(tensor, axis)
+        if at < len(shape) and least <= shape[at] <= most:
+            fitted[axis] = shape[at]
+    return TensorSpec(tensor.name, tensor.dtype, tuple(fitted), rows_axis=tensor.rows_axis)
 
 
 def shapes_of(signature: Signature, headers: Sequence[TensorHeader]) -> Signature:
@@ -396,12 +428,13 @@ def shapes_of(signature: Signature, headers: Sequence[TensorHeader]) -> Signatur
     spec = signature.spec
     if not spec.symbols:
         return signature
-    sizes, leading = [0] * len(spec.symbols), 0 if spec.whole else 1
+    sizes = [0] * len(spec.symbols)
     for header in headers:
         index = signature.inputs.get(header.name)
         for axis, symbol in [] if index is None else open_axes(spec.inputs[index]):
-            if axis + leading < len(header.shape):
-                sizes[symbol] = header.shape[axis + leading]
+            at = spec.client_axis(spec.inputs[index or 0], axis)
+            if at < len(header.shape):
+                sizes[symbol] = header.shape[at]
     try:
         spec.bucket_of(tuple(sizes))
     except ValueError:
@@ -421,13 +454,13 @@ def _wrong_shape(model: str, header: TensorHeader, spec: ModelSpec, tensor: Tens
     symbols = [symbol.name for symbol in spec.symbols]
     names = {dim.axis: dim.written(symbols) for dim in tensor.open}
     dims = [names.get(axis, str(size)) for axis, size in enumerate(tensor.shape)]
-    wanted = f"[{', '.join(dims if spec.whole else ['rows', *dims])}]"
-    detail = f"input {tensor.name!r} has shape {given}; model {model!r} takes {wanted}"
-    if header.shape == tensor.shape:
-        return (
-            f"{detail}: put the rows' axis in front, for one row [1{''.join(f', {n}' for n in tensor.shape)}]"
-        )
-    if header.shape and header.shape[0] < 1:
+    if not spec.whole:
+        dims.insert(tensor.rows_axis, "rows")
+    detail = f"input {tensor.name!r} has shape {given}; model {model!r} takes [{', '.join(dims)}]"
+    if header.shape == tensor.shape and not spec.whole:
+        where = f"as axis {tensor.rows_axis}" if tensor.rows_axis else "in front"
+        return f"{detail}: put the rows' axis {where}, for one row {list(tensor.with_rows(1))}"
+    if len(header.shape) > tensor.rows_axis and header.shape[tensor.rows_axis] < 1:
         return f"{detail} with at least one row"
     return detail
 

@@ -9,7 +9,7 @@ from mainspring.gateway.core.effects import Answer, Refuse
 from mainspring.gateway.grpc.messages import Message, ModelInferResponse, ModelStreamInferResponse
 from mainspring.gateway.grpc.wire import INFER_RESPONSE, RAW_OUTPUT_CONTENTS, field, paste
 from mainspring.gateway.oip import elements
-from mainspring.gateway.oip.classification import classify
+from mainspring.gateway.oip.classification import classify, rows_of
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.errors import sentence
 from mainspring.gateway.oip.json_data import to_array
@@ -43,6 +43,8 @@ class Asked(NamedTuple):
     """Names of classes by index, of outputs that have some."""
     spans: Mapping[str, Span] = {}
     """Where in shared memory outputs go, of those that do not come with the answer."""
+    rows_axes: Mapping[str, int] = {}
+    """Where outputs have their rows, of those that don't have them in front."""
 
 
 Place = Callable[[str, Span, Any], Steps[None]]
@@ -104,7 +106,7 @@ def _parts(asked: Asked, answer: Answer, head: Message, place: Place) -> Steps[l
     for header, frame in zip(answer.outputs, answer.frames, strict=True):
         classes = asked.classes.get(header.name, 0)
         labels = asked.labels.get(header.name, ())
-        datatype, shape, content = yield from _output(header, frame, classes, asked.whole, labels)
+        datatype, shape, content = yield from _output(header, frame, classes, asked, labels)
         head.outputs.add(name=header.name, datatype=datatype, shape=shape)
         span = asked.spans.get(header.name)
         if span is None:
@@ -117,7 +119,7 @@ def _parts(asked: Asked, answer: Answer, head: Message, place: Place) -> Steps[l
 
 
 def _output(
-    header: TensorHeader, frame: Any, classes: int, whole: bool, labels: Sequence[str]
+    header: TensorHeader, frame: Any, classes: int, asked: Asked, labels: Sequence[str]
 ) -> Steps[tuple[str, tuple[int, ...], Any]]:
     """Return an output's datatype, shape and raw contents."""
     slot = slot_bytes(header.dtype)
@@ -126,7 +128,8 @@ def _output(
         return BYTES, header.shape, b"".join(pieces)
     if not classes:
         return datatype_of(header.dtype), header.shape, frame
-    array = to_array(frame, header.dtype).reshape((1, -1) if whole else header.shape)
-    rows = yield from classify(array, classes, labels)
+    values = to_array(frame, header.dtype).reshape(header.shape)
+    ordered = rows_of(values, asked.rows_axes.get(header.name, 0), whole=asked.whole)
+    rows = yield from classify(ordered, classes, labels)
     shape = (len(rows), len(rows[0]) if rows else 0)
-    return BYTES, shape[1:] if whole else shape, b"".join((yield from mapped(rows, elements.join)))
+    return BYTES, shape[1:] if asked.whole else shape, b"".join((yield from mapped(rows, elements.join)))

@@ -35,7 +35,7 @@ from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ServedModel
+from mainspring.messages.served import ServedModel
 
 TRACEPARENT = "traceparent"
 """Metadata that name the client's span, as W3C's Trace Context has it."""
@@ -173,5 +173,6 @@ class Taking:
             signature.whole,
             options.labels,
             forms.spans,
+            signature.rows_axes,
         )
         return Taken(asked, request, inputs.frames, held_bytes, parts, taken_ns)

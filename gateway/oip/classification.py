@@ -38,6 +38,13 @@ def check_classes(signature: Signature, output: str, count: int) -> None:
         )
 
 
+def rows_of(values: NDArray[Any], rows_axis: int, *, whole: bool) -> NDArray[Any]:
+    """Return an output's values with the rows in front, where clients have them elsewhere or nowhere."""
+    if whole:
+        return values.reshape(1, -1)
+    return np.moveaxis(values, rows_axis, 0) if rows_axis else values
+
+
 def classify(rows: NDArray[Any], count: int, labels: Sequence[str] = ()) -> Steps[list[list[bytes]]]:
     """Return for each row its ``count`` highest values, the highest first, each as ``value:index``.
 

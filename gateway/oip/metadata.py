@@ -67,7 +67,7 @@ def server_metadata(*, triton: bool, shared: bool) -> ServerMetadata:
 
 
 class TensorMetadata(msgspec.Struct, frozen=True):
-    """A tensor of a model; the first axis, if the model has one for rows, is -1: any number of them."""
+    """A tensor of a model; the axis for rows, if the model has one, is -1: any number of them."""
 
     name: str
     datatype: Datatype
@@ -104,4 +104,4 @@ def shown(tensor: TensorSpec) -> TensorSpec:
     shape = list(tensor.shape)
     for axis in (*(dim.axis for dim in tensor.open), *tensor.varies):
         shape[axis] = -1
-    return TensorSpec(tensor.name, tensor.dtype, tuple(shape))
+    return TensorSpec(tensor.name, tensor.dtype, tuple(shape), rows_axis=tensor.rows_axis)

@@ -13,6 +13,9 @@ from mainspring.messages.model import ModelSpec, Profile, Sequencing, TensorSpec
 
 UNSHARED = "mainspring_unshared"
 """Parameter of a model's configuration: why each row of it runs alone."""
+ROWS = "mainspring_rows"
+"""Parameter of a model's configuration whose rows are not in front: JSON, the most rows and, by tensor, which
+axis of it they are."""
 SIZES = "mainspring_sizes."
 """Parameters of a model's configuration: which sizes an open dimension may have, by its name."""
 TIMES = "mainspring_infer_ms."
@@ -64,21 +67,23 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
     """
     said = msgspec.json.decode(config, type=dict[str, Any]) if config else {}
     inputs, outputs = said.pop("input", []), said.pop("output", [])
+    # A batch size stands for a first axis that shapes leave out.
+    batched = not spec.whole and spec.rows_in_front
     # Where a configuration says 0, rows are one of the dimensions.
-    rows = [-1] if said.get("max_batch_size") == 0 and not spec.whole else []
+    with_rows = not spec.whole and (said.get("max_batch_size") == 0 or not batched)
     found: dict[str, Any] = {
         **_MODEL,
-        "max_batch_size": 0 if spec.whole else spec.max_rows,
+        "max_batch_size": spec.max_rows if batched else 0,
         "instance_group": [{}],
         **said,
         "name": name,
-        "input": [_tensor_config(tensor, rows, inputs, _INPUT) for tensor in spec.inputs],
-        "output": [_tensor_config(tensor, rows, outputs, _OUTPUT) for tensor in spec.outputs],
+        "input": [_tensor_config(tensor, inputs, _INPUT, with_rows=with_rows) for tensor in spec.inputs],
+        "output": [_tensor_config(tensor, outputs, _OUTPUT, with_rows=with_rows) for tensor in spec.outputs],
     }
     groups = enumerate(found["instance_group"] or [{}])
     found["instance_group"] = [{"name": f"{name}_{number}", **_GROUP, **group} for number, group in groups]
-    if "dynamic_batching" in said or not spec.whole:
-        sizes = {} if spec.whole else {"preferred_batch_size": list(spec.batch_sizes)}
+    if "dynamic_batching" in said or batched:
+        sizes = {"preferred_batch_size": list(spec.batch_sizes)} if batched else {}
         found["dynamic_batching"] = {**_BATCHING, **sizes, **said.get("dynamic_batching", {})}
     if spec.sequencing is not None:
         found["sequence_batching"] = {
@@ -94,11 +99,19 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
             for kind, profile in spec.profiles.items()
             if profile.shaped
         }
+    if not (spec.whole or spec.rows_in_front):
+        found["parameters"] = {**found["parameters"], ROWS: {"string_value": _rows(spec)}}
     if spec.unshared:
         found["max_batch_size"] = spec.max_rows
         found.get("dynamic_batching", {}).pop("preferred_batch_size", None)
         found["parameters"] = {**found["parameters"], UNSHARED: {"string_value": spec.unshared}}
     return found
+
+
+def _rows(spec: ModelSpec) -> str:
+    """Return where a model's rows are, and how many a request may have, as JSON."""
+    axes = {tensor.name: tensor.rows_axis for tensor in (*spec.inputs, *spec.outputs)}
+    return msgspec.json.encode({"most": spec.max_rows, "axes": axes}).decode()
 
 
 def _curve(profile: Profile) -> str:
@@ -125,13 +138,13 @@ def _sequence_batching(sequencing: Sequencing) -> dict[str, Any]:
 
 
 def _tensor_config(
-    tensor: TensorSpec, rows: list[int], said: list[dict[str, Any]], defaults: Mapping[str, Any]
+    tensor: TensorSpec, said: list[dict[str, Any]], defaults: Mapping[str, Any], *, with_rows: bool
 ) -> dict[str, Any]:
-    """Return a tensor's configuration, with what its repository ``said`` and ``rows`` before its shape."""
+    """Return a tensor's configuration, with what its repository ``said``; its shape may have the rows."""
     datatype = datatype_of(tensor.dtype)
     kind = "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
     beside = next((each for each in said if each.get("name") == tensor.name), {})
-    dims = [*rows, *shown(tensor).shape]
+    dims = list(shown(tensor).with_rows(-1) if with_rows else shown(tensor).shape)
     found = {**defaults, **beside, "name": tensor.name, "data_type": kind, "dims": dims}
     if found["dims"]:
         return found

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.served import ServedModel
 
 SLO_HEADER = "x-mainspring-slo-ms"
 """HTTP header, or gRPC metadata, with an SLO in milliseconds."""

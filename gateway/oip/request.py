@@ -65,6 +65,8 @@ class Form(NamedTuple):
     """With ``classes``: whether the tensor has no axis for rows, each of which has its own highest."""
     span: Span | None = None
     """Where in shared memory its bytes go, instead of into the reply."""
+    rows_axis: int = 0
+    """With ``classes``: where the rows are."""
 
 
 JSON = Form(False)
@@ -316,7 +318,9 @@ def _wanted(signature: Signature, request: InferRequest | LooseRequest) -> Wante
         if span is not None:
             forms[output.name] = Form(True, span=span)
         elif classes:
-            forms[output.name] = Form(asked, classes, signature.whole)
+            forms[output.name] = Form(
+                asked, classes, signature.whole, rows_axis=signature.rows_axes.get(output.name, 0)
+            )
         else:
             forms[output.name] = BINARY if asked else JSON
     return Wanted(request.id, default, forms)

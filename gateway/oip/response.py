@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.oip import elements, json_data
-from mainspring.gateway.oip.classification import classify
+from mainspring.gateway.oip.classification import classify, rows_of
 from mainspring.gateway.oip.datatypes import BYTES, DATATYPES, datatype_of
 from mainspring.gateway.oip.request import Form, Wanted
 from mainspring.gateway.oip.response_body import (
@@ -140,8 +140,9 @@ def _output(
     if slot is not None:
         return (yield from _bytes(header.name, header.shape, elements.from_slots(frame, slot), form.binary))
     if form.classes:
-        rows = json_data.to_array(frame, header.dtype).reshape(header.shape)
-        found = yield from classify(rows.reshape(1, -1) if form.whole else rows, form.classes, labels)
+        values = json_data.to_array(frame, header.dtype).reshape(header.shape)
+        rows = rows_of(values, form.rows_axis, whole=form.whole)
+        found = yield from classify(rows, form.classes, labels)
         shape: tuple[int, ...] = (len(found), len(found[0]) if found else 0)
         shape = shape[1:] if form.whole else shape
         return (yield from _bytes(header.name, shape, found, form.binary))

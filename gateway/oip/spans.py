@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mainspring.gateway.core.validation import Signature
+from mainspring.gateway.core.validation import Signature, header_rows
 from mainspring.gateway.oip import elements
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.messages.codes import Reason
@@ -135,7 +135,7 @@ def check_room(signature: Signature, headers: tuple[TensorHeader, ...], outputs:
     spec = signature.spec
     if spec.symbols or not headers:
         return
-    rows = 1 if signature.whole else next(iter(headers[0].shape), 1)
+    rows = header_rows(signature, headers)
     for name, span in outputs.items():
         index = signature.outputs.get(name)
         if index is None or spec.outputs[index].varies or slot_bytes(spec.outputs[index].dtype) is not None:

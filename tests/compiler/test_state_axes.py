@@ -105,11 +105,13 @@ def test_a_layout_that_is_seen_or_not_known_stays(
     assert model.SerializeToString() == before
 
 
-def test_without_a_state_nothing_is_moved(store: Store, tmp_path: Path) -> None:
+def test_without_a_state_clients_see_the_layout_of_the_file(store: Store, tmp_path: Path) -> None:
     model = layered()
     assert not put_rows_first(model, None, ())
     onnx.save_model(model, tmp_path / "m.onnx")
-    assert compile_file(tmp_path / "m.onnx", "m", store, (1, 2), most={}).manifest.whole
+    manifest = compile_file(tmp_path / "m.onnx", "m", store, (1, 2), most={}).manifest
+    assert [each.with_rows(3) for each in manifest.inputs] == [(3, 6), (2, 3, 5)]
+    assert [each.with_rows(3) for each in manifest.outputs] == [(3, 5), (2, 3, 5)]
 
 
 def test_a_model_that_does_not_run_with_rows_in_front_is_served_whole(store: Store, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth, Reading
-from mainspring.messages.model import ServedModel
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
@@ -27,6 +26,7 @@ from mainspring.messages.operating import (
     UnloadFrom,
 )
 from mainspring.messages.peers import AdminReply, AdminRequest, DefaultSlo, Dispatch, Rejected
+from mainspring.messages.served import ServedModel
 from mainspring.messages.snapshot import OperatorState
 from mainspring.simulator.redecide import redecide
 from mainspring.telemetry.log import read_entries

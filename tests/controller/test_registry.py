@@ -10,8 +10,9 @@ import pytest
 from mainspring.controller.registry import DrainingModels, served_fault, spec_fault
 from mainspring.messages.actions import Infer, Prepare, Release
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ModelSpec, Profile, ServedModel, TensorSpec
+from mainspring.messages.model import ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import AdminReply, AdminRequest, Drained, ModelDown, ModelUp, Rejected, Served
+from mainspring.messages.served import ServedModel
 from tests.controller.peers import FakeGateway, Stage, spec
 
 

@@ -12,8 +12,8 @@ from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ServedModel
 from mainspring.messages.peers import AdminReply, AdminRequest
+from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import ShardMap, first_map
 from tests.gateway.fakes import make_spec
 

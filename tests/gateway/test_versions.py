@@ -12,8 +12,9 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages import peers
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown
+from mainspring.messages.served import ServedModel
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 
 

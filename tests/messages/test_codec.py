@@ -24,7 +24,8 @@ from mainspring.messages.codec import (
     Codec,
     encode,
 )
-from mainspring.messages.model import Artifact, ModelSpec, Profile, ServedModel, TensorSpec
+from mainspring.messages.model import Artifact, ModelSpec, Profile, TensorSpec
+from mainspring.messages.served import ServedModel
 
 CODECS: dict[str, tuple[Codec[Any], Any]] = {
     "to the controller": (TO_CONTROLLER, peers.ToController | actions.Result),

@@ -21,7 +21,6 @@ from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.gateway.repository import ModelRepository, RepositoryError, repository_of
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ServedModel
 from mainspring.messages.repository import (
     MAX_LOAD_BYTES,
     MAX_MESSAGE_BYTES,
@@ -36,6 +35,7 @@ from mainspring.messages.repository import (
     Question,
     Reply,
 )
+from mainspring.messages.served import ServedModel
 from mainspring.repository.requests import MAX_QUESTIONS, OFF, Control
 from mainspring.repository.served_files import ServedFiles, State
 from mainspring.transport.channel import HEAD, head

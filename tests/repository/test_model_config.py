@@ -218,7 +218,7 @@ X = TensorConfig(name="x", dims=(3, 4))
         (ModelConfig(max_batch_size=0), Recipe(None, {}, True)),
         (
             ModelConfig(max_batch_size=0, inputs=(msgspec.structs.replace(X, dims=(-1, 4)),)),
-            Recipe(None, {"x": (1, 4)}),
+            Recipe(None, {"x": (-1, 4)}, None),
         ),
         (
             ModelConfig(max_batch_size=1, pads={"mask": 0.0}),

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.messages.model import ServedModel
 from mainspring.messages.peers import Served
 from mainspring.messages.repository import ModelState
+from mainspring.messages.served import ServedModel
 from mainspring.repository.builds import Record, Stage
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy

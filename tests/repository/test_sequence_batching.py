@@ -159,4 +159,4 @@ def test_states_have_rows_in_front_where_configurations_have_them() -> None:
         } }"""
     recipe = recipe_of(read_config(text, "net"))
     assert recipe.sequencing == Sequencing((State("h", "h_out", (5,)),))
-    assert recipe.shapes == {"x": (1, 6), "h": (1, 5)}
+    assert recipe.shapes == {"x": (-1, 6), "h": (-1, 5)}

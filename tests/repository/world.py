@@ -6,9 +6,10 @@ import dataclasses
 
 import msgspec
 
-from mainspring.messages.model import ModelSpec, Profile, ServedModel, TensorSpec
+from mainspring.messages.model import ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served, WorkerStatus
 from mainspring.messages.repository import ModelState
+from mainspring.messages.served import ServedModel
 from mainspring.repository.builds import Patience
 from mainspring.repository.index import index_of
 from mainspring.repository.layout import FoundModel

@@ -14,7 +14,7 @@ from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.errors import STATUSES, error_body, grpc_code, http_status
 from mainspring.gateway.oip.parameters import default_slo_ns, slo_ns
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ServedModel
+from mainspring.messages.served import ServedModel
 
 MS = 1_000_000
 MICROSECONDS = st.none() | st.integers(0, 10**12)

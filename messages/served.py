@@ -1,0 +1,30 @@
+"""Models of a repository as clients know them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """A model of a repository as clients know it: which of its versions are served, and with what options.
+
+    A gateway replaces the whole of it at once: a request is for the version of the moment it arrives in.
+    """
+
+    name: str
+    """What clients call it."""
+    versions: dict[int, str]
+    """For each version that is served, the name of its `ModelSpec`; the highest is the default. Empty: the
+    model is not served any more."""
+    slo_ns: int | None = None
+    """SLO of requests that bring none; None for the server's default."""
+    cache: bool = False
+    """Whether equal requests may be answered from the prediction cache."""
+    config: str = ""
+    """Its configuration as JSON, in the field names of the Open Inference Protocol's ``ModelConfig``."""
+    priority_levels: int = 0
+    """The lowest priority that a request may have, 1 being the highest; 0: requests have what they say."""
+    default_priority: int = 0
+    """With ``priority_levels``: the priority of requests that say none, or one beyond the lowest."""
+    labels: dict[str, tuple[str, ...]] = {}
+    """Of outputs whose values stand for classes: the names of these by index, empty where one has none."""
