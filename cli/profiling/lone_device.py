@@ -94,20 +94,24 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
         place, execute = self._place(model, batch_size, sizes), self.engine.execute
         return lambda: execute(action, place)
 
-    def run(self, model: ModelSpec, batch_size: int, inputs: Sequence[Array]) -> list[Array]:
+    def run(
+        self, model: ModelSpec, batch_size: int, inputs: Sequence[Array], sizes: Sizes = ()
+    ) -> list[Array]:
         """Run one batch of a resident model on these arrays, batch axis first; return copies of its outputs.
 
-        Raises `ValueError` for an array that is not of the model's shape.
+        ``sizes`` are of the model's symbols; without, they are at their limits. Raises `ValueError` for an
+        array that is not of the model's shape.
         """
-        self.fill(model, batch_size, inputs)
-        self.infer(model, batch_size)()
-        place = self._place(model, batch_size)
+        self.fill(model, batch_size, inputs, sizes)
+        self.infer(model, batch_size, sizes)()
+        place = self._place(model, batch_size, sizes)
         if isinstance(self.engine, OwnMemory):
             failed = self.engine.transfers.receive(place)
             if failed:
                 raise EngineError(f"the outputs of {model.name} could not be brought back: {failed}")
         found = []
-        for tensor, start in zip(model.outputs, place.layout.outputs, strict=True):
+        for limit, start in zip(model.outputs, place.layout.outputs, strict=True):
+            tensor = limit.at(sizes) if sizes else limit
             bytes_, shape = self.engine.io[start : start + batch_size * tensor.row_bytes], tensor.shape
             if tensor.varies:
                 shape, size = tensor.found(bytes_.data)

@@ -23,12 +23,16 @@ from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check.availability import unavailable
-from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, LENGTHS, LENGTHS_SIZES, Settings
 from mainspring.experiments.gpu_check.variants import put_variants
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
 from mainspring.worker.engines.cuda.devices import find_devices
 
 _OPSET, _IR_VERSION = 17, 9
+LENGTH = "length"
+"""The open dimension of the model with buckets."""
+WIDTH = 256
+"""Of its layers."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -37,7 +41,7 @@ class Job(msgspec.Struct, frozen=True):
     engine: str
     name: str
     source: str
-    """Architecture of the zoo, or `LARGE`."""
+    """Architecture of the zoo, or `LARGE` or `LENGTHS`."""
     batch_sizes: tuple[int, ...]
     precision: str = FP32
 
@@ -52,6 +56,8 @@ def jobs_of(settings: Settings) -> list[Job]:
         Job(settings.engine, main, main, sizes),
         Job(settings.engine, LARGE, LARGE, LARGE_SIZES),
     ]
+    if settings.engine == TVM or not settings.on_gpu:
+        found.append(Job(settings.engine, LENGTHS, LENGTHS, LENGTHS_SIZES))
     if settings.on_gpu and settings.engine == TVM:
         sized = (sizes[0], sizes[-1])
         named = zip(settings.rounded, settings.precisions, strict=True)
@@ -178,12 +184,17 @@ def reason_of(settings: Settings, job: Job) -> str:
 
 def model_of(settings: Settings, job: Job) -> onnx.ModelProto:
     """Return the model to compile."""
+    if job.source == LENGTHS:
+        return lengths_model()
     return large_model(settings.large_shape) if job.source == LARGE else build(job.source)
 
 
 def source_of(settings: Settings, job: Job) -> Source:
     """Return how the model's manifest says where it came from."""
     device = CUDA if settings.on_gpu else CPU
+    if job.source == LENGTHS:
+        most = {LENGTH: settings.longest}
+        return Source("onnx", LENGTHS, engine=job.engine, device=device, most=most)
     if job.source != LARGE:
         return Source("zoo", job.source, engine=job.engine, device=device, precision=job.precision)
     return Source("onnx", f"{LARGE}-{settings.large_shape}", engine=job.engine, device=device)
@@ -199,6 +210,30 @@ def large_model(shape: tuple[int, int]) -> onnx.ModelProto:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", rows])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", columns])],
         [numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", _OPSET)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+def lengths_model() -> onnx.ModelProto:
+    """Return two layers that are applied to each place of a sequence, of which any may be padding."""
+    random = np.random.default_rng(1)
+    weights = {
+        name: random.standard_normal((WIDTH, WIDTH), np.float32) / np.float32(WIDTH**0.5)
+        for name in ("first", "second")
+    }
+    shape = ["batch", LENGTH, WIDTH]
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "first"], ["a"], name="first product"),
+            helper.make_node("Relu", ["a"], ["b"], name="between"),
+            helper.make_node("MatMul", ["b", "second"], ["c"], name="second product"),
+            helper.make_node("Add", ["c", "x"], ["y"], name="sum"),
+        ],
+        LENGTHS,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(weight, name) for name, weight in weights.items()],
     )
     opsets = [helper.make_opsetid("", _OPSET)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)

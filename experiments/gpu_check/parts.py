@@ -15,6 +15,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.allocations import check_allocations
 from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.beside_torch import check_beside_torch
+from mainspring.experiments.gpu_check.buckets import check_buckets
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.device import tell_device
@@ -27,7 +28,7 @@ from mainspring.experiments.gpu_check.opening import check_opening
 from mainspring.experiments.gpu_check.outputs import check_outputs
 from mainspring.experiments.gpu_check.pinning import check_pinning
 from mainspring.experiments.gpu_check.sessions import check_sessions
-from mainspring.experiments.gpu_check.settings import LARGE, TVM, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, TVM, Settings
 from mainspring.experiments.gpu_check.shared import SHARED_BYTES, check_shared
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.tiles import check_tiles
@@ -101,6 +102,7 @@ PARTS: dict[str, Part] = {
     "torch": Part(check_beside_torch, 90, 30),
     "tiles": Part(check_tiles, 240, 60),
     "large": Part(check_large_tensor, 40),
+    "buckets": Part(check_buckets, 40),
     "allocations": Part(allocations_if_any, 40),
     "sessions": Part(check_sessions, 60, 20),
     "many": Part(check_many, 90, 110),
@@ -141,6 +143,8 @@ def pinned_bytes(name: str, settings: Settings) -> int:
     pair = weights.get(settings.main, 0) + weights.get(settings.second, 0)
     if name == "outputs":
         return sum(weights.get(each, 0) for each in (*settings.architectures, *settings.rounded))
+    if name == "buckets":
+        return weights.get(LENGTHS, 0)
     if name in ("exec", "open", "large", "allocations"):
         return pair + weights.get(LARGE, 0)
     return pair if name in ("load", "cluster", "graphs", "torch", "tiles", "many", "steady") else 0

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.cli.profiling.lone_device import random_rows
-from mainspring.experiments.gpu_check.settings import LARGE, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, Settings
 from mainspring.messages.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -43,8 +43,11 @@ def reference_of(settings: Settings, spec: ModelSpec) -> Reference:
         return lambda size: read_batch(Path(settings.bundle), spec, size)
     # Imported here, since a machine that checks a bundle need not have ONNX.
     from mainspring.compiler.zoo import build
-    from mainspring.experiments.gpu_check.models import large_model
+    from mainspring.experiments.gpu_check.models import large_model, lengths_model
 
+    if spec.name.partition("@")[0] == LENGTHS:
+        # One of its buckets.
+        return stock(lengths_model(), spec)
     return stock(large_model(settings.large_shape) if spec.name == LARGE else build(spec.name), spec)
 
 

@@ -17,6 +17,9 @@ STORES = "stores"
 LARGE = "one-large-tensor"
 """What the model is called whose weights are one tensor of many pages."""
 LARGE_SIZES = (1, 4)
+LENGTHS = "open-lengths"
+"""What the model is called that has kernels for buckets of lengths."""
+LENGTHS_SIZES = (1, 4)
 
 
 def the_zoo() -> tuple[str, ...]:
@@ -81,6 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     large_shape: tuple[int, int] = (25_088, 4_096)
     """Of a float32 matrix that is one tensor of 411 MB: the largest of VGG."""
+    longest: int = 256
+    """Of the lengths of the model with buckets."""
     cycled: int = 2_000
     cycled_pages: int = 1_024
     """Of the cache that they are cycled through."""
@@ -164,6 +169,7 @@ def rehearsal(folder: Path) -> Settings:
         infers_s=10.0,
         steady=("digits",),
         large_shape=(1_000, 5_000),
+        longest=32,
         cycled=40,
         cycled_pages=16,
         cycled_s=1.0,

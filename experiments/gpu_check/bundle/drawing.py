@@ -13,7 +13,7 @@ import msgspec
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.bundle.contents import BundleError, draw_image, read_draws
-from mainspring.experiments.gpu_check.settings import LARGE, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, Settings
 from mainspring.experiments.gpu_check.variants import put_variants
 from mainspring.experiments.gpu_check.verdicts import Verdict, failed, told
 
@@ -25,7 +25,7 @@ def check_drawing(settings: Settings) -> Iterator[Verdict]:
     """Draw the weights of all models that are checked, and verify every file's hash."""
     began_s = time.monotonic()
     store = Store(settings.store(settings.engine))
-    names = (settings.main, LARGE, *settings.architectures, *settings.steady, *settings.rounded)
+    names = (settings.main, LARGE, LENGTHS, *settings.architectures, *settings.steady, *settings.rounded)
     # In TF32 the main model has its own weights, which are drawn once.
     files = {store.manifest(name).weights_hash: name for name in reversed(names) if name in store.names()}
     wanted = [*files.values()]

@@ -7,6 +7,7 @@ that is checked here. So their outputs are what a GPU's have to be.
 from __future__ import annotations
 
 import datetime
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from mainspring.experiments.gpu_check.bundle.contents import (
 )
 from mainspring.experiments.gpu_check.bundle.drawing import redraw
 from mainspring.experiments.gpu_check.models import Job, compile_all, is_done, jobs_of
-from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, TVM, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, TVM, Settings
 from mainspring.experiments.gpu_check.variants import beside
 
 Say = Callable[[str], None]
@@ -125,8 +126,8 @@ def add_model(folder: Path, targets: Sequence[Settings], job: Job) -> int:
 
 def sizes_of(settings: Settings, job: Job) -> Sequence[int]:
     """Return the batch sizes whose outputs are compared; of the main model also in other precisions."""
-    if job.name == LARGE:
-        return LARGE_SIZES
+    if job.name in (LARGE, LENGTHS):
+        return job.batch_sizes
     rounded = settings.precisions and job.name == settings.main
     ends = (job.batch_sizes[0], job.batch_sizes[-1]) if rounded else ()
     return tuple(dict.fromkeys((*settings.few_sizes, *ends)))
@@ -178,11 +179,12 @@ def add_outputs(
     with device_for([spec], config, copies=1) as device:
         device.prepare(spec)
         device.load(spec)
-        for size in sizes:
-            outputs = device.run(spec, size, draw_rows(spec, size))
+        for bucket, size in itertools.product(spec.buckets, sizes):
+            shaped = spec.at(bucket) if bucket else spec
+            outputs = device.run(spec, size, draw_rows(shaped, size), bucket)
             if not all(np.isfinite(array).all() for array in outputs if array.dtype.kind == "f"):
                 raise BundleError(f"{spec.name} gives outputs that are not numbers with drawn weights")
-            write_batch(folder, spec, size, outputs)
+            write_batch(folder, shaped, size, outputs)
 
 
 def copy_executable(source: Store, manifest: Manifest, target: Store, kernels: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check import cluster, cycling, executing, loading, outputs, steady
+from mainspring.experiments.gpu_check.buckets import check_buckets
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
@@ -26,7 +28,7 @@ from mainspring.experiments.gpu_check.many import check_many
 from mainspring.experiments.gpu_check.models import jobs_of
 from mainspring.experiments.gpu_check.outputs import check_outputs, compare
 from mainspring.experiments.gpu_check.references import stock
-from mainspring.experiments.gpu_check.settings import LARGE, ONNXRUNTIME, TVM, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, told
 from mainspring.messages.model import ModelSpec
 from mainspring.native import Use
@@ -254,3 +256,23 @@ def test_a_deadline_that_there_is_no_time_for_costs_no_other_its_verdicts(
     assert played.found == "played"
     assert (skipped.what, skipped.state) == ("cluster, SLO 10 ms", State.NOT_RUN)
     assert skipped.found == "it takes 6 s and 5 are left"
+
+
+def test_every_bucket_of_a_model_with_lengths_is_compared(settings: Settings) -> None:
+    spec = Store(settings.store(ONNXRUNTIME)).manifest(LENGTHS).spec()
+    *told_, judged = check_buckets(settings)
+    assert (judged.state, judged.wanted) == (State.MET, "<= 1 tolerances")
+    assert len(spec.buckets) > 1
+    assert [verdict.what for verdict in told_] == [f"  INFER at {bucket[0]}" for bucket in spec.buckets]
+
+
+def test_a_bucket_with_other_outputs_is_seen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, last = LoneDevice.run, Store(settings.store(ONNXRUNTIME)).manifest(LENGTHS).spec().buckets[-1]
+
+    def off(device: LoneDevice, model: ModelSpec, size: int, inputs: Any, sizes: tuple[int, ...] = ()) -> Any:
+        return [array + 0.1 * (sizes == last) for array in run(device, model, size, inputs, sizes)]
+
+    monkeypatch.setattr(LoneDevice, "run", off)
+    *_, judged = check_buckets(settings)
+    assert judged.state is State.MISSED
+    assert f"{last[0]} the farthest" in judged.note
