@@ -119,8 +119,14 @@ def move_rows(model: onnx.ModelProto, axes: RowAxes) -> None:
 def with_axes(
     specs: Sequence[TensorSpec], places: Mapping[str, Place], sequencing: Sequencing | None
 ) -> tuple[TensorSpec, ...]:
-    """Return tensors as clients see them; what gateways keep for a sequence, no client sees."""
-    kept = sequencing.kept_inputs | sequencing.kept_outputs if sequencing is not None else ()
+    """Return tensors as clients see them; what gateways keep for a sequence, no client sees.
+
+    A state that clients may have is kept as they see it.
+    """
+    kept: set[str] = set()
+    if sequencing is not None:
+        kept = {*sequencing.kept_inputs, *sequencing.kept_outputs}
+        kept -= {each.input for each in sequencing.states if each.shown}
     return tuple(
         msgspec.structs.replace(spec, rows_axis=places[spec.name].axis)
         if spec.name in places and spec.name not in kept

@@ -304,6 +304,11 @@ def _tensors_fault(kind: str, tensors: Sequence[TensorSpec]) -> str | None:
             )
         if any(axis < 0 for axis in tensor.shape):
             return f"tensor {tensor.name!r} has shape {tensor.shape}; each axis must be at least 0"
+        if not 0 <= tensor.rows_axis <= len(tensor.shape):
+            return (
+                f"tensor {tensor.name!r} has its rows as axis {tensor.rows_axis}; with {len(tensor.shape)} "
+                "others it is from 0 to that"
+            )
         if tensor.row_bytes > MAX_ROW_BYTES:
             return (
                 f"a row of tensor {tensor.name!r} has {tensor.row_bytes:,} bytes; "

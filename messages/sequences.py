@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mainspring.messages.model import Control, ModelSpec, OpenDim, State, TensorSpec, slot_bytes
+from mainspring.messages.model import Control, ModelSpec, OpenDim, State, TensorSpec, item_bytes, slot_bytes
 
 MOST_INITIAL_BYTES = 1 << 20
 """Of all initial states of a model: its specification holds them."""
@@ -50,8 +50,10 @@ def _check_state(spec: ModelSpec, state: State, fed: TensorSpec, taken: TensorSp
     pair = f"the state from output {taken.name!r} to input {fed.name!r}"
     if fed.dtype != taken.dtype:
         raise ValueError(f"{pair} is {taken.dtype} where it is taken and {fed.dtype} where it is fed")
-    if len(fed.shape) != len(taken.shape):
-        raise ValueError(f"{pair} is {taken.dims} where it is taken and {fed.dims} where it is fed")
+    if len(fed.shape) != len(taken.shape) or fed.rows_axis != taken.rows_axis:
+        raise ValueError(
+            f"{pair} is {taken.dims_with_rows} where it is taken and {fed.dims_with_rows} where it is fed"
+        )
     opened = {dim.axis: dim for dim in fed.open}
     varies = {*taken.varies, *(dim.axis for dim in taken.open)}
     for axis, (into, out) in enumerate(zip(fed.shape, taken.shape, strict=True)):
@@ -119,6 +121,20 @@ def _check_control(control: Control, fed: TensorSpec) -> None:
             f"the control input {fed.name!r} is {fed.dtype}; for {control.kind!r} it is one of "
             f"{', '.join(sorted(right))}" + (", or text" if control.kind == "id" else "")
         )
+
+
+def first_rows(state: State, fed: TensorSpec, rows: int) -> bytes:
+    """Return a state of so many rows at the first request of a sequence, as clients have it.
+
+    ``fed`` has the state's own shape.
+    """
+    if not state.initial:
+        return bytes(rows * fed.row_bytes)
+    given = state.initial * rows
+    if not fed.rows_axis or rows == 1:
+        return given
+    each = np.frombuffer(given, np.dtype((np.void, item_bytes(fed.dtype)))).reshape(rows, *fed.shape)
+    return np.moveaxis(each, 0, fed.rows_axis).tobytes()
 
 
 def control_row(control: Control, fed: TensorSpec, *, start: bool, end: bool, sequence: int | str) -> bytes:

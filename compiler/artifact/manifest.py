@@ -372,6 +372,8 @@ class Manifest(msgspec.Struct, frozen=True):
             or (tensor.varies and (self.batch_sizes != (1,) or len(tensor.varies) > MOST_VARYING))
         ]
         for tensor in (*self.inputs, *self.outputs):
+            if not 0 <= tensor.rows_axis <= len(tensor.shape):
+                found.append(f"{tensor.name} can't have its rows as axis {tensor.rows_axis}")
             terms = [term for dim in tensor.open for term in dim.every_term]
             if any(not 0 <= term.symbol < len(limits) or term.times < 1 or term.over < 1 for term in terms):
                 found.append(f"a dimension of {tensor.name} follows from no symbol")

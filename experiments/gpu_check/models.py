@@ -222,7 +222,7 @@ def lengths_model() -> onnx.ModelProto:
         name: random.standard_normal((WIDTH, WIDTH), np.float32) / np.float32(WIDTH**0.5)
         for name in ("first", "second")
     }
-    shape = ["batch", LENGTH, WIDTH]
+    shape: list[str | int | None] = ["batch", LENGTH, WIDTH]
     graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "first"], ["a"], name="first product"),

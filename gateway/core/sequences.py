@@ -27,7 +27,7 @@ from mainspring.gateway.core.validation import BadRequest, Signature, open_axes,
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.model import ModelSpec, State, TensorSpec
-from mainspring.messages.sequences import control_row
+from mainspring.messages.sequences import control_row, first_rows
 
 _SPARE_TIMERS: Final = 1_024
 """Timers of dropped sequences that the heap may hold before it is rebuilt without them."""
@@ -390,10 +390,8 @@ def _first(accepted: Accepted, sizes: _Sizes, state: State, tensor: TensorSpec) 
     if state.dims is None:
         for axis, index in open_axes(tensor):
             dims[axis] = sizes.of(index)
-    shape = tuple(dims)
-    if state.initial:
-        return _Kept(shape, state.initial * accepted.rows)
-    return _Kept(shape, bytes(accepted.rows * TensorSpec(tensor.name, tensor.dtype, shape).row_bytes))
+    shaped = TensorSpec(tensor.name, tensor.dtype, tuple(dims), rows_axis=tensor.rows_axis)
+    return _Kept(shaped.shape, first_rows(state, shaped, accepted.rows))
 
 
 class _Sizes:

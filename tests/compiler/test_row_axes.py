@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -15,9 +16,11 @@ from onnx import TensorProto, helper, parser
 
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.description import Described
 from mainspring.compiler.pipeline import Compiled, compile_file
 from mainspring.compiler.row_axes import Place, RowAxes, find_row_axes, move_rows
 from mainspring.compiler.stock import StockSession
+from mainspring.messages.model import Sequencing, State
 from tests.compiler.conftest import RunStored
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -144,6 +147,24 @@ def test_what_is_to_be_served_whole_is_batched_where_the_file_leaves_the_rows_op
     assert axes_of(given_) == axes_of(opened)
     fixed = compiled(recurrent("RNN", "6", "1"), store, tmp_path, whole=True).manifest
     assert fixed.whole
+
+
+def test_states_of_sequences_keep_their_rows_in_front_unless_clients_see_them(
+    store: Store, tmp_path: Path
+) -> None:
+    states = (State("h0", "hN", shown=True), State("c0", "cN"))
+    described = Described(Sequencing(states))
+    manifest = compiled(recurrent("LSTM"), store, tmp_path, described=described, most={"T": 8}).manifest
+    assert axes_of(manifest) == {"x": 1, "h0": 1, "c0": 0, "y": 2, "hN": 1, "cN": 0}
+
+
+def test_an_axis_that_a_tensor_does_not_have_is_found_in_an_altered_manifest(
+    store: Store, tmp_path: Path
+) -> None:
+    manifest = compiled(recurrent("RNN", "6"), store, tmp_path, batch_sizes=(1,)).manifest
+    (x, *others) = manifest.inputs
+    altered = msgspec.structs.replace(manifest, inputs=(msgspec.structs.replace(x, rows_axis=3), *others))
+    assert altered.problems() == ["x can't have its rows as axis 3"]
 
 
 def test_shapes_that_are_given_with_rows_in_front_are_not_read_otherwise(

@@ -16,8 +16,9 @@ from mainspring.gateway.oip.classification import rows_of as rows_in_front
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.gateway.oip.model_config import ROWS, model_config
 from mainspring.messages.clients import InferRequest
-from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
+from mainspring.messages.model import ModelSpec, OpenDim, Sequencing, State, Symbol, TensorSpec, Term
 from mainspring.messages.peers import TensorHeader
+from mainspring.messages.sequences import check_sequencing, first_rows
 
 TIME = OpenDim(0, (Term(0),))
 
@@ -124,6 +125,23 @@ def test_a_model_with_another_layout_is_another_to_its_workers() -> None:
         recurrent(), inputs=tuple(msgspec.structs.replace(each, rows_axis=0) for each in recurrent().inputs)
     )
     assert other.artifact != recurrent().artifact
+
+
+def test_a_state_begins_in_the_layout_that_clients_have() -> None:
+    fed = TensorSpec("h", "float32", (2, 3), rows_axis=1)
+    one = np.arange(6, dtype=np.float32).reshape(2, 3)
+    first = np.frombuffer(first_rows(State("h", "h_out", initial=one.tobytes()), fed, 4), np.float32)
+    np.testing.assert_array_equal(first.reshape(2, 4, 3), np.repeat(one[:, None], 4, axis=1))
+    assert first_rows(State("h", "h_out"), fed, 4) == bytes(4 * 24)
+
+
+def test_a_state_has_one_layout_where_it_is_taken_and_fed() -> None:
+    fed, taken = TensorSpec("h", "float32", (2, 3), rows_axis=1), TensorSpec("o", "float32", (2, 3))
+    spec = msgspec.structs.replace(
+        recurrent(), inputs=(fed,), outputs=(taken,), sequencing=Sequencing((State("h", "o"),)), symbols=()
+    )
+    with pytest.raises(ValueError, match="where it is fed"):
+        check_sequencing(spec)
 
 
 def test_classes_are_those_of_rows() -> None:
