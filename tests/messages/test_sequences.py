@@ -60,7 +60,7 @@ def test_states_that_fit(state: State) -> None:
         (State("g", "h_out"), "there is no input 'g' for its sequences; it has 'x', 'h'"),
         (State("h", "g"), "there is no output 'g' to take a state from; it has 'y', 'h_out'"),
         (State("h", "half"), "is float16 where it is taken and float32 where it is fed"),
-        (State("h", "y"), r"is \['2'\] where it is taken and \['3', '2'\] where it is fed"),
+        (State("h", "y"), r"is \['rows', '2'\] where it is taken and \['rows', '3', '2'\] where it is fed"),
         (State("x", "next"), "each dimension must be the same, or open where it is fed"),
         (State("past", "long"), "each dimension must be the same, or open where it is fed"),
         (State("h", "h_out", (3, 3)), r"has dims \[3, 3\]; the input is \['3', '2'\]"),
