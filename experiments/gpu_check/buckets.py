@@ -25,7 +25,11 @@ def check_buckets(settings: Settings) -> Iterator[Verdict]:
     if settings.on_gpu and settings.engine != TVM:
         yield not_run(what, "only the engine tvm has kernels for buckets on a GPU")
         return
-    manifest = Store(settings.store(settings.engine)).manifest(LENGTHS)
+    store = Store(settings.store(settings.engine))
+    if LENGTHS not in store.names():
+        yield not_run(what, f"{LENGTHS} is not compiled")
+        return
+    manifest = store.manifest(LENGTHS)
     spec = manifest.spec()
     off: dict[str, float] = {}
     with device_for([spec], settings.config(), copies=1) as device:

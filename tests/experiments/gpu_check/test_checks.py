@@ -266,6 +266,13 @@ def test_every_bucket_of_a_model_with_lengths_is_compared(settings: Settings) ->
     assert [verdict.what for verdict in told_] == [f"  INFER at {bucket[0]}" for bucket in spec.buckets]
 
 
+def test_a_model_that_is_not_compiled_has_no_buckets_to_compare(settings: Settings, tmp_path: Path) -> None:
+    elsewhere = msgspec.structs.replace(settings, folder=str(tmp_path))
+    (elsewhere.store(ONNXRUNTIME) / "models").mkdir(parents=True)
+    (verdict,) = check_buckets(elsewhere)
+    assert (verdict.state, verdict.found) == (State.NOT_RUN, "open-lengths is not compiled")
+
+
 def test_a_bucket_with_other_outputs_is_seen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     run, last = LoneDevice.run, Store(settings.store(ONNXRUNTIME)).manifest(LENGTHS).spec().buckets[-1]
 
