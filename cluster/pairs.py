@@ -15,34 +15,24 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 
 
-def at(cluster: Cluster, model: Model, worker: Worker) -> Placement:
-    """Return the placement of a model that is not absent on a worker, for what may change it."""
+def at(cluster: Cluster, model: Model, worker: Worker, keep: bool = True) -> Placement:
+    """Return the placement of a model that is not absent on a worker.
+
+    With ``keep`` what changes it is kept; without, it is to be read only, and at once.
+    """
     placement = model.placements.get(worker.name)
-    return cluster.place(model, worker) if placement is None else placement
+    if placement is None:
+        placement = cluster.place(model, worker) if keep else cluster.plain(model, worker)
+    return placement
 
 
-def find(cluster: Cluster, worker: Worker, name: str) -> Placement | None:
-    """Return what a worker has by a model's name, for what may change it; None if that is nothing."""
+def find(cluster: Cluster, worker: Worker, name: str, keep: bool = True) -> Placement | None:
+    """Return what a worker has by a model's name, as `at`; None if that is nothing."""
     placement = worker.placements.get(name)
     if placement is not None:
         return placement
     model = cluster.models.get(name)
-    return None if model is None else cluster.place(model, worker)
-
-
-def look(cluster: Cluster, model: Model, worker: Worker) -> Placement:
-    """Return how a model that is not absent is on a worker, to be read only, and at once."""
-    placement = model.placements.get(worker.name)
-    return cluster.plain(model, worker) if placement is None else placement
-
-
-def looked_up(cluster: Cluster, worker: Worker, name: str) -> Placement | None:
-    """Return what a worker has by a model's name, to be read only; None if that is nothing."""
-    placement = worker.placements.get(name)
-    if placement is not None:
-        return placement
-    model = cluster.models.get(name)
-    return None if model is None else cluster.plain(model, worker)
+    return None if model is None else at(cluster, model, worker, keep)
 
 
 def is_known(model: Model, worker: Worker) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import look
+from mainspring.cluster.pairs import at
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.state import Cluster
 from mainspring.messages.evidence import (
@@ -122,7 +122,7 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
             continue
         if model.pages > worker.pages.size:
             continue
-        placement = look(cluster, model, worker)
+        placement = at(cluster, model, worker, keep=False)
         if placement.leaving:
             continue
         plan = Plan(now_ns, soonest_ns, placement, index)
@@ -157,11 +157,11 @@ def reject_evidence(
     for plan in found:
         if plan is best:
             continue
-        at = len(others)
-        while at and plan.finish_ns < others[at - 1].finish_ns:
-            at -= 1
-        if at < CANDIDATES:
-            others.insert(at, plan)
+        place = len(others)
+        while place and plan.finish_ns < others[place - 1].finish_ns:
+            place -= 1
+        if place < CANDIDATES:
+            others.insert(place, plan)
             if len(others) > CANDIDATES:
                 others.pop()
     named = [_candidate(plan.placement, plan.finish_ns) for plan in others]
@@ -171,7 +171,7 @@ def reject_evidence(
         planned = {plan.placement.worker.name for plan in found}
         for name, worker in cluster.workers.items():
             if name not in planned and not absent & worker.bit:
-                named.append(_candidate(look(cluster, model, worker), 0))
+                named.append(_candidate(at(cluster, model, worker, keep=False), 0))
                 if len(named) == CANDIDATES:
                     break
     more = known - len(named) - (best is not None)

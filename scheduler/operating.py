@@ -11,7 +11,7 @@ from typing import Final
 from mainspring.cluster.capacity import unpinnable, unscalable
 from mainspring.cluster.membership import operator_asked
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import hosts, look
+from mainspring.cluster.pairs import at, hosts
 from mainspring.cluster.placements import Placement, State
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.evidence import LoadReason
@@ -172,7 +172,7 @@ class Operating:
         workers = [worker for worker in hosts(cluster, model) if command.worker in (None, worker.name)]
         if len(workers) == 1:
             has_room = workers[0].name in self._state.load_room
-            return _why_not(look(cluster, model, workers[0]), has_room)
+            return _why_not(at(cluster, model, workers[0], keep=False), has_room)
         if not workers:
             return f"{model.name!r} is only just replacing another model of its name; ask again"
         if all(worker.name in model.usable for worker in workers):

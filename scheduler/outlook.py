@@ -12,7 +12,7 @@ import heapq
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_loadable, look
+from mainspring.cluster.pairs import at, is_loadable
 from mainspring.cluster.placements import Placement
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.state import SchedulerState
@@ -44,15 +44,15 @@ class _Waiting:
 
     def add(self, rows: int, due_ns: int) -> None:
         """Put one more request behind those that are due no later."""
-        at = len(self.dues)
-        while at and self.dues[at - 1] > due_ns:
-            at -= 1
-        self.dues.insert(at, due_ns)
-        self.rows.insert(at, rows)
+        place = len(self.dues)
+        while place and self.dues[place - 1] > due_ns:
+            place -= 1
+        self.dues.insert(place, due_ns)
+        self.rows.insert(place, rows)
 
 
 class Outlook:
-    """Where all that waits at an instant could run."""
+    """Where all that waits place an instant could run."""
 
     def __init__(
         self, state: SchedulerState, now_ns: int, busy_ns: dict[str, int], *, spare: bool = True
@@ -148,7 +148,7 @@ class Outlook:
         for worker in cluster.workers.values():
             if model.pages > worker.pages.size or not is_loadable(model, worker):
                 continue
-            placement = look(cluster, model, worker)
+            placement = at(cluster, model, worker, keep=False)
             there_ns = self._load_free(placement) + placement.load_time.ns
             done_ns = max(self._free(placement), there_ns) + self._duration_ns(placement, index)
             if done_ns < best_ns:

@@ -21,6 +21,8 @@ from mainspring.worker.core.state_machine import WorkerCore
 
 PREPARE_NS = 1_000_000
 """Duration of a simulated PREPARE."""
+EXPIRY_NS = 2_500_000
+"""How late an action is found unable to begin in its window while a job runs: live it is up to 5 ms."""
 IO_BYTES = 1 << 40
 """More than any model needs: what is simulated is never short of memory for inputs and outputs."""
 
@@ -105,6 +107,7 @@ class SimulatedWorker:
         """The nearest instant at which each executor will be looked at."""
         self._free_ns = [0, 0, 0]
         """Before which each executor begins nothing: it has just ended something."""
+        self._ends_ns, self._expiry_ns = [0, 0, 0], [NEVER_NS, NEVER_NS, NEVER_NS]
         self._preload(preloaded or Preloaded())
 
     def joined(self) -> WorkerJoined:
@@ -200,6 +203,8 @@ class SimulatedWorker:
             return
         wake_ns = self.core.wake_ns(executor, now_ns)
         if wake_ns is None:
+            if now_ns < self._ends_ns[place]:
+                self._await_expiry(executor, place, now_ns)
             return
         if wake_ns > now_ns:
             self._arm(executor, place, wake_ns)
@@ -227,6 +232,27 @@ class SimulatedWorker:
             if self.alive:
                 self._run(executor, when_ns)
 
+    def _await_expiry(self, executor: Executor, place: int, now_ns: int) -> None:
+        """Have the actions that wait behind a job looked at if one can't begin in its window any more."""
+        expiry_ns = self.core.expiry_ns(executor)
+        if expiry_ns is None:
+            return
+        look_ns = max(expiry_ns + EXPIRY_NS, now_ns)
+        if look_ns < self._ends_ns[place] and look_ns < self._expiry_ns[place]:
+            self._expiry_ns[place] = look_ns
+            self._agenda.at(look_ns, self._expire, executor, look_ns)
+
+    def _expire(self, executor: Executor, look_ns: int) -> None:
+        """Report the actions that wait behind a job and can't begin in their windows any more."""
+        place = _PLACE[executor]
+        if self._expiry_ns[place] != look_ns:
+            return
+        self._expiry_ns[place] = NEVER_NS
+        if self.alive:
+            for result in self.core.expire(look_ns):
+                self._results(self, look_ns, result)
+            self._await_expiry(executor, place, look_ns)
+
     def _start(self, now_ns: int, executor: Executor, job: Job) -> None:
         """Let a job's duration pass."""
         chance = self._faults.engine_error_probability
@@ -235,7 +261,9 @@ class SimulatedWorker:
         if self._stays_closed(job) and self._faults.surprising_opens:
             for place in (_PLACE[_EXEC], _PLACE[_LOAD]):
                 self._free_ns[place] = max(self._free_ns[place], now_ns + duration_ns)
+        self._ends_ns[_PLACE[executor]] = now_ns + duration_ns
         self._agenda.at(now_ns + duration_ns, self._end, executor, job, now_ns, now_ns + duration_ns, failed)
+        self._await_expiry(executor, _PLACE[executor], now_ns)
 
     def _end(self, executor: Executor, job: Job, begin_ns: int, end_ns: int, failed: bool) -> None:
         """Let a job end."""

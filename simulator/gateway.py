@@ -119,14 +119,14 @@ class SimulatedGateway:
 
     def submit(self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1) -> Flight:
         """Take a request in that comes from its client now."""
-        slo_ns, sizes = arrival.slo_ns, arrival.sizes
+        slo_ns, sizes, priority = arrival.slo_ns, arrival.sizes, arrival.priority
         now_ns = max(now_ns, self._free_ns)
         if slo_ns is None:
-            request = RequestArrived(request_id, arrival.model, arrival.rows, None, sizes=sizes)
+            request = RequestArrived(request_id, arrival.model, arrival.rows, None, priority, sizes)
             expires_ns = now_ns + BEST_EFFORT_NS
         else:
             deadline_ns = now_ns + slo_ns
-            request = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns, sizes=sizes)
+            request = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns, priority, sizes)
             expires_ns = deadline_ns + GRACE_NS
         flight = Flight(request, now_ns, expires_ns, key, arrival.client)
         self.flights[request_id] = flight

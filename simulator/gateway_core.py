@@ -74,13 +74,17 @@ class CoreGateway(SimulatedGateway):
         signature = self._signatures.get(model, _NO_SIGNATURE)
         every_input = tuple(range(len(signature.inputs)))
         every_output = signature.every_output
-        accepted = Accepted(model, rows, arrival.slo_ns, every_input, every_output, signature, sizes=sizes)
+        accepted = Accepted(
+            *(model, rows, arrival.slo_ns, every_input, every_output, signature),
+            priority=arrival.priority,
+            sizes=sizes,
+        )
         self.core.submit(
             now_ns, _CLIENT, request_id, accepted, _frames(signature.at(sizes).input_row_bytes, rows)
         )
         (arrive,) = self.core.drain()
         assert isinstance(arrive, Arrive), f"request {request_id} led to {arrive}"
-        request = RequestArrived(request_id, model, rows, arrive.deadline_ns, sizes=arrive.sizes)
+        request = RequestArrived(request_id, model, rows, arrive.deadline_ns, arrive.priority, arrive.sizes)
         flight = Flight(request, now_ns, NEVER_NS, key, arrival.client)
         self.flights[request_id] = flight
         self._core_ids[request_id] = arrive.request_id

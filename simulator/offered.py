@@ -97,7 +97,9 @@ def recorded(spec: SimulationSpec, workload: WorkloadSpec, chosen: Sequence[Mode
         if now_ns - first_ns >= duration_ns:
             return
         slo_ns = None if event.deadline_ns is None else max(1, event.deadline_ns - now_ns)
-        yield Arrival(now_ns - first_ns, event.model, event.rows, slo_ns, sizes=event.sizes)
+        yield Arrival(
+            now_ns - first_ns, event.model, event.rows, slo_ns, sizes=event.sizes, priority=event.priority
+        )
 
 
 def _seed(spec: SimulationSpec, place: int) -> int:

@@ -137,9 +137,11 @@ class Simulation:
         rows: int = 1,
         slo_ns: int | None = None,
         sizes: tuple[int, ...] = (),
+        priority: int = 0,
     ) -> None:
         """Let a request arrive at the gateway at an instant; ``sizes`` of the model's symbols."""
-        self._agenda.at(when_ns, self._submit, request_id, model, rows, slo_ns, sizes)
+        arrival = Arrival(when_ns, model, rows, slo_ns, sizes=sizes, priority=priority)
+        self._agenda.at(when_ns, self._submit, request_id, arrival)
 
     def cancel(self, when_ns: int, request_id: int) -> None:
         """Let a client give a request up at an instant."""
@@ -243,7 +245,10 @@ class Simulation:
         if reason not in RETRIED or request.deadline_ns is None or request.deadline_ns <= at_ns:
             return False
         left_ns = request.deadline_ns - at_ns
-        arrival = Arrival(at_ns, request.model, request.rows, left_ns, flight.client, request.sizes)
+        arrival = Arrival(
+            *(at_ns, request.model, request.rows, left_ns, flight.client, request.sizes),
+            priority=request.priority,
+        )
         self._returning += 1
         self._agenda.at(at_ns, self._ask_again, arrival, flight.key)
         return True
@@ -253,12 +258,8 @@ class Simulation:
         self._next_id += 1
         self.ledger.submitted(self.gateway.submit(self._agenda.now_ns, self._next_id, arrival, key))
 
-    def _submit(
-        self, request_id: int, model: str, rows: int, slo_ns: int | None, sizes: tuple[int, ...]
-    ) -> None:
-        now_ns = self._agenda.now_ns
-        arrival = Arrival(now_ns, model, rows, slo_ns, sizes=sizes)
-        self.ledger.submitted(self.gateway.submit(now_ns, request_id, arrival))
+    def _submit(self, request_id: int, arrival: Arrival) -> None:
+        self.ledger.submitted(self.gateway.submit(self._agenda.now_ns, request_id, arrival))
 
     def _cancel(self, request_id: int) -> None:
         self.gateway.cancel(self._agenda.now_ns, request_id)

@@ -32,6 +32,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     retry_ns: int = 0
     """After a refusal, how long its client waits before it asks once more, with what is left of the time to
     the deadline; 0 if it does not. Only heeded in simulations."""
+    priority: int = 0
+    """As `RequestArrived.priority`. Only heeded in simulations."""
 
 
 class Kind(StrEnum):

@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import hosts, look
+from mainspring.cluster.pairs import at, hosts
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.spread import LONG, TYPICAL
 from mainspring.console.payloads import ModelPage, RequestLine, Spread
@@ -39,7 +39,7 @@ def model(view: View, name: str) -> ModelPage:
         load_ms={each: profile.load_ns / 1e6 for each, profile in sorted(spec.profiles.items())},
         placements={
             each.worker.name: _where(each)
-            for each in (look(view.cluster, known, worker) for worker in hosts(view.cluster, known))
+            for each in (at(view.cluster, known, worker, keep=False) for worker in hosts(view.cluster, known))
             if each.state is not State.KNOWN and not each.leaving
         },
         recent=_recent(view, known),

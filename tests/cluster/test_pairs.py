@@ -14,8 +14,6 @@ from mainspring.cluster.pairs import (
     is_hopeless,
     is_known,
     is_loadable,
-    look,
-    looked_up,
     tidy,
 )
 from mainspring.cluster.placements import State
@@ -60,8 +58,8 @@ def test_a_pair_that_is_only_looked_at_stays_a_bit() -> None:
     hand = Hand(spec("a"))
     cluster = hand.scheduler.cluster
     worker, model = cluster.workers["w0"], cluster.models["a"]
-    assert look(cluster, model, worker).state is State.PREPARED
-    assert looked_up(cluster, worker, "other") is None
+    assert at(cluster, model, worker, keep=False).state is State.PREPARED
+    assert find(cluster, worker, "other", keep=False) is None
     assert objects(cluster) == []
     placement = find(cluster, worker, "a")
     assert placement is not None
@@ -89,7 +87,7 @@ def test_the_worker_that_takes_a_seat_has_nothing_of_the_one_before() -> None:
     model, new = cluster.models["a"], cluster.workers["new"]
     assert new.bit == 1, "it has the seat of w0"
     assert not is_loadable(model, new)
-    assert look(cluster, model, new).state is State.PREPARING
+    assert at(cluster, model, new, keep=False).state is State.PREPARING
     assert is_loadable(model, cluster.workers["w1"])
 
 

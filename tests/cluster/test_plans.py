@@ -6,7 +6,7 @@ from collections import Counter
 
 from mainspring.cluster.apply import apply
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at, is_loadable, look
+from mainspring.cluster.pairs import at, is_loadable
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.plans import CANDIDATES, Plan, plans, readiness, reject_evidence
 from mainspring.cluster.requests import Place, Request
@@ -124,7 +124,7 @@ class Checked:
     ) -> None:
         """Check the best plan against the worker's timelines, and that no other is better."""
         worker = self._cluster.workers[best.worker]
-        placement = look(self._cluster, model.base, worker)
+        placement = at(self._cluster, model.base, worker, keep=False)
         index = model.index_of[rows]
         self._instants(now_ns, placement, index, best)
         assert best.duration_ns == placement.times.ns[index]

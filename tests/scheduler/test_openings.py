@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.cluster.estimates import UNKNOWN_OPEN_NS
-from mainspring.cluster.pairs import looked_up
+from mainspring.cluster.pairs import find
 from mainspring.cluster.placements import State
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release
 from mainspring.messages.codes import Reason, Status
@@ -31,7 +31,7 @@ def add(hand: Hand, now_ms: float, name: str, graph: str = "a new graph") -> lis
 
 def state(hand: Hand, name: str, worker: str = "w0") -> State:
     cluster = hand.scheduler.cluster
-    placement = looked_up(cluster, cluster.workers[worker], name)
+    placement = find(cluster, cluster.workers[worker], name, keep=False)
     assert placement is not None
     return placement.state
 

@@ -68,7 +68,8 @@ def play(seed: int, *, notices: bool = True, gateway_core: bool = True) -> tuple
     for request_id in range(REQUESTS):
         when_ns = int(rng.integers(LENGTH_NS))
         slo_ns = None if rng.random() < 0.1 else int(rng.uniform(20, 400) * MILLISECOND)
-        simulation.request(when_ns, request_id, models[int(rng.integers(len(models)))].name, 1, slo_ns)
+        name, priority = models[int(rng.integers(len(models)))].name, request_id % 3
+        simulation.request(when_ns, request_id, name, 1, slo_ns, priority=priority)
         if rng.random() < 0.05:
             simulation.cancel(when_ns + int(rng.integers(50 * MILLISECOND)), request_id)
     simulation.run(LENGTH_NS + BEST_EFFORT_NS + SECOND)
@@ -96,6 +97,8 @@ def test_each_request_has_exactly_one_reply_by_its_deadline_and_the_grace(seed: 
     assert core.in_flight == 0
     counts = core.counts
     known = {each.request_id for _, each in stream if isinstance(each, RequestArrived)}
+    first = [each for _, each in stream if isinstance(each, RequestArrived) and each.request_id < REQUESTS]
+    assert all(each.priority == each.request_id % 3 for each in first), "priorities go along"
     assert counts["submitted"] == counts["answered"] + counts["refused"] == REQUESTS
     assert len(known) == REQUESTS + counts["resubmitted"], "each id that was given reached the controller"
     assert sum(each.in_time for each in simulation.outcomes.values()) > REQUESTS // 8, "it should serve too"

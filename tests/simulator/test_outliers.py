@@ -75,6 +75,29 @@ def test_an_outlier_costs_the_requests_of_twice_its_own_time(policy: str, rank: 
     assert unexplained == []
 
 
+def test_what_waits_behind_an_outlier_is_reported_while_that_runs() -> None:
+    """As live: the worker looks a few milliseconds after an action could have begun at last."""
+    stream: list[tuple[int, Event | Command]] = []
+    cluster = SimulationSpec(
+        devices=(DeviceGroup(count=2),),
+        models=(ModelGroup(name="m", infer_ms={"1": 4.0, "4": 6.0, "16": 15.0}, copies=2),),
+        workload=(WorkloadSpec(rate=500.0, slo_ms=SLO_MS),),
+        faults=FaultsSpec(slow_probability=0.01, slow_ms=200.0),
+        warm_up_s=0.0,
+        duration_s=3.0,
+        seed=1,
+    )
+    simulate(cluster, analyse=False, record=lambda now_ns, entry: stream.append((now_ns, entry)))
+    infers = {entry.action_id: entry for _, entry in stream if isinstance(entry, Infer)}
+    late_ns = [
+        now_ns - infers[entry.action_id].latest_ns
+        for now_ns, entry in stream
+        if isinstance(entry, Result) and entry.status is Status.TOO_LATE
+    ]
+    assert len(late_ns) > 3
+    assert max(late_ns) < 3 * MS
+
+
 POLICIES = ("mainspring", "clockwork", "clockwork-release", "nexus", "edf", "clipper", "fifo")
 
 

@@ -410,3 +410,26 @@ def test_requests_of_open_dimensions_keep_their_sizes(tmp_path: Path) -> None:
     instead = what_if(recording, other_policy(recording, "fifo")).summary
     assert instead.offered == happened.offered
     assert instead.goodput > 0
+
+
+def test_requests_keep_their_priorities(tmp_path: Path) -> None:
+    """So another policy ranks them as the recorded one did."""
+
+    def ranked(entry: object) -> object:
+        if isinstance(entry, RequestArrived):
+            return msgspec.structs.replace(entry, priority=entry.request_id % 3)
+        return entry
+
+    busy = msgspec.structs.replace(SPEC, workload=(WorkloadSpec(rate=1500.0, slo_ms=60.0),))
+    log = rewritten(record(tmp_path / "plain", busy), tmp_path / "ranked", ranked)
+    given = [entry.priority for _, entry in read_log(log) if isinstance(entry, RequestArrived)]
+    assert {*given} == {0, 1, 2}
+    assert [each.priority for each in recorded_arrivals(read_recording(log))] == given
+    group = msgspec.structs.replace(busy, workload=(WorkloadSpec(kind="log", log=str(log)),))
+    told: list[int] = []
+    simulate(
+        group,
+        analyse=False,
+        record=lambda _, entry: told.append(entry.priority) if isinstance(entry, RequestArrived) else None,
+    )
+    assert told == given

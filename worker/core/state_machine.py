@@ -137,6 +137,10 @@ class WorkerCore:
         """
         return [result for executor in self._running for result in self._expired(executor, now_ns)]
 
+    def expiry_ns(self, executor: Executor) -> int | None:
+        """The first instant at which `expire` would end an action of the executor's; None for never."""
+        return self._queues[executor].first_expiry_ns() if executor in self._running else None
+
     def wake_ns(self, executor: Executor, now_ns: int) -> int | None:
         """The next instant, ``now_ns`` at the earliest, at which `begin` could change anything by itself.
 
