@@ -102,7 +102,7 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
         case DropWorker():
             worker = cluster.workers.get(entry.worker)
             if worker is not None and entry.unanswered is not None:
-                learn_from_unanswered(now_ns, worker, entry.unanswered)
+                learn_from_unanswered(cluster, now_ns, worker, entry.unanswered)
             _left(cluster, entry.worker)
         case _:
             settle(cluster)

@@ -91,7 +91,7 @@ def infer_ended(
     else:
         if result.status is Status.OVERRUN:
             # How long it would have taken is not known, so no estimate learns of it.
-            _overdue(placement)
+            _overdue(cluster, placement)
         _come_back(requests)
     return requests
 
@@ -108,7 +108,7 @@ def orphans(cluster: Cluster, worker: Worker) -> list[Request]:
     return found
 
 
-def learn_from_unanswered(now_ns: int, worker: Worker, unanswered: Unanswered) -> None:
+def learn_from_unanswered(cluster: Cluster, now_ns: int, worker: Worker, unanswered: Unanswered) -> None:
     """Note that an INFER took at least as long as it was waited for, and that it cost a worker its place."""
     placement = worker.find(unanswered.model, unanswered.sizes)
     index = placement.times.sizes.index(unanswered.batch_size)
@@ -116,14 +116,16 @@ def learn_from_unanswered(now_ns: int, worker: Worker, unanswered: Unanswered) -
     if placement.of is not None:
         waited_ns = placement.at_ceilings_ns(waited_ns, unanswered.batch_size, unanswered.sizes)
     placement.times.give_up(now_ns, index, waited_ns)
-    _overdue(placement)
+    _overdue(cluster, placement)
 
 
-def _overdue(placement: Placement) -> None:
+def _overdue(cluster: Cluster, placement: Placement) -> None:
     """Note that an INFER took far too long."""
     model, worker = placement.model.base, placement.worker
     overdue = model.overdue = model.overdue or {}
     overdue[worker.name] = overdue.get(worker.name, 0) + 1
+    if cluster.serves(model):
+        cluster.overdue[model.name] = model
 
 
 def _come_back(requests: list[Request]) -> None:

@@ -35,6 +35,8 @@ def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None
     _follow(cluster, now_ns, entry)
     if cluster.fleeting:
         tidy(cluster)
+    if cluster.has_stale:
+        cluster.sweep()
 
 
 def _follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None:

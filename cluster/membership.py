@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.capacity import unpinnable, unscalable
+from mainspring.cluster.joining import Joining, orphan, settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import at, find, of_worker
 from mainspring.cluster.placements import Placement, State
@@ -36,6 +37,7 @@ def add_model(cluster: Cluster, spec: ModelSpec, former: Model | None) -> Model:
 
     ``former`` is what it replaces, and whose requests it counts on.
     """
+    settle(cluster, spec.name)
     model = cluster.models[spec.name] = cluster.new_model(spec)
     if former is not None:
         model.count_on(former.counts)
@@ -88,16 +90,16 @@ def left_behind(cluster: Cluster, model: Model) -> list[Placement]:
         placement = worker.placements.get(model.name)
         if placement is None and model.prepared & worker.bit:
             placement = cluster.place(model, worker)
-        if placement is None:
-            worker.prepare_queue.pop(model.name, None)
-        elif placement.model is model:
+        if placement is not None and placement.model is model:
             found.append(placement)
     return found
 
 
 def cease_to_serve(cluster: Cluster, model: Model) -> None:
     """Take a model out of those that are served."""
+    settle(cluster, model.name)
     del cluster.models[model.name]
+    cluster.overdue.pop(model.name, None)
     model.pinned = False
 
 
@@ -126,27 +128,23 @@ def misplaced(event: WorkerJoined) -> str | None:
 
 
 def join(cluster: Cluster, event: WorkerJoined) -> Worker:
-    """Enter a worker with what it has prepared; every other model is known on it."""
+    """Enter a worker; every model is known on it but what it has prepared.
+
+    Of that, only a part is entered now (`Cluster.joining`).
+    """
     worker = cluster.new_worker(event.worker, event.device_kind, event.pages)
     cluster.seat(worker)
     note_standing(cluster, worker)
     cluster.recount()
-    bit, models = worker.bit, cluster.models
-    for name, artifact in event.prepared.items():
-        model = models.get(name)
-        if model is not None and model.spec.artifact == artifact:
-            model.prepared |= bit
-            worker.prepared += 1
-            continue
-        placement = _orphan(cluster, worker, name) if model is None else cluster.place(model, worker)
-        placement.enter(State.PREPARED)
-        placement.leave()
+    worker.joining = joining = Joining(cluster, worker, event.prepared)
+    cluster.joining.append(joining)
+    joining.some()
     return worker
 
 
 def adopt(cluster: Cluster, now_ns: int, worker: Worker, resident: Resident) -> Placement:
     """Enter a model that is in a joining worker's pages; return its placement."""
-    placement = find(cluster, worker, resident.model) or _orphan(cluster, worker, resident.model)
+    placement = find(cluster, worker, resident.model) or orphan(cluster, worker, resident.model)
     worker.pages.take(resident.model, resident.pages)
     placement.pages = resident.pages
     placement.last_used_ns = now_ns
@@ -160,6 +158,8 @@ def adopt(cluster: Cluster, now_ns: int, worker: Worker, resident: Resident) -> 
 def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> None:
     """Take a worker in with what its memory holds; what it says of that must not be `misplaced`."""
     worker = join(cluster, event)
+    if worker.joining is not None:
+        worker.joining.some(len(event.prepared))
     for resident in event.resident:
         adopt(cluster, now_ns, worker, resident)
     for placement in unwelcome(cluster, worker):
@@ -179,8 +179,8 @@ def to_give_up(placement: Placement, result: Result) -> bool:
 def unwelcome(cluster: Cluster, worker: Worker) -> list[Placement]:
     """Return what a worker that has just joined is to give up: what is leaving, and models whose INFERs have
     cost it its place too often."""
-    for model in cluster.models.values():
-        if model.overdue is not None and _was_overdue(model, worker):
+    for model in cluster.overdue.values():
+        if _was_overdue(model, worker):
             at(cluster, model, worker)
     return [each for each in of_worker(worker) if each.leaving or _was_overdue(each.model, worker)]
 
@@ -197,6 +197,8 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
     if worker is None:
         return None
     _forget_retired(cluster, name)
+    if worker.joining is not None:
+        worker.joining.end()
     # Who plans with it yet, over several turns, finds that nothing may begin there.
     worker.stopping = True
     cluster.recount()
@@ -283,11 +285,3 @@ def set_draining(cluster: Cluster, name: str) -> None:
         cluster.recount()
         for placement in worker.placements.values():
             placement.consider()
-
-
-def _orphan(cluster: Cluster, worker: Worker, name: str) -> Placement:
-    """Enter a model that a worker has and the cluster does not, so that it can be taken off."""
-    spec = ModelSpec(name, "", "", (1,), 0, (), (), (), {})
-    placement = cluster.place(Model(spec, 0), worker)
-    placement.leave()
-    return placement

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mainspring.cluster.joining import settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import PREPARED_STATES, Placement, State
 from mainspring.cluster.state import Cluster
@@ -20,6 +21,8 @@ def at(cluster: Cluster, model: Model, worker: Worker, keep: bool = True) -> Pla
 
     With ``keep`` what changes it is kept; without, it is to be read only, and at once.
     """
+    if worker.joining is not None:
+        worker.joining.enter(model.base.name)
     placement = model.placements.get(worker.name)
     if placement is None:
         placement = cluster.place(model, worker) if keep else cluster.plain(model, worker)
@@ -28,6 +31,8 @@ def at(cluster: Cluster, model: Model, worker: Worker, keep: bool = True) -> Pla
 
 def find(cluster: Cluster, worker: Worker, name: str, keep: bool = True) -> Placement | None:
     """Return what a worker has by a model's name, as `at`; None if that is nothing."""
+    if worker.joining is not None:
+        worker.joining.enter(name)
     placement = worker.placements.get(name)
     if placement is not None:
         return placement
@@ -37,6 +42,8 @@ def find(cluster: Cluster, worker: Worker, name: str, keep: bool = True) -> Plac
 
 def is_known(model: Model, worker: Worker) -> bool:
     """Return whether a PREPARE of a model that is not absent has yet to be sent to a worker."""
+    if worker.joining is not None:
+        worker.joining.enter(model.name)
     placement = model.placements.get(worker.name)
     if placement is None:
         return not (model.prepared & worker.bit or worker.stopping)
@@ -45,6 +52,8 @@ def is_known(model: Model, worker: Worker) -> bool:
 
 def is_loadable(model: Model, worker: Worker) -> bool:
     """Return whether a LOAD of a model may be sent to a worker."""
+    if worker.joining is not None:
+        worker.joining.enter(model.base.name)
     if not model.base.prepared & worker.bit:
         return False
     placement = model.placements.get(worker.name)
@@ -83,6 +92,7 @@ def is_given_up(cluster: Cluster, model: Model) -> bool:
 
 def is_prepared_anywhere(cluster: Cluster, model: Model) -> bool:
     """Return whether any worker has a model prepared."""
+    settle(cluster, model.name)
     if model.prepared & cluster.seated:
         return True
     return any(placement.state in PREPARED_STATES for placement in model.placements.values())

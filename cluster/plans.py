@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.joining import settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import at
 from mainspring.cluster.placements import Placement, State
@@ -116,6 +117,8 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
             return found
     if found and due_ns is None:
         return found
+    if cluster.joining:
+        settle(cluster, model.base.name)
     prepared = model.base.prepared
     for worker in cluster.workers.values() if prepared else ():
         if not prepared & worker.bit or worker.draining or worker.retiring:

@@ -94,7 +94,16 @@ def _served(cluster: Cluster, entry: ModelServed) -> None:
         model = Model(entry.model, entry.number)
         serve(cluster, model)
     model.give_number(entry.number)
-    model.overdue = dict(entry.overdue) or None
+    _overdue(cluster, model, entry.overdue)
+
+
+def _overdue(cluster: Cluster, model: Model, overdue: dict[str, int]) -> None:
+    """Know by worker how often in a row a model's INFERs took far too long."""
+    model.overdue = dict(overdue) or None
+    if overdue:
+        cluster.overdue[model.name] = model
+    else:
+        cluster.overdue.pop(model.name, None)
 
 
 def serve(cluster: Cluster, model: Model) -> None:
@@ -357,7 +366,7 @@ def _model(cluster: Cluster, state: ModelState) -> None:
     model.give_number(state.number)
     counts = model.counts
     counts.arrived, counts.finished, counts.late, counts.rejected = state.counts
-    model.overdue = dict(state.overdue) if state.overdue else None
+    _overdue(cluster, model, state.overdue)
     for bucket in (model, *model.buckets.values()):
         _bucket(cluster, bucket, state)
 

@@ -121,6 +121,8 @@ def _as_joined(cluster: Cluster, names: tuple[str, ...]) -> bool:
 
 def _worker(cluster: Cluster, worker: Worker) -> WorkerState:
     """Return a worker with where each model is on it."""
+    if worker.joining is not None:
+        worker.joining.some(len(worker.joining.left))
     prepared = [
         name
         for name, model in cluster.models.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mainspring.cluster.estimates import Estimates
 from mainspring.cluster.models import Model
@@ -15,6 +15,11 @@ from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoin
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetDefaultSlo
 
+if TYPE_CHECKING:
+    from mainspring.cluster.joining import Joining
+
+SWEPT_AT_ONCE: Final = 256
+"""Models that are looked at a time for what is left of workers that are gone."""
 _QUEUED: Final = Place.QUEUED
 _UNDECIDED: Final = Place.UNDECIDED
 _PREPARED: Final = State.PREPARED
@@ -38,8 +43,16 @@ class Cluster:
         """The worker whose `Worker.bit` is ``1 << index``; a seat that is left is the next one's."""
         self.seated = 0
         """The set of all workers."""
+        self.joining: list[Joining] = []
+        """Workers of which not all is entered that they have prepared, the longest joining first."""
+        self.overdue: dict[str, Model] = {}
+        """Models with INFERs that took far too long (`Model.overdue`)."""
         self._stale = 0
         """Bits of workers that are gone, which may still be in `Model.prepared` and `Model.absent`."""
+        self._left = 0
+        """Those of them that have left since the search for them began."""
+        self._unswept: list[Model] = []
+        """Models from which they have yet to be taken."""
         self.fleeting: list[Placement] = []
         """Placements that may be plain by now: `pairs.tidy` drops them."""
         self.of_kind: dict[str, int] = {}
@@ -107,12 +120,10 @@ class Cluster:
     def seat(self, worker: Worker) -> None:
         """Enter a worker, at the first seat that is free; every model is known on it."""
         seats = self.seats
-        index = seats.index(None) if None in seats else len(seats)
+        index = self._free_seat()
         seats[index : index + 1] = [worker]
         worker.bit = 1 << index
         worker.fleeting = self.fleeting
-        if self._stale & worker.bit:
-            self._forget_stale()
         self.seated |= worker.bit
         self.changes += 1
         kind = worker.device_kind
@@ -122,14 +133,35 @@ class Cluster:
             for model in self.models.values():
                 self.know(model, kind)
 
-    def _forget_stale(self) -> None:
-        stale = self._stale
-        for model in self.models.values():
+    def _free_seat(self) -> int:
+        """Return the first seat that nobody is at, and of whose last worker nothing is left."""
+        seats = self.seats
+        while self.has_stale and len(self._unswept) <= SWEPT_AT_ONCE:
+            self.sweep()
+        for index, worker in enumerate(seats):
+            if worker is None and not (self._stale | self._left) >> index & 1:
+                return index
+        return len(seats)
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether something may be left of workers that are gone."""
+        return bool(self._stale | self._left)
+
+    def sweep(self) -> None:
+        """Take what is left of workers that are gone out of some models; once it is out of all, others may
+        take their seats."""
+        stale, unswept = self._stale, self._unswept
+        for _ in range(min(SWEPT_AT_ONCE, len(unswept))):
+            model = unswept.pop()
             if model.prepared & stale:
                 model.prepared &= ~stale
             if model.absent & stale:
                 model.absent &= ~stale
-        self._stale = 0
+        if not unswept:
+            self._stale, self._left = self._left, 0
+            if self._stale:
+                self._unswept = list(self.models.values())
 
     def unseat(self, name: str) -> Worker | None:
         """Take a worker out and return it; None if it is not there. Its bit is the next worker's."""
@@ -137,7 +169,11 @@ class Cluster:
         if worker is not None:
             self.seats[worker.bit.bit_length() - 1] = None
             self.seated &= ~worker.bit
-            self._stale |= worker.bit
+            self._left |= worker.bit
+            if not self._stale:
+                # What comes later knows nothing of the worker.
+                self._stale, self._left = self._left, 0
+                self._unswept = list(self.models.values())
             self.changes += 1
             left = self.of_kind[worker.device_kind] & ~worker.bit
             if left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.joining import settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import hosts, is_barred, is_hopeless
 from mainspring.cluster.placements import PREPARED_STATES, State
@@ -119,6 +120,7 @@ def impossible(cluster: Cluster, model: Model) -> tuple[Reason, str]:
 def where(cluster: Cluster, model: Model) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return `Cluster.changes`, and the workers that have a model prepared and resident, and those that
     failed, each with why."""
+    settle(cluster, model.name)
     prepared: list[str] = []
     resident: list[str] = []
     failed: list[str] = []

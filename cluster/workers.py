@@ -11,6 +11,7 @@ from mainspring.cluster.timeline import ExecTimeline, Timeline
 from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
 
 if TYPE_CHECKING:
+    from mainspring.cluster.joining import Joining
     from mainspring.cluster.models import Model
 
 
@@ -27,6 +28,7 @@ class Worker:
         "held_for",
         "held_until_ns",
         "hold_alarm_ns",
+        "joining",
         "lead_ns",
         "load",
         "load_alarm_ns",
@@ -61,6 +63,8 @@ class Worker:
         """Outstanding actions without a window, with the instant they were sent."""
         self.placements: dict[str, Placement] = {}
         """By model, those of which there is more to say than `Model.prepared` does, in no order."""
+        self.joining: Joining | None = None
+        """What it has prepared and is yet to be entered."""
         self.fleeting: list[Placement] = []
         """Placements that may be plain by now (`pairs.tidy`); the cluster's, once it has a seat."""
         self.lru: dict[str, Placement] = {}

@@ -4,8 +4,9 @@
 Clockwork's section 6.5 (61 varieties in 66 copies, 12 devices, deadline 100 ms) and then lets the numbers of
 models, devices and queued requests grow; ``wide`` has every model on every device that has room for it, and
 ``fleet``, which takes minutes and is played only if ``--only`` says so, is 64,000 models on 256 devices, with
-the memory that they take. The mix is played by the policy ``clockwork`` and by the one of ``--policy``,
-compiled if it is, and as Python beside that for comparison.
+the memory that they take; ``changes``, likewise, is the same while workers and models come and go. The mix is
+played by the policy ``clockwork`` and by the one of ``--policy``, compiled if it is, and as Python beside
+that for comparison.
 Writes ``out/bench/scheduler.json`` and ``scheduler.png``; with ``--only`` what else the file has is kept.
 """
 
@@ -53,7 +54,10 @@ QUEUES = (1_000, 10_000, 64_000)
 LEAST_REQUESTS = 4_000
 """A setting is played for at least so many, and for at most `MOST_REQUESTS`."""
 MOST_REQUESTS = 25_000
+CHANGES = msgspec.structs.replace(FLEET, changes=4)
+"""The same, while workers and models come and go."""
 FLEET_PART = "fleet"
+CHANGES_PART = "changes"
 OUTPUT = Path("out/bench")
 COLUMNS = (
     "", "models", "devices", "req/s", "queued", "us/request", "least", "p99.99 call", "least", "max",
@@ -77,6 +81,8 @@ class Report(msgspec.Struct, frozen=True):
     """What `FLEET` costs."""
     fleet_bytes: int = 0
     """The memory that its scheduler takes."""
+    changes: Cost | None = None
+    """What `CHANGES` costs."""
 
 
 def main(
@@ -91,13 +97,13 @@ def main(
     ] = 5,
     quick: Annotated[bool, typer.Option(help="Only the base settings.")] = False,
     only: Annotated[
-        str, typer.Option(help="Only one part: base, models, devices, queued, wide or fleet.")
+        str, typer.Option(help="Only one part: base, models, devices, queued, wide, fleet or changes.")
     ] = "",
     profiled: Annotated[bool, typer.Option("--profile/--no-profile", help="Print a profile too.")] = True,
     output: Annotated[Path, typer.Option(help="Folder for scheduler.json and scheduler.png.")] = OUTPUT,
 ) -> None:
     """Measure the scheduler's own cost."""
-    parts = ("base", *sweeps(policy), FLEET_PART)
+    parts = ("base", *sweeps(policy), FLEET_PART, CHANGES_PART)
     if only not in ("", *parts):
         raise typer.BadParameter(f"there is no part {only!r}; choose one of {', '.join(parts)}")
     try:
@@ -117,6 +123,8 @@ def main(
             console.print(_costs(growth.text(), {str(growth.xs[i]): c for i, c in enumerate(growth.costs)}))
     if only == FLEET_PART:
         report = _measure_fleet(console, report)
+    if only == CHANGES_PART:
+        report = _measure_changes(console, report)
     output.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     if report.growth:
@@ -194,6 +202,15 @@ def _measure_fleet(console: Console, report: Report) -> Report:
         f"{done.scheduler_bytes / 1e9:.2f} GB for {setting.models:,} models on {setting.devices} devices"
     )
     return msgspec.structs.replace(report, fleet=done.costs[FLEET_PART], fleet_bytes=done.scheduler_bytes)
+
+
+def _measure_changes(console: Console, report: Report) -> Report:
+    """Measure the calls of the largest cluster while workers and models come and go."""
+    setting = msgspec.structs.replace(CHANGES, policy=report.policy)
+    cost = measure(setting, 2)
+    console.print(_costs("The largest cluster, while workers and models come and go", {CHANGES_PART: cost}))
+    console.print(_budget(CHANGES_PART, cost))
+    return msgspec.structs.replace(report, changes=cost)
 
 
 def _comparison(base: dict[str, Cost], as_python: dict[str, Cost]) -> str:

@@ -16,7 +16,16 @@ import numpy as np
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
-from mainspring.messages.events import Event, ModelAdded, RequestArrived, Resident, Wakeup, WorkerJoined
+from mainspring.messages.events import (
+    Event,
+    ModelAdded,
+    ModelRemoved,
+    RequestArrived,
+    Resident,
+    Wakeup,
+    WorkerJoined,
+    WorkerLeft,
+)
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
@@ -28,6 +37,7 @@ SECOND_NS = 1_000_000_000
 WARM_UP_NS = SECOND_NS
 VARIETIES = 61
 KIND = "emulated"
+PREPARE_NS = 5_000_000
 
 Turn = tuple[int, Event, tuple[str, ...]]
 """(instant, event, kinds of commands)"""
@@ -51,6 +61,9 @@ class Setting(msgspec.Struct, frozen=True):
     backlog: int = 0
     """Requests that wait all the time, with deadlines far away, for the model that is asked for most. Each
     that is dispatched after all is replaced."""
+    changes: int = 0
+    """How often, after the warm-up, a worker leaves and comes back, another one comes that has prepared
+    nothing and goes, and a model comes and goes."""
 
 
 def varieties(models: int) -> list[ModelSpec]:
@@ -102,7 +115,9 @@ class PerfectDevices:
                 self._end(command.action_id, command.worker, begin_ns, end_ns)
                 if isinstance(command, Infer):
                     self.in_time += sum(1 for request_id in command.request_ids if request_id > 0)
-            case Prepare() | Release() | Unload():
+            case Prepare():
+                self._end(command.action_id, command.worker, now_ns, now_ns + PREPARE_NS)
+            case Release() | Unload():
                 self._end(command.action_id, command.worker, now_ns, now_ns)
             case _:
                 pass
@@ -138,9 +153,14 @@ class Player:
         for event in itertools.islice(self._backlog, setting.backlog):
             self.scheduler.handle(0, event)
 
-    def play(self, arrivals: list[Arrival]) -> None:
-        """Let requests arrive."""
+    def play(self, arrivals: list[Arrival], changes: list[tuple[int, Event]] | None = None) -> None:
+        """Let requests arrive, and events happen that are not about requests."""
+        left = list(reversed(changes or []))
         for number, arrival in enumerate(arrivals, start=1):
+            while left and left[-1][0] <= arrival.time_ns:
+                now_ns, event = left.pop()
+                self._until(now_ns)
+                self._turn(now_ns, event)
             self._until(arrival.time_ns)
             deadline_ns = None if arrival.slo_ns is None else arrival.time_ns + arrival.slo_ns
             self._turn(arrival.time_ns, RequestArrived(number, arrival.model, arrival.rows, deadline_ns))
@@ -167,7 +187,7 @@ class Player:
             if end_ns is not None and end_ns <= until_ns and (wakeup_ns is None or end_ns <= wakeup_ns):
                 self._turn(end_ns, heapq.heappop(ends)[2])
             elif wakeup_ns is not None and wakeup_ns <= until_ns:
-                self._turn(max(wakeup_ns, self.turns[-1][0]), Wakeup())
+                self._turn(max(wakeup_ns, self.turns[-1][0] if self.turns else 0), Wakeup())
             else:
                 return
 
@@ -186,12 +206,35 @@ def record(setting: Setting) -> Recording:
     arrivals = list(workload.arrivals(np.random.default_rng(recipe.seed)))
     demand = Counter(arrival.model for arrival in arrivals)
     player = Player(setting, demand)
-    player.play(arrivals)
+    player.play(arrivals, changes_of(setting, varieties(setting.models), demand))
     turns = player.turns
     warm_up_turns = sum(1 for now_ns, _, _ in turns if now_ns < WARM_UP_NS)
     requests = sum(1 for _, event, _ in turns[warm_up_turns:] if isinstance(event, RequestArrived))
     in_time = player.devices.in_time / len(arrivals)
     return Recording(setting, demand, turns, warm_up_turns, requests, in_time)
+
+
+def changes_of(setting: Setting, specs: list[ModelSpec], demand: Counter[str]) -> list[tuple[int, Event]]:
+    """Return what happens to workers and models, evenly over the time after the warm-up."""
+    if not setting.changes:
+        return []
+    prepared = {spec.name: spec.artifact for spec in specs}
+    residents = _residents(setting, specs, demand)
+    found: list[Event] = []
+    for number in range(setting.changes):
+        index = number % setting.devices
+        name, new = f"worker-{index}", msgspec.structs.replace(specs[number], name=f"new-{number}")
+        found += [
+            WorkerLeft(name, "lost"),
+            ModelAdded(new),
+            WorkerJoined(name, KIND, setting.pages, prepared, tuple(residents[index])),
+            WorkerJoined(f"empty-{number}", KIND, setting.pages),
+            ModelRemoved(new.name),
+            ModelRemoved(specs[-1 - number].name),
+            WorkerLeft(f"empty-{number}", "lost"),
+        ]
+    apart_ns = int(setting.seconds * SECOND_NS) // (len(found) + 1)
+    return [(WARM_UP_NS + (place + 1) * apart_ns, event) for place, event in enumerate(found)]
 
 
 def backlog(demand: Counter[str]) -> Iterator[RequestArrived]:

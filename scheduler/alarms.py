@@ -40,6 +40,8 @@ class Alarm(enum.IntEnum):
     """An EXEC executor was kept free until now (`Worker.hold_alarm_ns`)."""
     SCALE = 8
     """Workers that are to leave may be ready to."""
+    AGAIN = 9
+    """A call has left something to be done; to come back is all."""
 
 
 Entry = tuple[int, int, Alarm, "Request | Worker | None"]

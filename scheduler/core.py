@@ -46,6 +46,7 @@ from mainspring.scheduler.openings import Openings
 from mainspring.scheduler.operating import Operating
 from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.registry import make_policy, policy_class
+from mainspring.scheduler.preparing import Preparing
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.scaling import Scaling
@@ -65,6 +66,7 @@ _STALL: Final = Alarm.STALL
 _HOLD: Final = Alarm.HOLD
 _POLICY: Final = Alarm.POLICY
 _SCALE: Final = Alarm.SCALE
+_AGAIN: Final = Alarm.AGAIN
 
 
 class Scheduler:
@@ -84,11 +86,14 @@ class Scheduler:
         self._copies = Copies(state, self._policy)
         openings = Openings(state, self._backlog, self._copies)
         self._overload = Overload(state, self._policy)
-        self._residency = Residency(state, self._policy, self._missed, self._pins, openings)
+        self._preparing = Preparing(state, openings)
+        self._residency = Residency(
+            *(state, self._policy, self._missed, self._pins, openings, self._preparing)
+        )
         self._lifecycle = RequestLifecycle(
             state,
             self._policy,
-            self._residency,
+            self._preparing,
             self._backlog,
             self._missed,
             openings.promises,
@@ -106,11 +111,13 @@ class Scheduler:
             self._overload,
         )
         parts = state, self._policy, self._residency, self._backlog, self._lifecycle, self._pins
-        draining = Draining(*parts)
+        draining = Draining(
+            *(state, self._policy, self._backlog, self._lifecycle, self._pins, self._preparing)
+        )
         self._takeovers = Takeovers(state)
         self._scaling = Scaling(state, draining, self._takeovers)
         self._operating = Operating(state, self._residency, self._pins, draining, self._scaling)
-        self._membership = Membership(*parts)
+        self._membership = Membership(*parts, self._preparing)
 
     def handle(self, now_ns: int, event: Event) -> None:
         """Take an event in. ``now_ns`` never goes back from one call to the next."""
@@ -158,6 +165,10 @@ class Scheduler:
         if state.loads_dirty:
             state.loads_dirty = False
             self._fill_loads(now_ns)
+        if self._membership.unfinished:
+            self._membership.go_on(now_ns)
+            if self._membership.unfinished:
+                state.alarms.set(now_ns, _AGAIN)
         if self.cluster.fleeting:
             tidy(self.cluster)
         return state.drain() if state.commands else []
@@ -179,6 +190,7 @@ class Scheduler:
         validate(self._state)
         self._policy.validate()
         self._overload.validate()
+        self._preparing.validate()
 
     def refusal(self, command: OperatorCommand) -> str | None:
         """Return why an operator's command can't be carried out now, and what would be right, or None."""
@@ -234,6 +246,8 @@ class Scheduler:
             self._policy.on_alarm(now_ns)
         elif alarm is _SCALE:
             self._scaling.look(now_ns)
+        elif alarm is _AGAIN:
+            return
         elif subject is None:
             state.loads_dirty = True
         elif state.cluster.workers.get(subject.name) is subject:

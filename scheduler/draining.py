@@ -8,8 +8,8 @@ from mainspring.cluster.workers import Worker
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import Pins
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.preparing import Preparing
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
-from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.state import SchedulerState
 
 
@@ -20,17 +20,17 @@ class Draining:
         self,
         state: SchedulerState,
         policy: Policy,
-        residency: Residency,
         backlog: BestEffort,
         lifecycle: RequestLifecycle,
         pins: Pins,
+        preparing: Preparing,
     ) -> None:
         self._state = state
         self._policy = policy
-        self._residency = residency
         self._backlog = backlog
         self._lifecycle = lifecycle
         self._pins = pins
+        self._preparing = preparing
 
     def drained(self, now_ns: int, worker: Worker) -> None:
         """Have what waits for a worker go elsewhere."""
@@ -44,7 +44,7 @@ class Draining:
         self._reconsidered(now_ns, worker)
         for placement in of_worker(worker):
             self._backlog.offer_all(placement)
-        self._residency.prepare_next(now_ns, worker)
+        self._preparing.next(now_ns, worker)
         self._pins.enforce()
 
     def _reconsidered(self, now_ns: int, worker: Worker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from mainspring.cluster.execution import learn_from_unanswered, orphans
@@ -19,7 +20,7 @@ from mainspring.cluster.membership import (
     unwelcome,
 )
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import hosts
+from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
@@ -29,10 +30,13 @@ from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import Pins
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.preparing import Preparing
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.state import SchedulerState
 
+RECONSIDERED_AT_ONCE: Final = 512
+"""Requests that a call looks at after a worker has left."""
 MOST_FATAL: Final = 2
 """Workers that may be lost while they run one request; then it is given up, lest it end them all."""
 
@@ -48,6 +52,7 @@ class Membership:
         backlog: BestEffort,
         lifecycle: RequestLifecycle,
         pins: Pins,
+        preparing: Preparing,
     ) -> None:
         self._state = state
         self._policy = policy
@@ -55,6 +60,9 @@ class Membership:
         self._backlog = backlog
         self._lifecycle = lifecycle
         self._pins = pins
+        self._preparing = preparing
+        self._unsure: deque[Request] = deque()
+        """Requests whose models may be run by nobody, since a worker has left."""
 
     def add_model(self, now_ns: int, spec: ModelSpec) -> None:
         """Serve a model; it replaces a model of its name with other weights, and keeps that model's pin."""
@@ -66,10 +74,7 @@ class Membership:
         cluster.estimates.hold(spec)
         if known is not None:
             self._take_off(now_ns, known)
-        model = add_model(cluster, spec, known)
-        for worker in hosts(cluster, model):
-            self._residency.want_prepared(model, worker)
-            self._residency.prepare_next(now_ns, worker)
+        self._preparing.come(now_ns, add_model(cluster, spec, known))
         self._pins.enforce()
 
     def remove_model(self, now_ns: int, name: str) -> None:
@@ -93,10 +98,10 @@ class Membership:
     def _take_off(self, now_ns: int, model: Model) -> None:
         """Reject what waits for a model, and have workers give it up."""
         cease_to_serve(self._state.cluster, model)
+        self._preparing.go(model)
         detail = f"model {model.name!r} was removed"
         self._lifecycle.reject_queued(now_ns, model, Reason.MODEL_REMOVED, detail)
-        for placement in left_behind(self._state.cluster, model):
-            self._residency.leave(now_ns, placement)
+        self._residency.take_off(now_ns, left_behind(self._state.cluster, model))
         self._state.cluster.estimates.release(model.spec)
 
     def join(self, now_ns: int, event: WorkerJoined) -> None:
@@ -120,10 +125,7 @@ class Membership:
                 self._residency.leave(now_ns, placement)
             else:
                 self._residency.give_up(now_ns, placement, OVERDUE)
-        for model in cluster.models.values():
-            if not (model.prepared | model.absent) & worker.bit:
-                self._residency.want_prepared(model, worker)
-        self._residency.prepare_next(now_ns, worker)
+        self._preparing.join(now_ns, worker)
         self._policy.worker_joined(now_ns, worker)
         self._pins.enforce()
         self._state.loads_dirty = True
@@ -158,17 +160,50 @@ class Membership:
                 if request.fatal == MOST_FATAL:
                     request.failures = state.config.max_attempts
             self._lifecycle.retry(now_ns, request, Reason.WORKER_FAILED, detail)
-        for model in state.cluster.waiting_models():
-            self._lifecycle.reconsider(now_ns, model)
+        self._preparing.leave(worker)
+        self._reconsider(now_ns)
         self._pins.enforce()
         worker.forget()
+
+    def _reconsider(self, now_ns: int) -> None:
+        """Reject what waits for models that nobody will run any more, now or, if much waits, later."""
+        cluster = self._state.cluster
+        if len(cluster.requests) <= RECONSIDERED_AT_ONCE:
+            for model in cluster.waiting_models():
+                self._lifecycle.reconsider(now_ns, model)
+        else:
+            self._unsure.extend(cluster.requests.values())
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is more to be done by `go_on`."""
+        cluster = self._state.cluster
+        more = bool(cluster.joining) or cluster.has_stale or bool(self._unsure)
+        return more or self._residency.takes_off or bool(self._preparing)
+
+    def go_on(self, now_ns: int) -> None:
+        """Do a part of what joins, leaves and changes of models have left to be done."""
+        cluster = self._state.cluster
+        if cluster.joining:
+            joining = cluster.joining[0]
+            joining.some()
+            self._residency.take_off(now_ns, joining.unwelcome())
+        self._preparing.go_on(now_ns)
+        if cluster.has_stale:
+            cluster.sweep()
+        if self._residency.takes_off:
+            self._residency.take_more_off(now_ns)
+        for _ in range(min(RECONSIDERED_AT_ONCE, len(self._unsure))):
+            request = self._unsure.popleft()
+            if request.place is Place.QUEUED and cluster.serves(request.model):
+                self._lifecycle.reconsider(now_ns, request.model.base)
 
     def drop(self, now_ns: int, name: str, reason: str, unanswered: Unanswered | None = None) -> None:
         """Drop a worker whose state can't be trusted any more; it may join again."""
         cluster = self._state.cluster
         worker = cluster.workers.get(name)
         if worker is not None and unanswered is not None:
-            learn_from_unanswered(now_ns, worker, unanswered)
+            learn_from_unanswered(cluster, now_ns, worker, unanswered)
         # What it changes is entered step by step: other parts react to each step.
         self._state.commands.append(DropWorker(name, reason, unanswered))
         self.leave(now_ns, name, reason)

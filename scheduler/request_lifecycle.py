@@ -6,7 +6,7 @@ from typing import Final
 
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import hosts, is_given_up
+from mainspring.cluster.pairs import is_given_up
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.status import impossible
@@ -18,9 +18,9 @@ from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.overload import Overload, sentence
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.preparing import Preparing
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
 from mainspring.scheduler.promises import Promises
-from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import overdue_detail
 from mainspring.scheduler.state import SchedulerState
 from mainspring.scheduler.waking import is_wide
@@ -35,7 +35,7 @@ class RequestLifecycle:
         self,
         state: SchedulerState,
         policy: Policy,
-        residency: Residency,
+        preparing: Preparing,
         backlog: BestEffort,
         missed: MissedModels,
         promises: Promises,
@@ -43,7 +43,7 @@ class RequestLifecycle:
     ) -> None:
         self._state = state
         self._policy = policy
-        self._residency = residency
+        self._preparing = preparing
         self._backlog = backlog
         self._missed = missed
         self._promises = promises
@@ -263,7 +263,7 @@ class RequestLifecycle:
         if finish_ns is None:
             reason, detail = impossible(state.cluster, model)
         if reason is Reason.MODEL_NOT_READY:
-            self._prepare_soon(now_ns, model)
+            self._preparing.hasten(model.base)
             if event.deadline_ns is None:
                 return True
         earliest_ns = None if finish_ns is None else finish_ns + state.ns.response_margin
@@ -334,9 +334,3 @@ class RequestLifecycle:
                 self._state.emit(now_ns, Doubted(model.base.name))
                 return True
         return False
-
-    def _prepare_soon(self, now_ns: int, model: Model) -> None:
-        """Send the PREPAREs of a model that a request asked for before all others."""
-        for worker in hosts(self._state.cluster, model):
-            self._residency.want_prepared(model.base, worker, soon=True)
-            self._residency.prepare_next(now_ns, worker)

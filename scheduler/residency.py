@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final
+
 from mainspring.cluster.membership import stop
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_known, of_worker
+from mainspring.cluster.pairs import of_worker
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import forget, give_up, load_ended, open_ended, other_ended
 from mainspring.cluster.timeline import Slot
@@ -16,56 +19,34 @@ from mainspring.scheduler.load_queue import MissedModels, Pins
 from mainspring.scheduler.openings import Openings
 from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.preparing import Preparing
 from mainspring.scheduler.stalls import stalled_at_ns
 from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState
+
+TAKEN_OFF_AT_ONCE: Final = 32
+"""Workers from which a call takes a model."""
 
 
 class Residency:
     """Sends the actions that move models, and tells the scheduler's other parts of their results."""
 
     def __init__(
-        self, state: SchedulerState, policy: Policy, missed: MissedModels, pins: Pins, openings: Openings
+        self,
+        state: SchedulerState,
+        policy: Policy,
+        missed: MissedModels,
+        pins: Pins,
+        openings: Openings,
+        preparing: Preparing,
     ) -> None:
         self._state = state
         self._openings = openings
+        self._preparing = preparing
         self._policy = policy
         self._missed = missed
         self._pins = pins
-
-    def want_prepared(self, model: Model, worker: Worker, soon: bool = False) -> None:
-        """Queue a known model's PREPARE; ``soon`` puts it first."""
-        if is_known(model, worker):
-            worker.prepare_queue[model.name] = None
-            if soon:
-                worker.prepare_queue.move_to_end(model.name, last=False)
-        elif soon:
-            placement = model.placements.get(worker.name)
-            if placement is not None and placement.state is State.CLOSED:
-                self._openings.hasten(placement)
-
-    def prepare_next(self, now_ns: int, worker: Worker) -> None:
-        """Send PREPAREs up to the bound on how many may be outstanding."""
-        while (
-            worker.prepare_queue
-            and not worker.draining
-            and worker.prepares < self._state.config.prepares_in_flight
-        ):
-            name, _ = worker.prepare_queue.popitem(last=False)
-            model = self._preparable(worker, name)
-            if model is None:
-                continue
-            action = Prepare(self._state.next_action_id(), worker.name, model.spec)
-            self._send_other(now_ns, worker, action)
-
-    def _preparable(self, worker: Worker, name: str) -> Model | None:
-        """Return the model of a name if it may be prepared on a worker."""
-        placement = worker.placements.get(name)
-        if placement is None:
-            model = self._state.cluster.models.get(name)
-            return model if model is not None and is_known(model, worker) else None
-        # A model is closed here if its executable was opened for another one.
-        able = placement.state is State.KNOWN or placement.state is State.CLOSED
-        return placement.model if able and not placement.leaving else None
+        self._leaving: deque[Placement] = deque()
+        """Placements that are to leave and for which nothing has been sent yet."""
 
     def load(self, now_ns: int, plan: LoadPlan) -> None:
         """Evict the plan's victims and load its model.
@@ -139,6 +120,30 @@ class Residency:
         elif placement.state in (State.KNOWN, State.FAILED):
             self._succeed(now_ns, forget(self._state.cluster, placement), worker)
 
+    def take_off(self, now_ns: int, placements: list[Placement]) -> None:
+        """Take a model off workers; where these are many, `take_more_off` sends some of the actions."""
+        for placement in placements[:TAKEN_OFF_AT_ONCE]:
+            self.leave(now_ns, placement)
+        for placement in placements[TAKEN_OFF_AT_ONCE:]:
+            usable = placement.usable
+            placement.leave()
+            if usable:
+                self._policy.weights_changed(now_ns, placement)
+            self._leaving.append(placement)
+
+    @property
+    def takes_off(self) -> bool:
+        """Whether there is more to be done by `take_more_off`."""
+        return bool(self._leaving)
+
+    def take_more_off(self, now_ns: int) -> None:
+        """Go on with what `take_off` has left."""
+        for _ in range(min(TAKEN_OFF_AT_ONCE, len(self._leaving))):
+            placement = self._leaving.popleft()
+            worker = placement.worker
+            if self._state.cluster.workers.get(worker.name) is worker and worker.has(placement):
+                self.leave(now_ns, placement)
+
     def load_when_idle(self, model: Model) -> None:
         """Have an idle LOAD executor load a model that an operator asks for."""
         self._missed.operator_wants(model)
@@ -164,8 +169,7 @@ class Residency:
     def _succeed(self, now_ns: int, model: Model | None, worker: Worker) -> None:
         """Prepare the replacement of a model that is off a worker, if there is one."""
         if model is not None:
-            self.want_prepared(model, worker)
-            self.prepare_next(now_ns, worker)
+            self._preparing.again(now_ns, model, worker)
 
     def load_ended(self, now_ns: int, worker: Worker, action: Load, result: Result) -> bool:
         """Enter a LOAD's result; return whether the worker still agrees with the state."""
@@ -207,7 +211,7 @@ class Residency:
             worker.prepare_queue[other.model.name] = None
         if placement.leaving:
             self.leave(now_ns, placement)
-        self.prepare_next(now_ns, worker)
+        self._preparing.next(now_ns, worker)
 
     def left(self, worker: Worker) -> None:
         """Forget a worker that is gone."""
@@ -231,7 +235,7 @@ class Residency:
                     self.leave(now_ns, placement)
                 elif placement.state is State.CLOSED:
                     self._openings.add(now_ns, placement)
-                self.prepare_next(now_ns, worker)
+                self._preparing.next(now_ns, worker)
                 return True
             case Release():
                 # A worker that could not do it is about to be dropped, with the placement.

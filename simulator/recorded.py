@@ -98,9 +98,7 @@ def recorded_arrivals(recording: Recording) -> Iterator[Arrival]:
             slo_ns = None
             if entry.deadline_ns is not None:
                 slo_ns = max(1, entry.deadline_ns - recording.start_ns - at_ns)
-            yield Arrival(
-                at_ns, entry.model, entry.rows, slo_ns, sizes=entry.sizes, priority=entry.priority
-            )
+            yield Arrival(at_ns, entry.model, entry.rows, slo_ns, sizes=entry.sizes, priority=entry.priority)
 
 
 class _Reader:

@@ -18,7 +18,7 @@ import heapq
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_everywhere
+from mainspring.cluster.pairs import is_everywhere, of_worker
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.loads import PolicyLoads, shortest_ns
 from mainspring.scheduler.policies.notes import WorkerNote, model_note, worker_note
@@ -120,9 +120,10 @@ class DemandLoads(PolicyLoads):
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let the demand for a worker's models go to the others."""
-        for model in self._state.cluster.waiting_models():
-            for bucket in model.by_bucket:
-                self.update(now_ns, bucket)
+        for placement in of_worker(worker):
+            for each in placement.by_bucket:
+                if each.model.queue.dues:
+                    self.update(now_ns, each.model)
 
     def take(self, now_ns: int) -> Model | None:
         """Take out the model of the highest positive priority, as it is now; `put_back` returns it.

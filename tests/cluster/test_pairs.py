@@ -113,11 +113,11 @@ def test_a_model_that_is_removed_before_it_was_prepared_leaves_nothing() -> None
     for number in range(4):
         hand.feed(0, ModelAdded(spec(f"m{number}")))
     hand.feed(0, WorkerJoined("late", "gpu", 8))
-    worker = hand.scheduler.cluster.workers["late"]
-    waiting = next(name for name in worker.prepare_queue)
+    cluster = hand.scheduler.cluster
+    worker = cluster.workers["late"]
+    waiting = next(name for name, model in cluster.models.items() if is_known(model, worker))
     hand.feed(1, ModelRemoved(waiting))
-    assert waiting not in worker.prepare_queue
-    assert find(hand.scheduler.cluster, worker, waiting) is None
+    assert find(cluster, worker, waiting) is None
 
 
 def test_a_model_is_hopeless_once_no_worker_can_ever_run_it() -> None:

@@ -15,7 +15,7 @@ import msgspec
 from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_everywhere
+from mainspring.cluster.pairs import is_everywhere, of_worker
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
@@ -140,9 +140,9 @@ class OrderedLoadsPolicy(ReadyQueuePolicy):
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Have loaded what only this worker held."""
-        for model in self.state.cluster.waiting_models():
-            for each in model.by_bucket:
-                self.want_load(each)
+        for placement in of_worker(worker):
+            for each in placement.by_bucket:
+                self.want_load(each.model)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return the LOAD of the model of the lowest key that no worker holds, or of a further copy."""
