@@ -35,8 +35,8 @@ def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None
     _follow(cluster, now_ns, entry)
     if cluster.fleeting:
         tidy(cluster)
-    if cluster.has_stale:
-        cluster.sweep()
+    if cluster.seats.has_stale:
+        cluster.seats.sweep()
 
 
 def _follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None:

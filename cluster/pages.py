@@ -35,21 +35,32 @@ class PageTable:
 
     def take(self, model: str, pages: Iterable[int]) -> None:
         """Give free pages to a model; raise ValueError on a page that is not free."""
-        owner, free = self._owner, self._free
-        for page in pages:
+        owner, free, taken = self._owner, self._free, list(pages)
+        for page in taken:
             if not 0 <= page < self.size or owner[page] is not None:
                 raise ValueError(f"page {page} is not free for {model}")
             owner[page] = model
-            del free[bisect_left(free, page)]
+        first = bisect_left(free, taken[0]) if taken else 0
+        if free[first : first + len(taken)] == taken:
+            # Mostly they are neighbours among the free ones.
+            del free[first : first + len(taken)]
+        else:
+            for page in taken:
+                del free[bisect_left(free, page)]
 
     def give_back(self, model: str, pages: Iterable[int]) -> None:
         """Free a model's pages; raise ValueError on a page that is not its own."""
-        owner, free = self._owner, self._free
-        for page in pages:
+        owner, free, given = self._owner, self._free, sorted(pages)
+        for page in given:
             if owner[page] != model:
                 raise ValueError(f"page {page} is owned by {owner[page]}, not by {model}")
             owner[page] = None
-            insort(free, page)
+        first = bisect_left(free, given[0]) if given else 0
+        if first == len(free) or free[first] > given[-1]:
+            free[first:first] = given
+        else:
+            for page in given:
+                insort(free, page)
 
     def place(self, extents: Sequence[int], also_free: Sequence[int] = ()) -> tuple[int, ...] | None:
         """Return pages for the extents, in their order, or None if there is no room.

@@ -93,7 +93,7 @@ def is_given_up(cluster: Cluster, model: Model) -> bool:
 def is_prepared_anywhere(cluster: Cluster, model: Model) -> bool:
     """Return whether any worker has a model prepared."""
     settle(cluster, model.name)
-    if model.prepared & cluster.seated:
+    if model.prepared & cluster.seats.taken:
         return True
     return any(placement.state in PREPARED_STATES for placement in model.placements.values())
 
@@ -103,7 +103,7 @@ def is_everywhere(cluster: Cluster, model: Model) -> bool:
     absent = model.base.absent
     copies = len(model.usable)
     if absent:
-        copies += (absent & cluster.seated).bit_count()
+        copies += (absent & cluster.seats.taken).bit_count()
     return copies >= len(cluster.workers)
 
 

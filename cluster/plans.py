@@ -169,7 +169,7 @@ def reject_evidence(
                 others.pop()
     named = [_candidate(plan.placement, plan.finish_ns) for plan in others]
     absent = model.base.absent
-    known = len(cluster.workers) - (absent & cluster.seated).bit_count()
+    known = len(cluster.workers) - (absent & cluster.seats.taken).bit_count()
     if len(found) < known and len(named) < CANDIDATES:
         planned = {plan.placement.worker.name for plan in found}
         for name, worker in cluster.workers.items():

@@ -72,7 +72,8 @@ def restore(cluster: Cluster, entry: Told) -> None:
 def _sort(cluster: Cluster) -> None:
     """Have models and workers in the order in which they came."""
     models = sorted(cluster.models.values(), key=_number_of_model)
-    cluster.models = {model.name: model for model in models}
+    cluster.models.clear()
+    cluster.models.update({model.name: model for model in models})
     workers = sorted(cluster.workers.values(), key=_number_of_worker)
     cluster.workers = {worker.name: worker for worker in workers}
     if not any(not worker.number for worker in workers):

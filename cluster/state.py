@@ -10,6 +10,7 @@ from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.provision import Kind
 from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
+from mainspring.cluster.seats import Seats
 from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
@@ -18,8 +19,6 @@ from mainspring.messages.operating import SetDefaultSlo
 if TYPE_CHECKING:
     from mainspring.cluster.joining import Joining
 
-SWEPT_AT_ONCE: Final = 256
-"""Models that are looked at a time for what is left of workers that are gone."""
 _QUEUED: Final = Place.QUEUED
 _UNDECIDED: Final = Place.UNDECIDED
 _PREPARED: Final = State.PREPARED
@@ -39,20 +38,12 @@ class Cluster:
         """Taken off each deadline for the way back."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
-        self.seats: list[Worker | None] = []
-        """The worker whose `Worker.bit` is ``1 << index``; a seat that is left is the next one's."""
-        self.seated = 0
-        """The set of all workers."""
+        self.seats = Seats(self.models)
+        """Which bit stands for which worker in sets of them."""
         self.joining: list[Joining] = []
         """Workers of which not all is entered that they have prepared, the longest joining first."""
         self.overdue: dict[str, Model] = {}
         """Models with INFERs that took far too long (`Model.overdue`)."""
-        self._stale = 0
-        """Bits of workers that are gone, which may still be in `Model.prepared` and `Model.absent`."""
-        self._left = 0
-        """Those of them that have left since the search for them began."""
-        self._unswept: list[Model] = []
-        """Models from which they have yet to be taken."""
         self.fleeting: list[Placement] = []
         """Placements that may be plain by now: `pairs.tidy` drops them."""
         self.of_kind: dict[str, int] = {}
@@ -118,13 +109,9 @@ class Cluster:
         return Worker(name, self.workers_seen, device_kind, pages, self.dispatch_delay_ns)
 
     def seat(self, worker: Worker) -> None:
-        """Enter a worker, at the first seat that is free; every model is known on it."""
-        seats = self.seats
-        index = self._free_seat()
-        seats[index : index + 1] = [worker]
-        worker.bit = 1 << index
+        """Enter a worker; every model is known on it."""
+        self.seats.take(worker)
         worker.fleeting = self.fleeting
-        self.seated |= worker.bit
         self.changes += 1
         kind = worker.device_kind
         self.of_kind[kind] = self.of_kind.get(kind, 0) | worker.bit
@@ -133,59 +120,17 @@ class Cluster:
             for model in self.models.values():
                 self.know(model, kind)
 
-    def _free_seat(self) -> int:
-        """Return the first seat that nobody is at, and of whose last worker nothing is left."""
-        seats = self.seats
-        while self.has_stale and len(self._unswept) <= SWEPT_AT_ONCE:
-            self.sweep()
-        for index, worker in enumerate(seats):
-            if worker is None and not (self._stale | self._left) >> index & 1:
-                return index
-        return len(seats)
-
-    @property
-    def has_stale(self) -> bool:
-        """Whether something may be left of workers that are gone."""
-        return bool(self._stale | self._left)
-
-    def sweep(self) -> None:
-        """Take what is left of workers that are gone out of some models; once it is out of all, others may
-        take their seats."""
-        stale, unswept = self._stale, self._unswept
-        for _ in range(min(SWEPT_AT_ONCE, len(unswept))):
-            model = unswept.pop()
-            if model.prepared & stale:
-                model.prepared &= ~stale
-            if model.absent & stale:
-                model.absent &= ~stale
-        if not unswept:
-            self._stale, self._left = self._left, 0
-            if self._stale:
-                self._unswept = list(self.models.values())
-
     def unseat(self, name: str) -> Worker | None:
         """Take a worker out and return it; None if it is not there. Its bit is the next worker's."""
         worker = self.workers.pop(name, None)
         if worker is not None:
-            self.seats[worker.bit.bit_length() - 1] = None
-            self.seated &= ~worker.bit
-            self._left |= worker.bit
-            if not self._stale:
-                # What comes later knows nothing of the worker.
-                self._stale, self._left = self._left, 0
-                self._unswept = list(self.models.values())
+            self.seats.leave(worker)
             self.changes += 1
             left = self.of_kind[worker.device_kind] & ~worker.bit
             if left:
                 self.of_kind[worker.device_kind] = left
             else:
                 del self.of_kind[worker.device_kind]
-        return worker
-
-    def first_of(self, workers: int) -> Worker:
-        """Return the worker of the lowest bit of a set, which must not be empty."""
-        worker = self.seats[(workers & -workers).bit_length() - 1]
-        assert worker is not None, f"nobody is at a seat of {workers:x}"
         return worker
 
     def know(self, model: Model, kind: str) -> None:

@@ -277,5 +277,7 @@ def loaded_scheduler(
     for index, held in enumerate(residents):
         joined = WorkerJoined(f"worker-{index}", KIND, setting.pages, prepared, tuple(held))
         scheduler.handle(0, joined)
+        while scheduler.next_wakeup_ns() == 0:
+            scheduler.schedule(0)
     scheduler.schedule(0)
     return scheduler

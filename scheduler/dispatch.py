@@ -164,7 +164,7 @@ class Dispatcher:
             # The model's replacement has reached the last worker, and all workers may be drained.
             cluster = self._state.cluster
             model = cluster.models.get(action.model)
-            if model is not None and not model.absent & cluster.seated:
+            if model is not None and not model.absent & cluster.seats.taken:
                 concerned = model
         if concerned is not None:
             self._lifecycle.reconsider(now_ns, concerned)

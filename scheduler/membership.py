@@ -178,7 +178,7 @@ class Membership:
     def unfinished(self) -> bool:
         """Whether there is more to be done by `go_on`."""
         cluster = self._state.cluster
-        more = bool(cluster.joining) or cluster.has_stale or bool(self._unsure)
+        more = bool(cluster.joining) or cluster.seats.has_stale or bool(self._unsure)
         return more or self._residency.takes_off or bool(self._preparing)
 
     def go_on(self, now_ns: int) -> None:
@@ -189,8 +189,8 @@ class Membership:
             joining.some()
             self._residency.take_off(now_ns, joining.unwelcome())
         self._preparing.go_on(now_ns)
-        if cluster.has_stale:
-            cluster.sweep()
+        if cluster.seats.has_stale:
+            cluster.seats.sweep()
         if self._residency.takes_off:
             self._residency.take_more_off(now_ns)
         for _ in range(min(RECONSIDERED_AT_ONCE, len(self._unsure))):

@@ -96,7 +96,7 @@ class Waking:
             able = model.held & self.idle & ~self._tried
             asked = able & ~self._waits
             if asked and model.queue.dues:
-                return self._cluster.first_of(asked)
+                return self._cluster.seats.first_of(asked)
             del wanted[number]
             if able and model.queue.dues:
                 self._behind[number] = model

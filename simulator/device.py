@@ -233,7 +233,10 @@ class SimulatedWorker:
                 self._run(executor, when_ns)
 
     def _await_expiry(self, executor: Executor, place: int, now_ns: int) -> None:
-        """Have the actions that wait behind a job looked at if one can't begin in its window any more."""
+        """Have the actions that wait behind a job looked at if one can't begin in its window any more.
+
+        ``_ends_ns`` says when what each executor runs ends, ``_expiry_ns`` when what waits is looked at.
+        """
         expiry_ns = self.core.expiry_ns(executor)
         if expiry_ns is None:
             return

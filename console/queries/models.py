@@ -112,7 +112,7 @@ def where(cluster: Cluster, model: Model, *states: State) -> list[str]:
     """Return the workers on which a model is in one of these states, and stays."""
     placements = [each for each in model.placements.values() if each.state in states and not each.leaving]
     found = [each.worker for each in placements]
-    if State.PREPARED in states and model.prepared & cluster.seated:
+    if State.PREPARED in states and model.prepared & cluster.seats.taken:
         workers = hosts(cluster, model)
         found += [
             each

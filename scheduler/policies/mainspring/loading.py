@@ -9,7 +9,6 @@ many small ones, and one that would displace more requests than it serves is not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import able, at, is_everywhere
@@ -34,7 +33,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     WORTH_SCALE,
 )
 from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
-from mainspring.scheduler.policies.mainspring.victims import least_first
+from mainspring.scheduler.policies.mainspring.victims import Losses
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.state import SchedulerState
 
@@ -89,6 +88,12 @@ class ExecPrice:
                     break
         return best
 
+    def worth_waiting(self, model: Model) -> float:
+        """Return what the requests are worth that wait for a model, or a bucket of one."""
+        rows = model.queue.rows
+        worth = self.worth(model, float(rows)) if rows else 0.0
+        return worth + len(model.backlog)
+
     def worth_each(self, model: Model) -> float:
         """Return what a row of a model is worth that comes some time, from 0 to 1."""
         if not self.per_ns:
@@ -104,17 +109,17 @@ class ExecPrice:
 
 
 class WorthLoads(DemandLoads):
-    """Answers `Policy.next_load` by worth, and evicts the models whose loss is least.
+    """Answers `Policy.next_load` by worth, and evicts the models whose loss is least (`Losses`).
 
-    A loss is what the waiting requests are worth, and those that will come before the model could be back.
     That requests wait says little by itself: where some have to be dropped, those of the models that are
     worth least wait longest.
     """
 
     def __init__(self, state: SchedulerState, popularity: Popularity, price: ExecPrice) -> None:
         super().__init__(state)
-        self._popularity = popularity
         self._price = price
+        self.losses = Losses(popularity, price)
+        """What evictions lose."""
         self._worth_again_ns = 0
 
     def worth(self, model: Model, priority_ns: int) -> int:
@@ -147,42 +152,21 @@ class WorthLoads(DemandLoads):
 
     def find_pages(self, placement: Placement) -> LoadPlan | None:
         """Find pages for a model that requests wait for."""
-        return plan_load(placement, victims=self._victims(placement.worker))
+        victims = self.losses.least_first(placement.worker, EVICTED_FOR_NS)
+        plan = plan_load(placement, victims=victims)
+        victims.close()
+        return plan
 
-    def _victims(self, worker: Worker) -> Iterator[Placement]:
-        """Yield who may be evicted, those of the least loss first: none with work in flight."""
-        away = self._popularity.expected(EVICTED_FOR_NS)
-        placements: list[Placement] = []
-        losses: list[float] = []
-        for placement in worker.lru.values():
-            if not placement.infers:
-                placements.append(placement)
-                losses.append(self._loss(placement, away))
-        yield from least_first(losses, placements)
+    def worker_left(self, now_ns: int, worker: Worker) -> None:
+        """Forget what could be evicted from a worker, and let the demand for its models go to the others."""
+        super().worker_left(now_ns, worker)
+        self.losses.worker_left(worker)
 
-    def _loss(self, placement: Placement, away: float) -> float:
-        """Return what an eviction loses; ``away`` times `ModelNote.popularity` are the requests to expect.
-
-        A copy that is one of several is that part of it.
-        """
-        model, price = placement.model, self._price
-        loss = away * model_note(model).popularity
-        if price.per_ns:
-            loss *= price.worth_each(model)
-        if not model.buckets:
-            if model.queue.rows or model.backlog:
-                loss += self._worth_waiting(model)
-        else:
-            for bucket in model.buckets.values():
-                loss += self._worth_waiting(bucket)
-        copies = len(model.usable)
-        return loss / copies if copies > 1 else loss
-
-    def _worth_waiting(self, model: Model) -> float:
-        """Return what the requests are worth that wait for a model, or a bucket of one."""
-        rows = model.queue.rows
-        worth = self._price.worth(model, float(rows)) if rows else 0.0
-        return worth + len(model.backlog)
+    def validate(self) -> None:
+        """Check the orders of victims, too."""
+        super().validate()
+        for worker in self._state.cluster.workers.values():
+            self.losses.validate(worker, EVICTED_FOR_NS)
 
 
 class Replication:
@@ -192,15 +176,15 @@ class Replication:
     deadlines. A model with few requests, on a device that a busy model fills, asks for next to nothing: by
     that measure it never needs another device, and yet each of its requests waits for the other's batches,
     and some in vain. While a LOAD executor is idle, such a model is loaded on a device that has less than
-    half as much to do, into free pages or over models with much fewer requests (`Popularity.unpopular`).
+    half as much to do, into free pages or over models with much fewer requests (`Losses.unpopular`).
 
     It is no `ModelQueue`: a model whose copy finds no room leaves and pauses the search instead of going to
     the end, and copies come before missed models, since the policy is asked first.
     """
 
-    def __init__(self, state: SchedulerState, popularity: Popularity, utilisation: Utilisation) -> None:
+    def __init__(self, state: SchedulerState, losses: Losses, utilisation: Utilisation) -> None:
         self._state = state
-        self._popularity = popularity
+        self._losses = losses
         self._utilisation = utilisation
         self._wanted: dict[int, Model] = {}
         self._paused_until_ns = 0
@@ -253,4 +237,4 @@ class Replication:
         if best is None:
             return None
         placement = at(self._state.cluster, model.base, best)
-        return plan_load(placement, victims=self._popularity.unpopular(placement))
+        return plan_load(placement, victims=self._losses.unpopular(placement))

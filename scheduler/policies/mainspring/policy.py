@@ -7,7 +7,7 @@ too often rises (`Fairness`): the option ``fairness`` moves between most answers
 
 *LOAD* by requests for each millisecond that it takes, less what their executions cost while EXEC is short
 (`ExecPrice`); the model goes whose loss is least (`WorthLoads`). Idle LOAD executors load what was missed
-over models with much fewer requests (`Popularity`), and further copies of what is on busy devices alone
+over models with much fewer requests (`Losses`), and further copies of what is on busy devices alone
 (`Replication`).
 
 *Lookahead.* Executors get their next action as late as its way there allows: what is decided later is
@@ -67,7 +67,7 @@ class Mainspring(ReadyQueuePolicy):
         self._popularity = Popularity(state)
         self._price = ExecPrice(self._utilisation)
         self._loads = WorthLoads(state, self._popularity, self._price)
-        self._replication = Replication(state, self._popularity, self._utilisation)
+        self._replication = Replication(state, self._loads.losses, self._utilisation)
         self._distributions = options.distributions
         self._evens_only = False
         """Whether only models that are not erratic are asked for (`_endangered`)."""
@@ -182,6 +182,11 @@ class Mainspring(ReadyQueuePolicy):
         super().residency_changed(now_ns, placement)
         self._loads.update(now_ns, placement.model)
 
+    def weights_changed(self, now_ns: int, placement: Placement) -> None:
+        """Tell of a model's buckets, and enter what may be evicted now."""
+        super().weights_changed(now_ns, placement)
+        self._loads.losses.changed(placement)
+
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let the demand for its models go to the others."""
         super().worker_left(now_ns, worker)
@@ -266,7 +271,7 @@ class Mainspring(ReadyQueuePolicy):
         One that requests without a deadline wait for, or that is pinned, may also go over any that was not
         used for a while: they wait for as long as it takes, and nothing else would ever end that.
         """
-        plan = plan_load(placement, victims=self._popularity.unpopular(placement))
+        plan = plan_load(placement, victims=self._loads.losses.unpopular(placement))
         if plan is None and (placement.model.waiting_idly or placement.model.pinned):
             return super().plan_idle_load(now_ns, placement)
         return plan

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.mainspring.constants import (
-    IDLE_VICTIMS_SHARE,
     LEAST_SEEN_NS,
     POPULARITY_DECAY_NS,
     RENEWED_AFTER,
     UTILISATION_WINDOW_NS,
 )
-from mainspring.scheduler.policies.mainspring.victims import least_first
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.state import SchedulerState
 
@@ -32,6 +28,8 @@ class Popularity:
         self._state = state
         self._epoch_ns: int | None = None
         self._first_ns = self._last_ns = 0
+        self.renewals = 0
+        """How often all counts were scaled down."""
 
     def asked(self, now_ns: int, model: Model) -> None:
         """Count a request."""
@@ -44,6 +42,7 @@ class Popularity:
             for each in self._state.cluster.models.values():
                 model_note(each).popularity *= factor
             self._epoch_ns, age = now_ns, 0.0
+            self.renewals += 1
         model_note(model.base).popularity += math.exp(age)
 
     def expected(self, within_ns: int) -> float:
@@ -53,43 +52,6 @@ class Popularity:
         seen_ns = max(LEAST_SEEN_NS, self._last_ns - self._first_ns)
         whole = POPULARITY_DECAY_NS * (1.0 - math.exp(-seen_ns / POPULARITY_DECAY_NS))
         return within_ns / whole * math.exp((self._epoch_ns - self._last_ns) / POPULARITY_DECAY_NS)
-
-    def victims(self, worker: Worker) -> Iterator[Placement]:
-        """Yield what may be evicted, in order: nothing with work in flight, models with waiting requests
-        last.
-
-        Before that those with the fewest requests go first; a model that another worker holds too counts
-        half.
-        """
-        wanted: list[Placement] = []
-        placements: list[Placement] = []
-        losses: list[float] = []
-        for placement in worker.lru.values():
-            if placement.infers:
-                continue
-            if placement.model.waiting:
-                wanted.append(placement)
-            else:
-                placements.append(placement)
-                losses.append(_worth(placement))
-        yield from least_first(losses, placements)
-        yield from least_first([_worth(placement) for placement in wanted], wanted)
-
-    def unpopular(self, placement: Placement) -> list[Placement]:
-        """Return what may be evicted for a model that no request needs at once: those with fewer requests."""
-        left = IDLE_VICTIMS_SHARE * model_note(placement.model).popularity
-        chosen = []
-        for victim in self.victims(placement.worker):
-            left -= _worth(victim)
-            if left < 0 or victim.model.waiting:
-                break
-            chosen.append(victim)
-        return chosen
-
-
-def _worth(placement: Placement) -> float:
-    asked = model_note(placement.model).popularity
-    return asked / 2 if len(placement.model.usable) > 1 else asked
 
 
 class Decaying:

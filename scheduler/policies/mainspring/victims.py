@@ -1,42 +1,235 @@
-"""In which order models are evicted: those of the least loss first, of which a LOAD mostly takes one or two.
+"""In which order models are evicted: those of the least loss first.
 
-So nothing is sorted: the first few are each found by a pass over numbers, and only a LOAD that takes more of
-them has the rest ordered by a heap. An order that is kept would have to be put right at each request, each
-change of the price of EXEC's time, and each copy that comes or goes, for every device that holds the model.
+Each worker has a heap of what is resident on it, by a lower bound of what its eviction would lose. A LOAD
+looks at entries until the least loss that it found is lower than all bounds left; mostly these are a few of a
+hundred or more. A loss changes with each request for the model, each that waits for it, and each copy that
+comes or goes. What raises it leaves the bound a bound, and an entry is put right once it comes up; only what
+lowers losses is entered at once: a copy that makes them more than a power of two, and another price of EXEC's
+time, after which the order is made again.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.placements import Placement
+from mainspring.cluster.workers import Worker
+from mainspring.scheduler.policies.mainspring.constants import IDLE_VICTIMS_SHARE
+from mainspring.scheduler.policies.mainspring.usage import Popularity
+from mainspring.scheduler.policies.notes import model_note
 
-_LOOKED_FOR: Final = 4
-"""Placements that are found by a pass each."""
+if TYPE_CHECKING:
+    from mainspring.scheduler.policies.mainspring.loading import ExecPrice
+
+ROUNDED: Final = 1.0 - 1e-9
+"""A bound is this part of what was computed, which was rounded otherwise than the loss."""
+SWEPT_FROM: Final = 64
+"""An order of fewer entries is not swept."""
+
+Entry = tuple[float, int, Placement]
+"""(lower bound, or loss; number of the model; what is resident)"""
 
 
-def least_first(losses: list[float], placements: list[Placement]) -> Iterator[Placement]:
-    """Yield placements by their losses, of equal ones those of the model that came first; both lists are used
-    up."""
-    for _ in range(_LOOKED_FOR):
-        last = len(losses) - 1
-        if last < 0:
+class Order:
+    """What is resident on a worker, by a lower bound of what its eviction loses."""
+
+    __slots__ = ("bounds", "entries", "price", "renewals")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.bounds: dict[str, float] = {}
+        """The bound in each model's valid entry; the heap's other entries are void."""
+        self.price = -1.0
+        """EXEC's price, by which they were computed."""
+        self.renewals = -1
+        """How often counts of requests had been scaled down then."""
+
+    def enter(self, bound: float, placement: Placement) -> None:
+        """Enter a placement by its bound, instead of any other that it has."""
+        entries = self.entries
+        self.bounds[placement.model.name] = bound
+        heapq.heappush(entries, (bound, placement.model.number, placement))
+        if len(entries) > 2 * len(self.bounds) + SWEPT_FROM:
+            entries[:] = [entry for entry in entries if self.bounds.get(entry[2].model.name) == entry[0]]
+            heapq.heapify(entries)
+
+
+class Losses:
+    """What evictions lose, and each worker's order by it."""
+
+    def __init__(self, popularity: Popularity, price: ExecPrice) -> None:
+        self._popularity = popularity
+        self._price = price
+        self._orders: dict[str, Order] = {}
+
+    def least_first(self, worker: Worker, within_ns: int) -> LeastFirst:
+        """Return what may be evicted from a worker, the least loss first, of equal ones the model that came
+        first; a model that is evicted is away for a time. To be closed after use."""
+        order = self._orders.get(worker.name)
+        if order is None:
+            order = self._orders[worker.name] = Order()
+        price, renewals = self._price.per_ns, self._popularity.renewals
+        if order.price != price or order.renewals != renewals:
+            order.price, order.renewals = price, renewals
+            order.bounds.clear()
+            order.entries.clear()
+            for placement in worker.lru.values():
+                bound = self.bound(placement)
+                order.bounds[placement.model.name] = bound
+                order.entries.append((bound, placement.model.number, placement))
+            heapq.heapify(order.entries)
+        return LeastFirst(self, worker, order, self._popularity.expected(within_ns))
+
+    def unpopular(self, placement: Placement) -> list[Placement]:
+        """Return what may be evicted for a model that no request needs at once: models with much fewer
+        requests together, and none that wait.
+
+        Those with the fewest go first; a model that another worker holds too counts half.
+        """
+        left = IDLE_VICTIMS_SHARE * model_note(placement.model).popularity
+        least = self.least_first(placement.worker, 0)
+        wanted = LeastWanted(self, placement.worker, least.order, 1.0)
+        chosen: list[Placement] = []
+        for victim in wanted:
+            left -= worth(victim)
+            if left < 0 or victim.model.waiting:
+                break
+            chosen.append(victim)
+        wanted.close()
+        return chosen
+
+    def changed(self, placement: Placement) -> None:
+        """Enter a model that has come to be resident on a worker, or whose copies have become so many that
+        what an eviction loses has fallen below its bound."""
+        model = placement.model
+        copies = len(model.usable)
+        if copies > 1 and not (copies - 1) & (copies - 2):
+            for each in model.usable.values():
+                self._enter(each)
+        elif placement.model.name in placement.worker.lru:
+            self._enter(placement)
+
+    def worker_left(self, worker: Worker) -> None:
+        """Forget a worker."""
+        self._orders.pop(worker.name, None)
+
+    def validate(self, worker: Worker, within_ns: int) -> None:
+        """Check that all that is resident stands in its worker's order, by no more than it would lose."""
+        order = self._orders.get(worker.name)
+        if order is None or order.price != self._price.per_ns or order.renewals != self._popularity.renewals:
             return
-        least = 0
-        for index in range(1, last + 1):
-            if losses[index] <= losses[least] and _precedes(losses, placements, index, least):
-                least = index
-        chosen = placements[least]
-        losses[least], placements[least] = losses[last], placements[last]
-        del losses[last], placements[last]
-        yield chosen
-    heap = [(loss, placements[index].model.number, placements[index]) for index, loss in enumerate(losses)]
-    heapq.heapify(heap)
-    while heap:
-        yield heapq.heappop(heap)[2]
+        away = self._popularity.expected(within_ns)
+        entered = {(entry[2].model.name, entry[0]) for entry in order.entries}
+        for name, placement in worker.lru.items():
+            bound = order.bounds.get(name)
+            assert bound is not None, f"{placement} is resident, and in no order of victims"
+            assert (name, bound) in entered, f"{placement} counts as entered by {bound}"
+            loss = self.loss(placement, away)
+            assert away * bound <= loss, f"{placement} stands by {away * bound}, and would lose {loss}"
+
+    def bound(self, placement: Placement) -> float:
+        """Return a lower bound of what an eviction loses, for each request that is to be expected of one."""
+        model = placement.model
+        asked = model_note(model).popularity * ROUNDED
+        if self._price.per_ns:
+            asked *= self._price.worth_each(model)
+        copies = len(model.usable)
+        return asked / (1 << (copies - 1).bit_length()) if copies > 1 else asked
+
+    def loss(self, placement: Placement, away: float) -> float:
+        """Return what an eviction loses: what the waiting requests are worth, and those that will come before
+        the model could be back, which are ``away`` times `ModelNote.popularity`.
+
+        A copy that is one of several is that part of it.
+        """
+        model, price = placement.model, self._price
+        loss = away * model_note(model).popularity
+        if price.per_ns:
+            loss *= price.worth_each(model)
+        if not model.buckets:
+            if model.queue.rows or model.backlog:
+                loss += price.worth_waiting(model)
+        else:
+            for bucket in model.buckets.values():
+                loss += price.worth_waiting(bucket)
+        copies = len(model.usable)
+        return loss / copies if copies > 1 else loss
+
+    def _enter(self, placement: Placement) -> None:
+        worker = placement.worker
+        order = self._orders.get(worker.name)
+        if order is not None and placement.model.name in worker.lru:
+            order.enter(self.bound(placement), placement)
 
 
-def _precedes(losses: list[float], placements: list[Placement], one: int, other: int) -> bool:
-    return losses[one] < losses[other] or placements[one].model.number < placements[other].model.number
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LeastFirst:
+    """Yields a worker's placements by what their evictions lose: none with work in flight."""
+
+    def __init__(self, losses: Losses, worker: Worker, order: Order, away: float) -> None:
+        self._losses = losses
+        self._worker = worker
+        self.order = order
+        self._away = away
+        self._known: list[Entry] = []
+        """By their losses, a heap."""
+        self._looked_at: list[Entry] = []
+        """What was taken out of the order."""
+
+    def __iter__(self) -> Iterator[Placement]:
+        """Return this."""
+        return self
+
+    def __next__(self) -> Placement:
+        """Return the placement of the least loss of those left."""
+        known, losses, away = self._known, self._losses, self._away
+        entries, bounds = self.order.entries, self.order.bounds
+        while entries and (not known or away * entries[0][0] <= known[0][0]):
+            entry = heapq.heappop(entries)
+            placement = entry[2]
+            name = placement.model.name
+            if bounds.get(name) != entry[0]:
+                continue
+            if self._worker.lru.get(name) is not placement:
+                del bounds[name]
+                continue
+            bound = losses.bound(placement)
+            if bound > entry[0]:
+                bounds[name] = bound
+                heapq.heappush(entries, (bound, entry[1], placement))
+                continue
+            self._looked_at.append(entry)
+            if not placement.infers:
+                heapq.heappush(known, (self.loss(placement), entry[1], placement))
+        if not known:
+            raise StopIteration
+        return heapq.heappop(known)[2]
+
+    def close(self) -> None:
+        """Return what was looked at to the order."""
+        for entry in self._looked_at:
+            heapq.heappush(self.order.entries, entry)
+        self._looked_at.clear()
+
+    def loss(self, placement: Placement) -> float:
+        """Return what it is ordered by, at least its bound times what is to be expected."""
+        return self._losses.loss(placement, self._away)
+
+
+class LeastWanted(LeastFirst):
+    """Yields a worker's placements by the requests that their models had, those that some wait for last."""
+
+    def loss(self, placement: Placement) -> float:
+        """Return the requests, without end if some wait."""
+        return math.inf if placement.model.waiting else worth(placement)
+
+
+def worth(placement: Placement) -> float:
+    """Return the requests that a model had; a model that another worker holds too counts half."""
+    asked = model_note(placement.model).popularity
+    return asked / 2 if len(placement.model.usable) > 1 else asked

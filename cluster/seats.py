@@ -1,0 +1,87 @@
+"""Which bit stands for which worker in sets of workers, which are ints.
+
+The seat of a worker that has left is another one's later: once nothing is left of it in any model, which is
+looked for bit by bit, since there may be tens of thousands of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from mainspring.cluster.models import Model
+
+if TYPE_CHECKING:
+    from mainspring.cluster.workers import Worker
+
+SWEPT_AT_ONCE: Final = 256
+"""Models that are looked at a time for what is left of workers that are gone."""
+
+
+class Seats:
+    """The seats of a cluster's workers."""
+
+    __slots__ = ("_models", "_since", "_stale", "_unswept", "taken", "workers")
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        """``models`` are the cluster's, of now and later."""
+        self.workers: list[Worker | None] = []
+        """The worker whose `Worker.bit` is ``1 << index``."""
+        self.taken = 0
+        """The set of all workers."""
+        self._models = models
+        self._stale = 0
+        """Bits of workers that are gone, which may still be in `Model.prepared` and `Model.absent`."""
+        self._since = 0
+        """Those of workers that have left since the search for them began."""
+        self._unswept: list[Model] = []
+        """Models from which they have yet to be taken."""
+
+    def take(self, worker: Worker) -> None:
+        """Give a worker the first seat that is free."""
+        workers = self.workers
+        while self.has_stale and len(self._unswept) <= SWEPT_AT_ONCE:
+            self.sweep()
+        index, taken = 0, self.taken | self._stale | self._since
+        while taken >> index & 1:
+            index += 1
+        workers[index : index + 1] = [worker]
+        worker.bit = 1 << index
+        self.taken |= worker.bit
+
+    def leave(self, worker: Worker) -> None:
+        """Have a worker's seat free for another one, by and by."""
+        self.workers[worker.bit.bit_length() - 1] = None
+        self.taken &= ~worker.bit
+        self._since |= worker.bit
+        if not self._stale:
+            self._begin()
+
+    def first_of(self, workers: int) -> Worker:
+        """Return the worker of the lowest bit of a set, which must not be empty."""
+        worker = self.workers[(workers & -workers).bit_length() - 1]
+        assert worker is not None, f"nobody is at a seat of {workers:x}"
+        return worker
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether something may be left of workers that are gone."""
+        return bool(self._stale)
+
+    def sweep(self) -> None:
+        """Take what is left of workers that are gone out of some models."""
+        stale, unswept = self._stale, self._unswept
+        for _ in range(min(SWEPT_AT_ONCE, len(unswept))):
+            model = unswept.pop()
+            if model.prepared & stale:
+                model.prepared &= ~stale
+            if model.absent & stale:
+                model.absent &= ~stale
+        if not unswept:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin to look for workers that have left; models that come later know nothing of them."""
+        self._stale, self._since = self._since, 0
+        if self._stale:
+            self._unswept = list(self._models.values())
