@@ -7,7 +7,7 @@ pair was passed by on its way is decided by nobody: whether it has an object nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from mainspring.cluster.joining import settle
 from mainspring.cluster.models import Model
@@ -113,9 +113,9 @@ def hosts(cluster: Cluster, model: Model) -> list[Worker]:
     return [worker for worker in cluster.workers.values() if not absent & worker.bit]
 
 
-def able(model: Model, room: Mapping[str, Worker]) -> list[Worker]:
-    """Return the workers with room that may be sent a LOAD of a model, in no order."""
-    return [worker for worker in room.values() if is_loadable(model, worker)]
+def able(model: Model, room: Iterable[Worker]) -> list[Worker]:
+    """Return those of workers with room that may be sent a LOAD of a model, in no order."""
+    return [worker for worker in room if is_loadable(model, worker)]
 
 
 def of_worker(worker: Worker) -> list[Placement]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.joining import settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import at
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Worker
 from mainspring.messages.evidence import (
     Ahead,
     Candidate,
@@ -24,6 +26,8 @@ from mainspring.messages.evidence import (
 
 CANDIDATES: Final = 8
 """Workers beside the best that a rejection's evidence names at most."""
+PLANNED_FOR: Final = 32
+"""Workers that are planned for in any case; with more, only those that may be in time."""
 DETAIL_CHARACTERS: Final = 200
 """Of a failure's detail, in a rejection's evidence."""
 _PREPARED: Final = State.PREPARED
@@ -105,12 +109,15 @@ class Plan:
 def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | None) -> list[Plan]:
     """Return the plans of workers for a request of ``rows``, those of workers that hold the model first.
 
-    The search ends with the first plan that ends by ``due_ns``; 0 tries all. A LOAD is planned only if no
-    worker holds the model, or none that does ends by then.
+    The search ends with the first plan that ends by ``due_ns``; 0 has all tried. A LOAD is planned only if no
+    worker holds the model, or none that does ends by then. Of many workers (`PLANNED_FOR`) only those are
+    planned for after the first that may end by then.
     """
     soonest_ns, index = now_ns + cluster.dispatch_delay_ns, model.index_of[rows]
     found: list[Plan] = []
     for placement in model.usable.values():
+        if len(found) >= PLANNED_FOR and _is_late(placement.worker, placement.times, index, due_ns, 0):
+            continue
         plan = Plan(now_ns, soonest_ns, placement, index)
         found.append(plan)
         if due_ns is not None and plan.finish_ns <= due_ns:
@@ -125,6 +132,11 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
             continue
         if model.pages > worker.pages.size:
             continue
+        kind = worker.device_kind
+        if len(found) >= PLANNED_FOR and kind in model.infer_times:
+            load_ns = model.load_times[kind].ns
+            if _is_late(worker, model.infer_times[kind], index, due_ns, load_ns):
+                continue
         placement = at(cluster, model, worker, keep=False)
         if placement.leaving:
             continue
@@ -133,6 +145,19 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
         if due_ns is not None and plan.finish_ns <= due_ns:
             break
     return found
+
+
+def _is_late(worker: Worker, times: InferTimes, index: int, due_ns: int | None, load_ns: int) -> bool:
+    """Return whether a batch can't end by an instant on a worker, behind a LOAD if one takes a duration.
+
+    What is overdue there is not counted, and of an erratic model nothing is said but when it could begin.
+    """
+    if due_ns is None:
+        return False
+    begin_ns = worker.exec.free_ns
+    if load_ns and worker.load.free_ns + load_ns > begin_ns:
+        begin_ns = worker.load.free_ns + load_ns
+    return begin_ns > due_ns if times.spreads.erratic else begin_ns + times.ns[index] > due_ns
 
 
 def soonest(found: list[Plan]) -> Plan | None:

@@ -38,7 +38,7 @@ class EarliestDeadline(Policy):
         """Return the model that is nowhere and whose first request is due first, where it can be in time."""
         waiting = [m for m in self.state.cluster.models.values() if m.queue and not m.usable]
         for model in sorted(waiting, key=lambda m: (m.queue.head_due_ns, m.number)):
-            for worker in able(model, self.state.load_room):
+            for worker in able(model, self.state.with_room()):
                 placement = at(self.state.cluster, model, worker)
                 useful_ns = now_ns + placement.load_time.ns + placement.times.ns[0]
                 if model.queue.first_feasible(useful_ns, model.spec.max_rows) < len(model.queue):

@@ -77,7 +77,7 @@ class ModelQueue(ABC):
 
         Of many workers these are only some.
         """
-        idle = [worker for worker in able(model, self._state.load_room) if not len(worker.load)]
+        idle = [worker for worker in able(model, self._state.with_room()) if not len(worker.load)]
         idle.sort(key=lambda worker: (-worker.pages.free, worker.number))
         if len(idle) > TRIED_AT:
             first = self._tried % len(idle)

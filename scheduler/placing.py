@@ -72,7 +72,7 @@ def plan_on_freest(
 
     ``only`` names the one that is asked for, None for any.
     """
-    found = [worker for worker in able(model, room) if only in (None, worker.name)]
+    found = [worker for worker in able(model, room.values()) if only in (None, worker.name)]
     for worker in sorted(found, key=lambda worker: (-worker.pages.free, worker.number)):
         plan = plan_load(at(cluster, model, worker))
         if plan is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,8 @@ READY_SLACK_NS: Final = 1_000_000
 complete", Clockwork, section 4.4)."""
 IDLE_LOADERS: Final = 8
 """One in this many workers that take work may load what no waiting request needs at once; one in any case."""
+LOADERS_LOOKED_AT: Final = 64
+"""Workers that are looked at for one that loads a model."""
 _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _WATCH: Final = Alarm.WATCH
@@ -82,6 +85,8 @@ class SchedulerState:
         self.commands: list[Command] = []
         """The commands that come out next, in order."""
         self._action_count = 0
+        self._looked_at = 0
+        """How many of the workers with room came before those that are looked at next."""
 
     def next_action_id(self) -> int:
         """Return a new action id."""
@@ -148,6 +153,19 @@ class SchedulerState:
         if when_ns != NEVER_NS and (armed_ns is None or when_ns < armed_ns):
             worker.load_alarm_ns = when_ns
             self.alarms.set(when_ns, _LOAD, worker)
+
+    def with_room(self) -> Collection[Worker]:
+        """Return workers whose LOAD executor has room: all, or of very many some, each time the next ones.
+
+        The best of some is nearly as good as the best of all, and to look for it takes no longer with more.
+        """
+        room = self.load_room
+        if len(room) <= LOADERS_LOOKED_AT:
+            return room.values()
+        workers = list(room.values())
+        first = self._looked_at % len(workers)
+        self._looked_at = first + LOADERS_LOOKED_AT
+        return [*workers[first:], *workers[:first]][:LOADERS_LOOKED_AT]
 
     def watch_for_stall(self, when_ns: int, worker: Worker) -> None:
         """Have a worker looked at by an instant for actions that take far longer than predicted."""

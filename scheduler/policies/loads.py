@@ -88,7 +88,7 @@ class PolicyLoads(ABC):
         state = self._state
         soonest_ns = state.soonest_ns(now_ns)
         candidates = []
-        for worker in able(model, state.load_room):
+        for worker in able(model, state.with_room()):
             order = self.worker_order(model, worker, worker.load.available_ns(now_ns, soonest_ns))
             if order is not None:
                 candidates.append((order, worker.number, worker))

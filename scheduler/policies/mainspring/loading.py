@@ -228,7 +228,7 @@ class Replication:
         most = REPLICA_SHARE * self._least(now_ns, model)
         best: Worker | None = None
         best_share, best_number = most, 0
-        for worker in able(model, self._state.load_room):
+        for worker in able(model, self._state.with_room()):
             if len(worker.load) or model.pages > worker.pages.size:
                 continue
             share = self._utilisation.of(now_ns, worker)
