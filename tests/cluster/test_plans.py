@@ -8,7 +8,7 @@ from mainspring.cluster.apply import apply
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import at, is_loadable
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.plans import CANDIDATES, Plan, plans, readiness, reject_evidence
+from mainspring.cluster.plans import CANDIDATES, PLANNED_FOR, Plan, plans, readiness, reject_evidence
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Infer, Load, Prepare, Result
@@ -217,3 +217,20 @@ def test_those_that_could_not_run_the_model_come_last_each_with_its_reason() -> 
     assert readiness(broken) is Readiness.RELEASING
     broken.enter(State.PREPARED)
     assert readiness(broken) is Readiness.LEAVING
+
+
+def test_of_very_many_workers_those_are_planned_for_that_may_be_in_time() -> None:
+    cluster = cluster_of(4 * PLANNED_FOR)
+    model = cluster.models["m"]
+    for worker in cluster.workers.values():
+        worker.exec.free_ns = 500 * MS
+    assert len(plans(cluster, 4, model, 1, 0)) == PLANNED_FOR, "for a refusal's evidence"
+    assert len(plans(cluster, 4, model, 1, 100 * MS)) == PLANNED_FOR, "nobody is in time"
+    free = list(cluster.workers.values())[3 * PLANNED_FOR]
+    free.exec.free_ns = 0
+    found = plans(cluster, 4, model, 1, 100 * MS)
+    assert found[-1].placement.worker is free
+    assert found[-1].finish_ns <= 100 * MS
+    assert len(found) == PLANNED_FOR + 1
+    evidence = reject_evidence(cluster, model, plans(cluster, 4, model, 1, 0), 0)
+    assert len(evidence.others) + evidence.more + 1 == 4 * PLANNED_FOR

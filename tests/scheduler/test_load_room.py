@@ -9,13 +9,13 @@ import pytest
 from mainspring.cluster.pairs import at, hosts
 from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.commands import Command
-from mainspring.messages.events import Event, Wakeup
+from mainspring.messages.events import Event, Wakeup, WorkerJoined
 from mainspring.messages.operating import LoadOn, UnloadFrom
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.registry import policy_class, policy_names
-from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.state import LOADERS_LOOKED_AT, SchedulerState
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
 from tests.scheduler.hand import MS, Hand, spec
@@ -134,3 +134,13 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_before_anything_is_changed
 def wake(hand: Hand, now_ms: float) -> list[Command]:
     """Let the scheduler's own alarms ring."""
     return hand.feed(now_ms, Wakeup())
+
+
+def test_of_very_many_workers_with_room_some_are_looked_at_and_all_in_turn() -> None:
+    hand = Hand(workers=0)
+    state = hand.scheduler._state
+    for number in range(3 * LOADERS_LOOKED_AT + 5):
+        hand.scheduler.handle(0, WorkerJoined(f"w{number}", "gpu", 8))
+    looked_at = [[worker.name for worker in state.with_room()] for _ in range(4)]
+    assert {len(names) for names in looked_at} == {LOADERS_LOOKED_AT}
+    assert {name for names in looked_at for name in names} == set(hand.scheduler.cluster.workers)
