@@ -101,6 +101,16 @@ class ReadyQueuePolicy(Policy):
             for each in copies.values():
                 self.offer_copies(each)
 
+    def enter_all(self, model: Model, key: int) -> None:
+        """Enter a model by a key wherever it is usable."""
+        copies = model_note(model).copies
+        if copies is None:
+            for placement in model.usable.values():
+                enter(placement, key)
+        else:
+            for each in copies.values():
+                enter_copies(each, key)
+
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """Enter a model on a worker that can run it now, or void its entry."""
         if self._shares and self._enter_once(placement):

@@ -23,7 +23,8 @@ from mainspring.cluster.requests import Request
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoadsPolicy
-from mainspring.scheduler.policies.ready_queue import enter, ready_by_ns
+from mainspring.scheduler.policies.notes import Copies, model_note
+from mainspring.scheduler.policies.ready_queue import enter, enter_copies, ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.models import Model
@@ -130,9 +131,10 @@ class ArrivalOrder(OrderedLoadsPolicy):
     serves_late: ClassVar[bool] = True
     lookahead_ms: ClassVar[float] = 1.0
 
-    def __init__(self, state: SchedulerState, options: msgspec.Struct, hold_ms: float) -> None:
-        """``hold_ms`` is how long a batch that is not full waits for more requests."""
-        super().__init__(state, options)
+    def __init__(self, state: SchedulerState, options: msgspec.Struct, hold_ms: float, shares: bool) -> None:
+        """``hold_ms`` is how long a batch that is not full waits for more requests; ``shares`` as
+        `ReadyQueuePolicy`."""
+        super().__init__(state, options, shares=shares)
         self._hold_ns = milliseconds(hold_ms)
         self._queues: dict[int, FifoQueue] = {}
         """The queue of each model that requests wait for, by number."""
@@ -156,9 +158,8 @@ class ArrivalOrder(OrderedLoadsPolicy):
             queue = self._queues[model.number] = FifoQueue()
         queue.add(request)
         first = queue.head is request
-        for placement in model.usable.values():
-            if first or (self._hold_ns and queue.rows >= self.full_rows(placement)):
-                enter(placement, self._ready_ns(queue, placement))
+        if first or self._hold_ns:
+            self.offer_all(model)
         if first:
             self.want_load(model)
 
@@ -170,7 +171,17 @@ class ArrivalOrder(OrderedLoadsPolicy):
         """Take the batch's requests out of the queue, and line the rest up."""
         for request in batch.requests:
             self._remove(request)
-        self.offer(batch.placement)
+        placement = batch.placement
+        copies = model_note(placement.model).copies
+        if copies is None:
+            self.offer(placement)
+        else:
+            self.offer_copies(copies[placement.worker.device_kind])
+
+    def offer_copies(self, copies: Copies) -> None:
+        """Enter a wide model by when its batch is ready, if requests wait."""
+        if copies.model.number in self._queues:
+            enter_copies(copies, self.key(copies.like))
 
     def offer(self, placement: Placement) -> None:
         """Enter a placement by when its batch is ready, if requests wait."""

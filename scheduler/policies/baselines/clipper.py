@@ -46,7 +46,8 @@ class Clipper(ArrivalOrder):
 
     def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         assert isinstance(options, ClipperOptions)
-        super().__init__(state, options, options.batch_wait_ms)
+        # With a wait, a model's batch is ready at another instant on each worker, by the limit there.
+        super().__init__(state, options, options.batch_wait_ms, shares=not options.batch_wait_ms)
         self._set = options
         self._objective_ns = milliseconds(options.latency_objective_ms)
         self._limits: dict[int, dict[int, BatchLimit]] = {}

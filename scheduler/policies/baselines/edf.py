@@ -21,7 +21,7 @@ from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoadsPolicy
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
 from mainspring.scheduler.policies.options import EdfOptions
-from mainspring.scheduler.policies.ready_queue import enter, ready_by_ns
+from mainspring.scheduler.policies.ready_queue import ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes
@@ -40,7 +40,7 @@ class Edf(OrderedLoadsPolicy):
 
     def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         assert isinstance(options, EdfOptions)
-        super().__init__(state, options, keeps_keys=True)
+        super().__init__(state, options, keeps_keys=True, shares=True)
         self._skips = options.skip_heads
         self._pads = bool(state.config.pad_batches)
 
@@ -48,8 +48,7 @@ class Edf(OrderedLoadsPolicy):
         """Enter the model on its workers where the request is due before what it is entered by."""
         model, due_ns = request.model, request.due_ns
         assert due_ns is not None
-        for placement in model.usable.values():
-            enter(placement, due_ns)
+        self.enter_all(model, due_ns)
         if due_ns == model.queue.dues[0]:
             self.want_load(model)
 

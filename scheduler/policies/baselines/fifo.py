@@ -41,7 +41,7 @@ class Fifo(ArrivalOrder):
 
     def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         assert isinstance(options, FifoOptions)
-        super().__init__(state, options, options.max_queue_delay_ms)
+        super().__init__(state, options, options.max_queue_delay_ms, shares=True)
         self._preferred = options.preferred()
         self._max_rows = options.max_batch_size
         self._timeout_ns = milliseconds(options.queue_timeout_ms)

@@ -99,8 +99,10 @@ class OrderedLoads(PolicyLoads):
 class OrderedLoadsPolicy(ReadyQueuePolicy):
     """Base of the policies that load models in the order of `load_key`."""
 
-    def __init__(self, state: SchedulerState, options: msgspec.Struct, keeps_keys: bool = False) -> None:
-        super().__init__(state, options, keeps_keys)
+    def __init__(
+        self, state: SchedulerState, options: msgspec.Struct, keeps_keys: bool = False, shares: bool = False
+    ) -> None:
+        super().__init__(state, options, keeps_keys, shares)
         self._absent = OrderedLoads(state, evicts=True, serves_late=self.serves_late)
         self._copies = OrderedLoads(state, evicts=False, serves_late=self.serves_late)
 
@@ -140,6 +142,7 @@ class OrderedLoadsPolicy(ReadyQueuePolicy):
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Have loaded what only this worker held."""
+        super().worker_left(now_ns, worker)
         for placement in of_worker(worker):
             for each in placement.by_bucket:
                 self.want_load(each.model)
