@@ -24,7 +24,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-secure bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
-.PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
+.PHONY: bench-floor bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies refusals ribbon experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
@@ -164,6 +164,9 @@ bench-copies: $(STAMP) native ## Count how often gateway and worker copy a tenso
 
 bench-scheduler: $(STAMP) native ## Measure the scheduler alone
 	$(BIN)/python -m mainspring.experiments.bench_scheduler $(ARGS)
+
+bench-floor: $(STAMP) native ## Measure what a request takes of a compiled scheduler at the least
+	$(BIN)/python -m mainspring.experiments.bench.scheduler_floor $(ARGS)
 
 bench-instructions: $(STAMP) native ## Count the scheduler's instructions for a request, if Valgrind is there
 	$(BIN)/python -m mainspring.experiments.bench.instructions $(ARGS)

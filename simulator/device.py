@@ -86,8 +86,7 @@ class SimulatedWorker:
         """When its link has carried the inputs that were pushed so far."""
         self.busy_ns = 0
         """Time that EXEC has run for."""
-        self._faults = faults
-        self._opened = set(opened)
+        self._faults, self._opened = faults, set(opened)
         self._curves: dict[str, Curve] = {}
         self._spreads: dict[str, Spread | None] = {}
         """Of each model that ran."""

@@ -30,6 +30,16 @@ def test_the_budget_adds_up_to_the_calls(cost: Cost) -> None:
     assert cost.longest[0].us == cost.call_us_max_least >= cost.longest[1].us
 
 
+def test_calls_are_measured_while_workers_and_models_come_and_go() -> None:
+    setting = msgspec.structs.replace(SETTING, changes=2)
+    cost = measure(setting, plays=1)
+    assert {"WorkerJoined", "WorkerLeft", "ModelAdded", "ModelRemoved"} < cost.budget.keys()
+    events = {kind: round(share.per_request * cost.requests) for kind, share in cost.budget.items()}
+    assert events["WorkerJoined"] == events["WorkerLeft"] == events["ModelRemoved"] == 4
+    assert events["ModelAdded"] == 2
+    assert cost.in_time > 0.5
+
+
 def test_a_scheduler_that_decides_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def altered(setting: Setting) -> Recording:
         recording = record(setting)
