@@ -55,7 +55,7 @@ class PageTable:
             if owner[page] != model:
                 raise ValueError(f"page {page} is owned by {owner[page]}, not by {model}")
             owner[page] = None
-        first = bisect_left(free, given[0]) if given else 0
+        first = bisect_left(free, given[0]) if given else len(free)
         if first == len(free) or free[first] > given[-1]:
             free[first:first] = given
         else:

@@ -4,8 +4,8 @@ Each worker has a heap of what is resident on it, by a lower bound of what its e
 looks at entries until the least loss that it found is lower than all bounds left; mostly these are a few of a
 hundred or more. A loss changes with each request for the model, each that waits for it, and each copy that
 comes or goes. What raises it leaves the bound a bound, and an entry is put right once it comes up; only what
-lowers losses is entered at once: a copy that makes them more than a power of two, and another price of EXEC's
-time, after which the order is made again.
+lowers losses is entered at once: a copy that makes them more than a power of two. While EXEC's time has a
+price, losses fall as estimates rise; then the order is made for each LOAD.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ class Order:
         self.bounds: dict[str, float] = {}
         """The bound in each model's valid entry; the heap's other entries are void."""
         self.price = -1.0
-        """EXEC's price, by which they were computed."""
+        """EXEC's price, by which they were computed; 0 while there is time for all."""
         self.renewals = -1
         """How often counts of requests had been scaled down then."""
 
     def enter(self, bound: float, placement: Placement) -> None:
         """Enter a placement by its bound, instead of any other that it has."""
         entries = self.entries
+        if self.bounds.get(placement.model.name) == bound:
+            return
         self.bounds[placement.model.name] = bound
         heapq.heappush(entries, (bound, placement.model.number, placement))
         if len(entries) > 2 * len(self.bounds) + SWEPT_FROM:
@@ -74,7 +76,7 @@ class Losses:
         if order is None:
             order = self._orders[worker.name] = Order()
         price, renewals = self._price.per_ns, self._popularity.renewals
-        if order.price != price or order.renewals != renewals:
+        if price or order.price or order.renewals != renewals:
             order.price, order.renewals = price, renewals
             order.bounds.clear()
             order.entries.clear()
@@ -121,7 +123,7 @@ class Losses:
     def validate(self, worker: Worker, within_ns: int) -> None:
         """Check that all that is resident stands in its worker's order, by no more than it would lose."""
         order = self._orders.get(worker.name)
-        if order is None or order.price != self._price.per_ns or order.renewals != self._popularity.renewals:
+        if order is None or order.price or self._price.per_ns or order.renewals != self._popularity.renewals:
             return
         away = self._popularity.expected(within_ns)
         entered = {(entry[2].model.name, entry[0]) for entry in order.entries}
@@ -178,8 +180,8 @@ class LeastFirst:
         self._away = away
         self._known: list[Entry] = []
         """By their losses, a heap."""
-        self._looked_at: list[Entry] = []
-        """What was taken out of the order."""
+        self._looked_at: dict[str, Entry] = {}
+        """What was taken out of the order, by model."""
 
     def __iter__(self) -> Iterator[Placement]:
         """Return this."""
@@ -193,7 +195,8 @@ class LeastFirst:
             entry = heapq.heappop(entries)
             placement = entry[2]
             name = placement.model.name
-            if bounds.get(name) != entry[0]:
+            if bounds.get(name) != entry[0] or name in self._looked_at:
+                # The bound may have come back to what it was in an entry that was void.
                 continue
             if self._worker.lru.get(name) is not placement:
                 del bounds[name]
@@ -203,7 +206,7 @@ class LeastFirst:
                 bounds[name] = bound
                 heapq.heappush(entries, (bound, entry[1], placement))
                 continue
-            self._looked_at.append(entry)
+            self._looked_at[name] = entry
             if not placement.infers:
                 heapq.heappush(known, (self.loss(placement), entry[1], placement))
         if not known:
@@ -212,7 +215,7 @@ class LeastFirst:
 
     def close(self) -> None:
         """Return what was looked at to the order."""
-        for entry in self._looked_at:
+        for entry in self._looked_at.values():
             heapq.heappush(self.order.entries, entry)
         self._looked_at.clear()
 

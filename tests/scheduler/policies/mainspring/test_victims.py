@@ -63,11 +63,34 @@ def test_victims_come_by_what_they_lose_at_every_moment_of_a_run(seed: int) -> N
     assert compared or seed % 2, "few runs hold more than one model"
 
 
+def test_a_bound_that_comes_back_to_what_it_was_has_nothing_yielded_twice() -> None:
+    simulation = random_scenario(1, "mainspring")
+    run_to_end(simulation)
+    policy = simulation.scheduler._policy
+    assert isinstance(policy, Mainspring)
+    policy._price.per_ns = 0.0
+    losses = policy._loads.losses
+    (worker, *_) = [each for each in simulation.scheduler.cluster.workers.values() if each.lru]
+    placement = next(iter(worker.lru.values()))
+    note = model_note(placement.model)
+    order = losses.least_first(worker, EVICTED_FOR_NS).order
+    before = note.popularity
+    for popularity in (before + 5, before, before + 5, before):
+        note.popularity = popularity
+        losses.changed(placement)
+    least = losses.least_first(worker, EVICTED_FOR_NS)
+    found = [each.model.name for each in least]
+    least.close()
+    assert len(found) == len(set(found)) == len(worker.lru)
+    assert sum(entry[2] is placement for entry in order.entries) <= 4
+
+
 def test_an_order_keeps_few_void_entries() -> None:
     simulation = random_scenario(1, "mainspring")
     run_to_end(simulation)
     policy = simulation.scheduler._policy
     assert isinstance(policy, Mainspring)
+    policy._price.per_ns = 0.0
     losses = policy._loads.losses
     (worker, *_) = [each for each in simulation.scheduler.cluster.workers.values() if each.lru]
     least = losses.least_first(worker, EVICTED_FOR_NS)
