@@ -11,9 +11,10 @@ from mainspring.messages.actions import Result
 def test_the_bare_program_takes_every_request_in_and_out() -> None:
     space: dict[str, Any] = {"__name__": "bare"}
     exec(compile(BARE, "bare", "exec"), space)
+    bare: Any = space["Bare"]
     made = []
 
-    class Watched(space["Bare"]):  # type: ignore[misc]
+    class Watched(bare):  # type: ignore[misc]
         def __init__(self, models: list[str]) -> None:
             super().__init__(models)
             self.ended_count = 0
