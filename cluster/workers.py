@@ -71,10 +71,8 @@ class Worker:
         """Resident placements, the least recently used first; a plain dict, because a pass over an
         `OrderedDict` looks each of them up."""
         self.prepare_queue: OrderedDict[str, None] = OrderedDict()
-        self.prepares = 0
-        """PREPAREs outstanding."""
-        self.prepared = 0
-        """Models in one of `PREPARED_STATES`."""
+        self.prepares = self.prepared = 0
+        """PREPAREs outstanding, and models in one of `PREPARED_STATES`."""
         self.lead_ns = 0
         """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
         self.exec_alarm_ns: int | None = None
