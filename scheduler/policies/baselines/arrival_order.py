@@ -131,7 +131,9 @@ class ArrivalOrder(OrderedLoadsPolicy):
     serves_late: ClassVar[bool] = True
     lookahead_ms: ClassVar[float] = 1.0
 
-    def __init__(self, state: SchedulerState, options: msgspec.Struct, hold_ms: float, shares: bool) -> None:
+    def __init__(
+        self, state: SchedulerState, options: msgspec.Struct, hold_ms: float, shares: bool = False
+    ) -> None:
         """``hold_ms`` is how long a batch that is not full waits for more requests; ``shares`` as
         `ReadyQueuePolicy`."""
         super().__init__(state, options, shares=shares)
