@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from mainspring.cluster.rolling import HIGHEST_RANK, RANK, Rolling
-from mainspring.cluster.seeds import indices_by_rows, infer_seeds, profile_of
+from mainspring.cluster.seeds import indices_by_rows, infer_seeds, own_profile, profile_of
 from mainspring.cluster.spread import Spreads
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import DurationState, InferEstimate, LoadEstimate, LoadRates
+from mainspring.messages.targets import each_build, kinds_build
 
 UNKNOWN_LOAD_NS_PER_BYTE = 0.25
 """Copy cost assumed of a device that has never loaded anything: 4 GB/s."""
@@ -187,7 +188,8 @@ class Estimates:
         """Keep a model's estimates, and those of its buckets, until `release`."""
         for executable in spec.executables:
             self._infer_holders[executable, spec.batch_sizes] += 1
-        self._load_holders[spec.weights_bytes] += 1
+        for build in each_build(spec):
+            self._load_holders[build.weights_bytes] += 1
 
     def release(self, spec: ModelSpec) -> None:
         """Drop the estimates of a model that was held, but for those that another one shares with it."""
@@ -198,16 +200,18 @@ class Estimates:
                 del self._infer_holders[executable]
                 for kind in self._kinds:
                     self._infer.pop((kind, *executable), None)
-        self._load_holders[spec.weights_bytes] -= 1
-        if not self._load_holders[spec.weights_bytes]:
-            del self._load_holders[spec.weights_bytes]
-            for kind in self._kinds:
-                self._load.pop((kind, spec.weights_bytes), None)
+        for build in each_build(spec):
+            size = build.weights_bytes
+            self._load_holders[size] -= 1
+            if not self._load_holders[size]:
+                del self._load_holders[size]
+                for kind in self._kinds:
+                    self._load.pop((kind, size), None)
 
     def infer_times(self, kind: str, spec: ModelSpec) -> InferTimes:
-        """Return the shared estimates of the model's executable on a kind of device."""
+        """Return the shared estimates of the executable that a kind of workers runs of a model."""
         self._kinds[kind] = None
-        key = (kind, spec.executable, spec.batch_sizes)
+        key = (kind, kinds_build(kind, spec).executable, spec.batch_sizes)
         times = self._infer.get(key)
         if times is None:
             seeds_ns = infer_seeds(profile_of(kind, spec), spec.batch_sizes)
@@ -218,22 +222,23 @@ class Estimates:
     def load_time(self, kind: str, spec: ModelSpec) -> LoadTime:
         """Return the shared estimate for weights of this size on a kind of device."""
         self._kinds[kind] = None
-        key = (kind, spec.weights_bytes)
+        build = kinds_build(kind, spec)
+        key = (kind, build.weights_bytes)
         time = self._load.get(key)
         if time is None:
-            profile = spec.profiles.get(kind)
+            profile = own_profile(kind, build.profiles)
             per_byte = self._load_ns_per_byte.get(kind, UNKNOWN_LOAD_NS_PER_BYTE)
-            seed = profile.load_ns if profile else round(spec.weights_bytes * per_byte)
+            seed = profile.load_ns if profile else round(build.weights_bytes * per_byte)
             time = self._load[key] = LoadTime(seed, self.rank)
         return time
 
     def shares_infer(self, kind: str, spec: ModelSpec, times: InferTimes) -> bool:
         """Return whether these are the estimates that a model of the spec would get."""
-        return self._infer.get((kind, spec.executable, spec.batch_sizes)) is times
+        return self._infer.get((kind, kinds_build(kind, spec).executable, spec.batch_sizes)) is times
 
     def shares_load(self, kind: str, spec: ModelSpec, time: LoadTime) -> bool:
         """Return whether this is the estimate that a model of the spec would get."""
-        return self._load.get((kind, spec.weights_bytes)) is time
+        return self._load.get((kind, kinds_build(kind, spec).weights_bytes)) is time
 
     def states(self) -> Iterator[LoadRates | InferEstimate | LoadEstimate]:
         """Yield all that is known, each estimate as it is when it is asked for."""
@@ -290,8 +295,9 @@ class Estimates:
 
     def loaded(self, kind: str, spec: ModelSpec, duration_ns: int) -> None:
         """Learn from a LOAD's measured duration what to expect of other sizes."""
-        if spec.weights_bytes:
-            self._load_ns_per_byte[kind] = duration_ns / spec.weights_bytes
+        size = kinds_build(kind, spec).weights_bytes
+        if size:
+            self._load_ns_per_byte[kind] = duration_ns / size
 
     def erratic(self) -> set[str]:
         """Return the executables whose durations are erratic on some kind of device."""

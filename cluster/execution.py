@@ -74,7 +74,7 @@ def infer_ended(
         if placement.of is not None:
             taken_ns = placement.at_ceilings_ns(taken_ns, action.batch_size, action.sizes)
         placement.times.add(now_ns, index, taken_ns)
-        cluster.estimates.review(worker.device_kind, placement.times)
+        cluster.estimates.review(worker.kind, placement.times)
         if placement.model.base.overdue:
             placement.model.base.overdue.pop(worker.name, None)
         counts = placement.model.counts

@@ -40,7 +40,7 @@ class Joining:
             return
         cluster, worker = self._cluster, self.worker
         model = cluster.models.get(name)
-        if model is not None and model.spec.artifact == artifact:
+        if model is not None and model.on(worker.kind).artifact == artifact:
             model.prepared |= worker.bit
             model.where = None
             worker.prepared += 1

@@ -42,8 +42,8 @@ def add_model(cluster: Cluster, spec: ModelSpec, former: Model | None) -> Model:
     if former is not None:
         model.count_on(former.counts)
     for worker in cluster.workers.values():
-        if worker.device_kind not in model.infer_times:
-            cluster.know(model, worker.device_kind)
+        if worker.kind not in model.infer_times:
+            cluster.know(model, worker.kind)
         if spec.name in worker.placements:
             model.absent |= worker.bit
     return model
@@ -132,7 +132,7 @@ def join(cluster: Cluster, event: WorkerJoined) -> Worker:
 
     Of that, only a part is entered now (`Cluster.joining`).
     """
-    worker = cluster.new_worker(event.worker, event.device_kind, event.pages)
+    worker = cluster.new_worker(event)
     cluster.seat(worker)
     note_standing(cluster, worker)
     cluster.recount()
@@ -149,7 +149,7 @@ def adopt(cluster: Cluster, now_ns: int, worker: Worker, resident: Resident) -> 
     placement.pages = resident.pages
     placement.last_used_ns = now_ns
     worker.lru[resident.model] = placement
-    if placement.model.spec.artifact != resident.artifact:
+    if placement.model.on(worker.kind).artifact != resident.artifact:
         placement.leave()
     placement.enter(State.RESIDENT)
     return placement
@@ -204,7 +204,7 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
     cluster.recount()
     for placement in worker.placements.values():
         placement.lose()
-    kind = worker.device_kind
+    kind = worker.kind
     if kind not in cluster.of_kind:
         # No other worker is of its kind: no model needs estimates for it.
         formers = [placement.model for placement in worker.placements.values()]

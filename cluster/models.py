@@ -16,6 +16,7 @@ from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.cluster.seeds import indices_by_rows, profile_of
 from mainspring.messages.curve import Curve
 from mainspring.messages.model import MOST_BUCKETS, ModelSpec
+from mainspring.messages.targets import each_build, kinds_build
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes, LoadTime
@@ -46,6 +47,7 @@ class Model:
         "note",
         "number",
         "of",
+        "of_kinds",
         "overdue",
         "pages",
         "pinned",
@@ -63,7 +65,10 @@ class Model:
         self.name = spec.name
         self.number = number
         self.of = of
-        self.pages = spec.pages
+        self.of_kinds: dict[str, ModelSpec] = {}
+        """Of a model with artifacts for unlike hosts, that of each kind of workers that was asked about."""
+        self.pages = max([build.pages for build in each_build(spec)])
+        """Pages of the largest artifact."""
         self.max_rows = spec.max_rows
         self.index_of = indices_by_rows(spec.batch_sizes)
         """For each number of rows up to ``max_rows``, the index of the smallest batch size that holds it."""
@@ -109,6 +114,19 @@ class Model:
         self.number = number
         for index, bucket in enumerate(self.buckets.values()):
             bucket.number = -(MOST_BUCKETS * number + index + 1)
+
+    def on(self, kind: str) -> ModelSpec:
+        """Return the model with the artifact that workers of a kind run, as its own."""
+        if not self.spec.others:
+            return self.spec
+        found = self.of_kinds.get(kind)
+        if found is None:
+            found = self.of_kinds[kind] = kinds_build(kind, self.spec)
+        return found
+
+    def pages_on(self, worker: Worker) -> int:
+        """Return how many pages the artifact has that a worker runs."""
+        return self.on(worker.kind).pages if self.spec.others else self.pages
 
     @property
     def base(self) -> Model:

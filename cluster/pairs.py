@@ -64,7 +64,7 @@ def is_loadable(model: Model, worker: Worker) -> bool:
 
 def is_barred(model: Model, worker: Worker) -> bool:
     """Return whether a model that is not absent will never run on a worker as it is."""
-    if model.pages > worker.pages.size:
+    if model.pages_on(worker) > worker.pages.size:
         return True
     placement = model.placements.get(worker.name)
     return placement is not None and placement.failed

@@ -165,7 +165,7 @@ class Placement:
     @property
     def hopeless(self) -> bool:
         """Whether the model will never run on the worker as it is."""
-        return self.failed or self.model.pages > self.worker.pages.size
+        return self.failed or self.model.pages_on(self.worker) > self.worker.pages.size
 
     @property
     def failed(self) -> bool:
@@ -200,7 +200,7 @@ class Placement:
 
     def at_sizes_ns(self, duration_ns: int, batch_size: int, sizes: tuple[int, ...]) -> int:
         """Return how long a batch of a bucket's sizes takes if it takes a duration at the ceilings."""
-        part, whole = self.model.base.share(self.worker.device_kind, batch_size, sizes)
+        part, whole = self.model.base.share(self.worker.kind, batch_size, sizes)
         return duration_ns * part // whole
 
     def at_ceilings_ns(self, duration_ns: int, batch_size: int, sizes: tuple[int, ...]) -> int:
@@ -208,7 +208,7 @@ class Placement:
 
         It is rounded up: `at_sizes_ns` has the duration back.
         """
-        part, whole = self.model.base.share(self.worker.device_kind, batch_size, sizes)
+        part, whole = self.model.base.share(self.worker.kind, batch_size, sizes)
         return -(-duration_ns * whole // part)
 
     def ready_ns(self, now_ns: int) -> int:

@@ -130,9 +130,9 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
     for worker in cluster.workers.values() if prepared else ():
         if not prepared & worker.bit or worker.draining or worker.retiring:
             continue
-        if model.pages > worker.pages.size:
+        if model.pages_on(worker) > worker.pages.size:
             continue
-        kind = worker.device_kind
+        kind = worker.kind
         if len(found) >= PLANNED_FOR and kind in model.infer_times:
             load_ns = model.load_times[kind].ns
             if _is_late(worker, model.infer_times[kind], index, due_ns, load_ns):
@@ -214,7 +214,7 @@ def readiness(placement: Placement) -> Readiness:
         return Readiness.STOPPING
     if worker.draining:
         return Readiness.DRAINED
-    if placement.model.pages > worker.pages.size:
+    if placement.model.pages_on(worker) > worker.pages.size:
         return Readiness.TOO_LARGE
     state = placement.state
     if placement.leaving and state is not State.RELEASING:

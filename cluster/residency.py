@@ -35,7 +35,7 @@ def load_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Load, resu
         worker.lru[action.model] = placement
         duration_ns = result.end_ns - result.begin_ns
         placement.load_time.add(now_ns, duration_ns)
-        cluster.estimates.loaded(worker.device_kind, placement.model.spec, duration_ns)
+        cluster.estimates.loaded(worker.kind, placement.model.spec, duration_ns)
     else:
         placement.failures += result.status is Status.ENGINE_ERROR
         placement.detail = result.detail
@@ -72,7 +72,7 @@ def open_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Open, resu
     placement.detail = result.detail
     if result.status is Status.OK:
         duration_ns = result.end_ns - result.begin_ns
-        cluster.estimates.opened(now_ns, worker.device_kind, placement.times, duration_ns)
+        cluster.estimates.opened(now_ns, worker.kind, placement.times, duration_ns)
         placement.enter(State.PREPARED)
     elif result.status is Status.TOO_LATE or result.status is Status.STOPPING:
         placement.enter(State.CLOSED)

@@ -36,6 +36,7 @@ from mainspring.messages.snapshot import (
     Told,
     WorkerState,
 )
+from mainspring.messages.targets import kind_of
 
 
 def restore(cluster: Cluster, entry: Told) -> None:
@@ -117,8 +118,8 @@ def serve(cluster: Cluster, model: Model) -> None:
         _succeed(cluster, known, model)
         cluster.estimates.release(known.spec)
     for worker in cluster.workers.values():
-        if worker.device_kind not in model.infer_times:
-            cluster.know(model, worker.device_kind)
+        if worker.kind not in model.infer_times:
+            cluster.know(model, worker.kind)
         there = worker.placements.get(model.name)
         if there is not None and there.model is not model:
             model.absent |= worker.bit
@@ -160,7 +161,8 @@ def _worker(cluster: Cluster, state: WorkerState) -> None:
         _end_infers(cluster, known)
         lose(cluster, known.name)
         known.forget()
-    worker = Worker(state.worker, state.number, state.device_kind, state.pages, cluster.dispatch_delay_ns)
+    kind = kind_of(state.device_kind, state.targets)
+    worker = Worker(state.worker, state.number, kind, state.pages, cluster.dispatch_delay_ns)
     cluster.seat(worker)
     worker.stopping = state.stopping
     note_standing(cluster, worker)
@@ -281,7 +283,7 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     if known is not None:
         vacate(known, State.KNOWN)
         known.lose()
-    kind, estimates = worker.device_kind, cluster.estimates
+    kind, estimates = worker.kind, cluster.estimates
     seeds_ns = [0] * len(spec.batch_sizes)
     own = state.own_infer_times, state.own_load_time
     times = InferTimes(spec.batch_sizes, seeds_ns, estimates.rank) if own[0] else None
@@ -378,7 +380,7 @@ def _bucket(cluster: Cluster, model: Model, state: ModelState) -> None:
     model.recount()
     kinds = state.device_kinds
     if kinds is None:
-        kinds = tuple([worker.device_kind for worker in cluster.workers.values()])
+        kinds = tuple([worker.kind for worker in cluster.workers.values()])
     estimates, spec = cluster.estimates, model.spec
     model.infer_times = {kind: estimates.infer_times(kind, spec) for kind in kinds}
     model.load_times = {kind: estimates.load_time(kind, spec) for kind in kinds}

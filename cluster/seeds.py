@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from mainspring.messages.model import ModelSpec, Profile
+from mainspring.messages.targets import device_kind_of, kinds_build
 
 UNKNOWN_INFER_NS = 50_000_000
 """Duration assumed of a batch that was never profiled or measured anywhere."""
@@ -19,11 +20,18 @@ def indices_by_rows(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def profile_of(kind: str, spec: ModelSpec) -> Profile | None:
-    """Return the profile for a kind of device, or the slowest other one rather than none."""
-    if kind in spec.profiles:
-        return spec.profiles[kind]
-    others = [spec.profiles[name] for name in sorted(spec.profiles)]
+    """Return the profile for a kind of workers, or the slowest other one rather than none."""
+    profiles = kinds_build(kind, spec).profiles
+    known = own_profile(kind, profiles)
+    if known is not None:
+        return known
+    others = [profiles[name] for name in sorted(profiles)]
     return max(others, key=lambda profile: max(profile.infer_ns.values(), default=0), default=None)
+
+
+def own_profile(kind: str, profiles: dict[str, Profile]) -> Profile | None:
+    """Return the profile that was measured on a kind of workers' device; None if there is none."""
+    return profiles.get(kind) or profiles.get(device_kind_of(kind))
 
 
 def infer_seeds(profile: Profile | None, sizes: tuple[int, ...]) -> list[int]:

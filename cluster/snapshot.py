@@ -144,6 +144,7 @@ def _worker(cluster: Cluster, worker: Worker) -> WorkerState:
         worker.stopping,
         {each: tuple(found) for each, found in states.items()},
         tuple(former),
+        worker.targets,
     )
 
 
@@ -218,7 +219,7 @@ def _is_plain(placement: Placement) -> bool:
 
 
 def _placement(cluster: Cluster, placement: Placement) -> PlacementState:
-    model, kind = placement.model, placement.worker.device_kind
+    model, kind = placement.model, placement.worker.kind
     told = PlacementState(
         model.name,
         placement.state.value,

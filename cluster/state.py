@@ -15,6 +15,7 @@ from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetDefaultSlo
+from mainspring.messages.targets import kind_of
 
 if TYPE_CHECKING:
     from mainspring.cluster.joining import Joining
@@ -103,17 +104,18 @@ class Cluster:
         self.models_seen += 1
         return Model(spec, self.models_seen)
 
-    def new_worker(self, name: str, device_kind: str, pages: int) -> Worker:
+    def new_worker(self, event: WorkerJoined) -> Worker:
         """Return a worker with the next number; workers have numbers in the order in which they join."""
         self.workers_seen += 1
-        return Worker(name, self.workers_seen, device_kind, pages, self.dispatch_delay_ns)
+        kind = kind_of(event.device_kind, event.targets)
+        return Worker(event.worker, self.workers_seen, kind, event.pages, self.dispatch_delay_ns)
 
     def seat(self, worker: Worker) -> None:
         """Enter a worker; every model is known on it."""
         self.seats.take(worker)
         worker.fleeting = self.fleeting
         self.changes += 1
-        kind = worker.device_kind
+        kind = worker.kind
         self.of_kind[kind] = self.of_kind.get(kind, 0) | worker.bit
         self.workers[worker.name] = worker
         if self.of_kind[kind] == worker.bit:
@@ -126,11 +128,11 @@ class Cluster:
         if worker is not None:
             self.seats.leave(worker)
             self.changes += 1
-            left = self.of_kind[worker.device_kind] & ~worker.bit
+            left = self.of_kind[worker.kind] & ~worker.bit
             if left:
-                self.of_kind[worker.device_kind] = left
+                self.of_kind[worker.kind] = left
             else:
-                del self.of_kind[worker.device_kind]
+                del self.of_kind[worker.kind]
         return worker
 
     def know(self, model: Model, kind: str) -> None:
@@ -151,8 +153,8 @@ class Cluster:
     def plain(self, model: Model, worker: Worker) -> Placement:
         """Return what a model, or a bucket, is on a worker by its bit alone; nothing is entered."""
         base = model.base
-        if worker.device_kind not in base.infer_times:
-            self.know(base, worker.device_kind)
+        if worker.kind not in base.infer_times:
+            self.know(base, worker.kind)
         placement = self._plain(model, worker)
         if model.buckets:
             placement.buckets = [self._plain(bucket, worker) for bucket in model.buckets.values()]
@@ -163,7 +165,7 @@ class Cluster:
         return placement
 
     def _plain(self, model: Model, worker: Worker) -> Placement:
-        kind = worker.device_kind
+        kind = worker.kind
         placement = Placement(model, worker, model.infer_times[kind], model.load_times[kind])
         if model.base.prepared & worker.bit:
             placement.state = _PREPARED

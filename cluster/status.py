@@ -53,6 +53,7 @@ def _worker(worker: Worker) -> WorkerStatus:
         resident=len(worker.lru),
         outstanding=len(worker.exec) + len(worker.load) + len(worker.others),
         clock_offset_ns=0,
+        targets=worker.targets,
         notes=_notes(worker),
     )
 
@@ -99,11 +100,12 @@ def impossible(cluster: Cluster, model: Model) -> tuple[Reason, str]:
     """Say why no worker can run a model now."""
     if not cluster.workers:
         return Reason.NO_WORKER, "no worker is connected; if one starts or comes back, send the request again"
-    largest = max(worker.pages.size for worker in cluster.workers.values())
-    if model.spec.pages > largest:
+    if all(model.pages_on(worker) > worker.pages.size for worker in cluster.workers.values()):
+        largest = max(cluster.workers.values(), key=lambda worker: worker.pages.size)
         return (
             Reason.NO_WORKER,
-            f"model {model.name!r} needs {model.spec.pages} pages and the largest worker has {largest}",
+            f"model {model.name!r} needs {model.pages_on(largest)} pages and the largest worker has "
+            f"{largest.pages.size}",
         )
     failed = [p for p in model.placements.values() if p.failed]
     if failed and is_hopeless(cluster, model):

@@ -32,7 +32,7 @@ def _check_seats(cluster: Cluster) -> None:
     for index, worker in enumerate(cluster.seats.workers):
         if worker is not None:
             assert worker.bit == 1 << index, f"{worker.name} sits at {index} and has the bit {worker.bit:x}"
-            kinds[worker.device_kind] = kinds.get(worker.device_kind, 0) | worker.bit
+            kinds[worker.kind] = kinds.get(worker.kind, 0) | worker.bit
     assert cluster.of_kind == kinds, f"workers by kind: {cluster.of_kind}, not {kinds}"
 
 

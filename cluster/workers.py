@@ -9,6 +9,7 @@ from mainspring.cluster.pages import PageTable
 from mainspring.cluster.placements import NO_BUCKETS, Placement
 from mainspring.cluster.timeline import ExecTimeline, Timeline
 from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
+from mainspring.messages.targets import device_kind_of, targets_in
 
 if TYPE_CHECKING:
     from mainspring.cluster.joining import Joining
@@ -20,7 +21,6 @@ class Worker:
 
     __slots__ = (
         "bit",
-        "device_kind",
         "draining",
         "exec",
         "exec_alarm_ns",
@@ -29,6 +29,7 @@ class Worker:
         "held_until_ns",
         "hold_alarm_ns",
         "joining",
+        "kind",
         "lead_ns",
         "load",
         "load_alarm_ns",
@@ -49,13 +50,14 @@ class Worker:
         "watched",
     )
 
-    def __init__(self, name: str, number: int, device_kind: str, pages: int, grace_ns: int = 0) -> None:
+    def __init__(self, name: str, number: int, kind: str, pages: int, grace_ns: int = 0) -> None:
         """``grace_ns`` is how long results are on their way."""
         self.name = name
         self.number = number
         self.bit = 1 << number
         """Stands for the worker in sets of workers, which are ints; `Cluster.seat` gives it a low one."""
-        self.device_kind = device_kind
+        self.kind = kind
+        """Which workers are like it: those that run the same artifacts on such a device (`kind_of`)."""
         self.pages = PageTable(pages)
         self.exec = ExecTimeline(grace_ns)
         self.load: Timeline[Load] = Timeline(grace_ns)
@@ -114,6 +116,16 @@ class Worker:
     def has(self, placement: Placement) -> bool:
         """Return whether a placement is still the worker's."""
         return self.placements.get(placement.base.model.name) is placement.base
+
+    @property
+    def device_kind(self) -> str:
+        """What it calls its device."""
+        return device_kind_of(self.kind)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Which artifacts it runs, the best first; empty: any."""
+        return targets_in(self.kind)
 
     def outstanding(self, action_id: int) -> tuple[Action, int] | None:
         """Return an outstanding action with the instant at which it was sent, or None."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from mainspring.compiler.artifact import beside
 from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
 from mainspring.compiler.artifact.manifest import (
@@ -26,6 +27,7 @@ from mainspring.compiler.artifact.manifest import (
     Verification,
 )
 from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.artifact.target import target_of
 from mainspring.compiler.choice import Contender, Judge, Judged, describe, fastest
 from mainspring.compiler.compiled import (
     MAKERS,
@@ -43,8 +45,13 @@ from mainspring.compiler.reference import Prepared
 from mainspring.compiler.row_axes import IN_FRONT, RowAxes, with_axes
 from mainspring.compiler.verify import verify
 from mainspring.messages.curve import Curve
-from mainspring.messages.model import ModelSpec, Profile, Sequencing, bucket_name
+from mainspring.messages.model import (
+    ModelSpec,
+    Profile,
+    bucket_name,
+)
 from mainspring.messages.sequences import check_sequencing
+from mainspring.messages.sequencing import Sequencing
 
 
 class Task(NamedTuple):
@@ -281,10 +288,10 @@ def put(
         pad=chosen.pad,
         at_ceilings=artifact.padded is not None,
         sequencing=task.sequencing,
+        target=target_of(info.engine, info.device, info.instruction_set, task.target.arch),
     )
     try:
         check_sequencing(manifest.spec())
     except ValueError as error:
         raise CompileError(str(error)) from None
-    store.put_manifest(manifest)
-    return manifest
+    return beside.put(store, manifest, adds=task.target.beside)

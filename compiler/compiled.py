@@ -93,6 +93,8 @@ class Target(msgspec.Struct, frozen=True):
     """The GPU, as its driver describes it; None for the usual one of its architecture."""
     tuner: Tuner | None = None
     """Knows or finds out which kernels are fast there; None: the compiler's model alone chooses."""
+    beside: bool = False
+    """Whether the store keeps what it has of the model for other hosts (`artifact.beside`)."""
 
     @property
     def described(self) -> Gpu:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.messages.model import Control, Sequencing, State
 from mainspring.messages.sequences import KINDS, MOST_INITIAL_BYTES
+from mainspring.messages.sequencing import Control, Sequencing, State
 
 _LONGEST_S = 1e9
 _STATE_KEYS = ("output", "initial", "dims", "shown")

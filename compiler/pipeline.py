@@ -55,7 +55,11 @@ from mainspring.compiler.row_axes import (
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
 from mainspring.compiler.state_axes import put_rows_first
 from mainspring.compiler.tuning import Tuner
-from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES, Sequencing
+from mainspring.messages.model import (
+    MOST_TEXT_BYTES,
+    TEXT_BYTES,
+)
+from mainspring.messages.sequencing import Sequencing
 
 _OLDEST_TENSOR_CORES = 80
 """The oldest architecture whose tensor cores have the instructions of both precisions."""

@@ -13,7 +13,11 @@ from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, Manife
 from mainspring.compiler.locales import LOCALE
 from mainspring.compiler.pipeline import Compiled
 from mainspring.compiler.size_trials import MOST_WORKSPACE_BYTES
-from mainspring.messages.model import Profile, Sequencing, slot_bytes
+from mainspring.messages.model import (
+    Profile,
+    slot_bytes,
+)
+from mainspring.messages.sequencing import Sequencing
 
 _NS_PER_MS = 1e6
 _BYTES_PER_MB = 1e6

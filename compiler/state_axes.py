@@ -12,7 +12,7 @@ from collections.abc import Collection
 import onnx
 
 from mainspring.compiler.row_axes import Place, RowAxes, dims_of, move_rows
-from mainspring.messages.model import Sequencing, State
+from mainspring.messages.sequencing import Sequencing, State
 
 
 def put_rows_first(model: onnx.ModelProto, sequencing: Sequencing | None, shapes: Collection[str]) -> bool:

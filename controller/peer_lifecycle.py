@@ -34,6 +34,7 @@ from mainspring.messages.peers import (
     WorkerHello,
     WorkerUp,
 )
+from mainspring.messages.targets import check_targets
 from mainspring.transport.certificate import Certificate
 
 _LOGGER = logging.getLogger(__name__)
@@ -80,6 +81,15 @@ def memory_fault(hello: WorkerHello) -> str | None:
             if page in owner:
                 return f"page {page} belongs to {owner[page]!r} and to {resident.model!r}"
             owner[page] = resident.model
+    return None
+
+
+def targets_fault(hello: WorkerHello) -> str | None:
+    """Return what is wrong with the artifacts that a worker says it runs, or None."""
+    try:
+        check_targets(hello.targets)
+    except ValueError as error:
+        return str(error)
     return None
 
 
@@ -172,7 +182,10 @@ class PeerLifecycle:
             hello = session.hello
             self._scheduler.handle(
                 now_ns,
-                WorkerJoined(hello.worker, hello.device_kind, hello.pages, hello.prepared, hello.resident),
+                WorkerJoined(
+                    *(hello.worker, hello.device_kind, hello.pages, hello.prepared, hello.resident),
+                    hello.targets,
+                ),
             )
             clock = session.clock
             _LOGGER.info(
@@ -259,6 +272,7 @@ class PeerLifecycle:
                     f"pages are {PAGE_BYTES} bytes here; the worker's are {hello.page_bytes}",
                 )
             fault = name_fault(hello.worker) or memory_fault(hello) or address_fault(hello.data_address)
+            fault = fault or targets_fault(hello)
         else:
             fault = name_fault(hello.gateway)
         if fault is not None:

@@ -18,6 +18,7 @@ from mainspring.messages.events import ModelAdded, ModelRemoved
 from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, TensorSpec, is_dtype
 from mainspring.messages.peers import DefaultSlo, ModelDown, ModelUp, Served
 from mainspring.messages.served import ServedModel
+from mainspring.messages.targets import built_for, check_targets, each_build, targets_of
 
 MAX_NAME_CHARACTERS = 128
 MAX_PAGES = 1 << 24
@@ -118,12 +119,12 @@ class ModelRegistry:
         """Serve a model from now on; return why not, or None. A model may be added twice."""
         known = self.models.get(spec.name)
         if known is not None:
-            if (known.weights_hash, known.executable) == (spec.weights_hash, spec.executable):
+            made = targets_of(known)
+            if known.artifact == built_for(spec, (known.target,)).artifact and targets_of(spec) == made:
                 self._keep(known)
                 return None
-            detail = (
-                f"model {spec.name!r} is served with other weights; remove it first, or choose another name"
-            )
+            others = f"artifacts for {', '.join(made)}" if targets_of(spec) != made else "other weights"
+            detail = f"model {spec.name!r} is served with {others}; remove it first, or choose another name"
             return Reason.MODEL_EXISTS, detail
         fault = spec_fault(spec)
         if fault is not None:
@@ -242,6 +243,7 @@ def spec_fault(spec: ModelSpec) -> str | None:
     return (
         _memory_fault(spec)
         or _profile_fault(spec)
+        or _targets_fault(spec)
         or _tensors_fault("inputs", spec.inputs)
         or _tensors_fault("outputs", spec.outputs)
     )
@@ -265,6 +267,21 @@ def served_fault(model: ServedModel) -> str | None:
         return (
             f"its configuration has {len(model.config):,} characters; it may have {MAX_CONFIG_CHARACTERS:,}"
         )
+    return None
+
+
+def _targets_fault(spec: ModelSpec) -> str | None:
+    """Return what is wrong with the artifacts of a model for other targets than its own, or None."""
+    made = targets_of(spec)
+    if spec.others and (len({*made}) < len(made) or "" in made):
+        return f"its artifacts are for {made}; each must be for another target"
+    try:
+        check_targets([each for each in made if each])
+    except ValueError as error:
+        return str(error)
+    for each in each_build(spec)[1:]:
+        if fault := _memory_fault(each) or _profile_fault(each):
+            return f"of its artifact for {each.target}, {fault}"
     return None
 
 

@@ -78,6 +78,8 @@ class WorkerJoined(msgspec.Struct, frozen=True, tag="worker_joined"):
     prepared: dict[str, Artifact] = {}
     """What is prepared of each model, by name."""
     resident: tuple[Resident, ...] = ()
+    targets: tuple[str, ...] = ()
+    """As `peers.WorkerHello.targets`."""
 
 
 class WorkerLeft(msgspec.Struct, frozen=True, tag="worker_left"):

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mainspring.messages.sequencing import Sequencing
+
 PAGE_BYTES = 16 * 1024 * 1024
 """Size of a page of device memory that holds weights (Clockwork, section 5.2)."""
 
@@ -294,52 +296,6 @@ class Profile(msgspec.Struct, frozen=True):
         return f"{said}; at batch sizes {ratios} times as long as a stock session"
 
 
-class State(msgspec.Struct, frozen=True):
-    """A tensor that a sequence carries from each of its requests to the next."""
-
-    input: str
-    """Which input it is fed to."""
-    output: str
-    """Which output it is taken from."""
-    dims: tuple[int, ...] | None = None
-    """Its shape at the first request, as `TensorSpec.shape`. None: the input's, where open dimensions are
-    those of the request, or else the least that the model takes."""
-    initial: bytes = b""
-    """One row of it at the first request, in row-major order; empty for zeros."""
-    shown: bool = False
-    """Whether clients may have the output."""
-
-
-class Control(msgspec.Struct, frozen=True):
-    """An input that says where in its sequence a request is: one number or text for each row."""
-
-    input: str
-    kind: str
-    """``start``, ``end`` or ``ready``, which is always true; or ``id``: the sequence's."""
-    false: float = 0
-    true: float = 1
-
-
-class Sequencing(msgspec.Struct, frozen=True):
-    """That requests for a model come in sequences, which have a state at their gateway."""
-
-    states: tuple[State, ...] = ()
-    controls: tuple[Control, ...] = ()
-    idle_ns: int | None = None
-    """How long a sequence may be without a request; None for the gateway's default."""
-
-    @property
-    def kept_inputs(self) -> frozenset[str]:
-        """The inputs that clients do not give."""
-        states = [state.input for state in self.states]
-        return frozenset([*states, *[control.input for control in self.controls]])
-
-    @property
-    def kept_outputs(self) -> frozenset[str]:
-        """The outputs that clients do not get."""
-        return frozenset([each.output for each in self.states if not each.shown])
-
-
 class Artifact(msgspec.Struct, frozen=True):
     """What a worker prepares: models of the same name are the same to it if these are."""
 
@@ -349,6 +305,19 @@ class Artifact(msgspec.Struct, frozen=True):
     pad: dict[str, float] = {}
     rows_axes: tuple[int, ...] = ()
     """Of inputs, then outputs, where clients have the rows; empty if always in front."""
+
+
+class Build(msgspec.Struct, frozen=True):
+    """What differs between a model's artifacts for unlike hosts; each field is as in `ModelSpec`."""
+
+    target: str
+    stored_as: str
+    weights_hash: str
+    executable: str
+    weights_bytes: int
+    extents: tuple[int, ...]
+    profiles: dict[str, Profile]
+    workspace_bytes: int = 0
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -391,6 +360,17 @@ class ModelSpec(msgspec.Struct, frozen=True):
     sequencing: Sequencing | None = None
     """Of a model whose requests come in sequences. ``inputs`` and ``outputs`` hold what gateways keep, too;
     a gateway's list of models does not."""
+    target: str = ""
+    """Which hosts the artifact is for, such as ``tvm-sm_90`` (`messages.targets`); empty if unknown."""
+    stored_as: str = ""
+    """The artifact's name in a store; empty if that is ``name``."""
+    others: tuple[Build, ...] = ()
+    """Its artifacts for other targets; a PREPARE names the one that its worker runs."""
+
+    @property
+    def stored_name(self) -> str:
+        """What the artifact is called in a store."""
+        return self.stored_as or self.name
 
     @property
     def buckets(self) -> tuple[tuple[int, ...], ...]:
@@ -401,9 +381,11 @@ class ModelSpec(msgspec.Struct, frozen=True):
     @property
     def executables(self) -> tuple[str, ...]:
         """What has estimates of its own: the executable, and its buckets if the model has symbols."""
+        own = (self.executable, *[build.executable for build in self.others])
         if not self.symbols:
-            return (self.executable,)
-        return (self.executable, *[self.at(ceilings).executable for ceilings in self.buckets])
+            return own
+        buckets = [self.at(ceilings) for ceilings in self.buckets]
+        return (*own, *[each for bucket in buckets for each in bucket.executables])
 
     def bucket_of(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ceilings of the bucket that holds a size of each symbol.
@@ -422,18 +404,23 @@ class ModelSpec(msgspec.Struct, frozen=True):
     def at(self, ceilings: tuple[int, ...]) -> ModelSpec:
         """Return a bucket as a model of fixed shapes, those of its ceilings, with its own durations."""
         name = bucket_name(ceilings)
-        profiles = {
-            kind: Profile(profile.shaped.get(name, profile.infer_ns), profile.load_ns, spread=profile.spread)
-            for kind, profile in self.profiles.items()
-        }
+        others = [
+            msgspec.structs.replace(
+                build,
+                executable=f"{build.executable}@{name}",
+                profiles=_at_bucket(build.profiles, name),
+            )
+            for build in self.others
+        ]
         return msgspec.structs.replace(
             self,
             name=f"{self.name}@{name}",
             executable=f"{self.executable}@{name}",
             inputs=tuple([tensor.at(ceilings) for tensor in self.inputs]),
             outputs=tuple([tensor.at(ceilings) for tensor in self.outputs]),
-            profiles=profiles,
+            profiles=_at_bucket(self.profiles, name),
             symbols=(),
+            others=tuple(others),
         )
 
     @property
@@ -492,3 +479,11 @@ class ModelSpec(msgspec.Struct, frozen=True):
             f"ModelSpec({self.public_name!r}, version {self.version}: {inputs} -> {outputs}; "
             f"up to {self.max_rows} rows, {self.weights_bytes / 1e6:.1f} MB)"
         )
+
+
+def _at_bucket(profiles: dict[str, Profile], name: str) -> dict[str, Profile]:
+    """Return the durations of a bucket alone, by the kind of device."""
+    return {
+        kind: Profile(profile.shaped.get(name, profile.infer_ns), profile.load_ns, spread=profile.spread)
+        for kind, profile in profiles.items()
+    }

@@ -53,6 +53,8 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     """What the worker lacks, for the operator (no real-time priority, memory not locked)."""
     sent: str = ""
     """Whether another controller sent it here: `MOVED`, `AGAIN`, or empty if its configuration did."""
+    targets: tuple[str, ...] = ()
+    """Which artifacts it runs, the best first (`messages.targets`); empty: any."""
 
 
 class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):
@@ -273,6 +275,8 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     """By how much that may be wrong; the windows of its actions end earlier by as much."""
     clock_rate_ppm: float = 0.0
     """What the worker's clock gains, in microseconds for a second."""
+    targets: tuple[str, ...] = ()
+    """As `WorkerHello.targets`."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):

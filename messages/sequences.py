@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from mainspring.messages.model import Control, ModelSpec, OpenDim, State, TensorSpec, item_bytes, slot_bytes
+from mainspring.messages.model import ModelSpec, OpenDim, TensorSpec, item_bytes, slot_bytes
+from mainspring.messages.sequencing import Control, State
 
 MOST_INITIAL_BYTES = 1 << 20
 """Of all initial states of a model: its specification holds them."""

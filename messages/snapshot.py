@@ -88,6 +88,8 @@ class WorkerState(msgspec.Struct, frozen=True, tag="worker_state", omit_defaults
     """Models by the value of their `cluster.placements.State`; those that are merely known are left out."""
     former: tuple[PlacementState, ...] = ()
     """What it has of models that are not served."""
+    targets: tuple[str, ...] = ()
+    """As `peers.WorkerHello.targets`."""
 
 
 class RequestState(msgspec.Struct, frozen=True, tag="request_state", omit_defaults=True):

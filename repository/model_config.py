@@ -11,7 +11,11 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES, Sequencing
+from mainspring.messages.model import (
+    MOST_TEXT_BYTES,
+    TEXT_BYTES,
+)
+from mainspring.messages.sequencing import Sequencing
 from mainspring.repository.fields import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS
 from mainspring.repository.passed_on import passed_on
 from mainspring.repository.reading import ConfigFault, Fields

@@ -14,7 +14,12 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.model import TEXT_BYTES, ModelSpec, Sequencing, TensorSpec
+from mainspring.messages.model import (
+    TEXT_BYTES,
+    ModelSpec,
+    TensorSpec,
+)
+from mainspring.messages.sequencing import Sequencing
 from mainspring.repository.fields import DATA_TYPES
 from mainspring.repository.model_config import ModelConfig, TensorConfig
 from mainspring.repository.reading import ConfigFault
@@ -105,7 +110,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
 
 def is_artifact_name(name: str) -> bool:
     """Say whether a stored model is a repository's, not one that was compiled by hand."""
-    return SEPARATOR in name
+    return name.partition(SEPARATOR)[2][:1].isdigit()
 
 
 def model_and_version(name: str) -> tuple[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mainspring.messages.model import Control, Sequencing, State
+from mainspring.messages.sequencing import Control, Sequencing, State
 from mainspring.repository.fields import DATA_TYPES
 from mainspring.repository.reading import ConfigFault, Fields
 

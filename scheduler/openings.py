@@ -156,7 +156,7 @@ class Openings:
         name = next(iter(waiting.models))
         placement = worker.placements[name]
         estimates, durations = self._state.cluster.estimates, self._state.ns
-        duration_ns = estimates.open_ns(worker.device_kind, placement.times)
+        duration_ns = estimates.open_ns(worker.kind, placement.times)
         copying = self._copying(now_ns, worker, waiting, duration_ns)
         if not self._has_turn(worker):
             return None

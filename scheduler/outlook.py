@@ -146,7 +146,7 @@ class Outlook:
         loaded_ns = 0
         cluster, model = self._state.cluster, waiting.model
         for worker in cluster.workers.values():
-            if model.pages > worker.pages.size or not is_loadable(model, worker):
+            if model.pages_on(worker) > worker.pages.size or not is_loadable(model, worker):
                 continue
             placement = at(cluster, model, worker, keep=False)
             there_ns = self._load_free(placement) + placement.load_time.ns

@@ -35,7 +35,8 @@ def plan_load(
     Models with work in flight stay. Models with queued requests go last; with ``unused_since_ns`` they
     stay, and so do models that were used after that instant. ``victims`` are who may go instead, in order.
     """
-    extents, need, table = placement.model.spec.extents, placement.model.pages, placement.worker.pages
+    extents, table = placement.model.on(placement.worker.kind).extents, placement.worker.pages
+    need = placement.model.pages_on(placement.worker)
     if need > table.size:
         return None
     pages = table.place(extents) if need <= table.free else None

@@ -135,7 +135,7 @@ class Preparing:
             model = self._first(worker)
             if model is not None:
                 self._sent += 1
-                state.emit(now_ns, Prepare(state.next_action_id(), worker.name, model.spec))
+                state.emit(now_ns, Prepare(state.next_action_id(), worker.name, model.on(worker.kind)))
                 state.watch(now_ns + state.ns.action_timeout, worker)
             elif self._places[worker.name] >= len(self._line):
                 return

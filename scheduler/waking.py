@@ -78,7 +78,7 @@ class Waking:
         self.idle |= bit
         self._tried |= bit
         if held_for is not None:
-            self._waits |= held_for.held & self._cluster.of_kind[worker.device_kind]
+            self._waits |= held_for.held & self._cluster.of_kind[worker.kind]
         if self._before is not None and self._held.get(worker.name) is not self._before:
             self._resume(self._before)
 

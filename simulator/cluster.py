@@ -10,9 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from mainspring.compiler.artifact.beside import grouped
 from mainspring.compiler.artifact.profiles import read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec, bucket_name
+from mainspring.messages.targets import each_build, kind_of, kinds_build, merged
 from mainspring.simulator.device import Held, Preloaded
 from mainspring.simulator.offered import expected_rates
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, SpecError, matches
@@ -42,12 +44,15 @@ def build_cluster(spec: SimulationSpec) -> Cluster:
     `expected_rates`.
     """
     devices = [group for group in spec.devices for _ in range(group.count)]
-    workers = tuple((f"worker-{index}", group.kind, group.pages) for index, group in enumerate(devices))
+    workers = tuple(
+        (f"worker-{index}", kind_of(group.kind, group.targets), group.pages)
+        for index, group in enumerate(devices)
+    )
     found, later_ns = _models(spec.models)
     models = tuple(_with_profiles(model, spec.devices) for model in found)
     largest = max(pages for _, _, pages in workers)
     for model in models:
-        if model.pages > largest:
+        if all(kinds_build(kind, model).pages > pages for _, kind, pages in workers):
             raise SpecError(
                 f"{model.name} needs {model.pages} pages and no device has more than {largest}: "
                 "give one more pages, or leave the model out with exclude"
@@ -82,12 +87,14 @@ def preload(
     """
     rounds = {"fill": len(workers), "once": 1, "none": 0}[how]
     free = [pages for _, _, pages in workers]
+    kinds = [kind for _, kind, _ in workers]
     resident: list[list[ModelSpec]] = [[] for _ in workers]
     for turn in range(rounds):
         for index, model in enumerate(models):
             place = (index + turn) % len(workers)
-            if model.pages <= free[place]:
-                free[place] -= model.pages
+            need = kinds_build(kinds[place], model).pages
+            if need <= free[place]:
+                free[place] -= need
                 resident[place].append(model)
     held = Held(models)
     return {name: Preloaded(held, resident[place]) for place, (name, _, _) in enumerate(workers)}
@@ -110,21 +117,34 @@ def _models(groups: Iterable[ModelGroup]) -> tuple[list[ModelSpec], dict[str, in
         for row in chosen:
             for copy in range(1, group.copies + 1):
                 model = _copy(row, copy) if group.copies > 1 else row
-                if model.name in found:
-                    raise SpecError(
-                        f"two models are called {model.name!r}: take one group's out with exclude"
-                    )
-                found[model.name] = model
+                found[model.name] = _beside(found.get(model.name), model, group)
                 if group.at_s:
                     later_ns[model.name] = round(group.at_s * 1e9)
     return list(found.values()), later_ns
+
+
+def _beside(known: ModelSpec | None, model: ModelSpec, group: ModelGroup) -> ModelSpec:
+    """Return a model with the artifacts that groups before have for other targets; raise `SpecError`."""
+    if group.target:
+        hashes = [_digest(f"{each} for {group.target}") for each in (model.weights_hash, model.executable)]
+        model = msgspec.structs.replace(
+            model, target=group.target, weights_hash=hashes[0], executable=hashes[1]
+        )
+    if known is None:
+        return model
+    if not group.target:
+        raise SpecError(f"two models are called {model.name!r}: take one group's out with exclude")
+    try:
+        return merged(known, model)
+    except ValueError as error:
+        raise SpecError(f"{model.name}: {error}") from None
 
 
 def _rows(group: ModelGroup) -> list[ModelSpec]:
     if group.profiles is not None:
         return read_profile_table(Path(group.profiles))
     if group.store is not None:
-        return Store(group.store).specs()
+        return grouped(Store(group.store).specs())[0]
     assert group.name is not None
     infer_ns = _durations(group.infer_ms)
     shaped = {bucket: _durations(each) for bucket, each in group.shaped_ms.items()}
@@ -178,12 +198,20 @@ def _digest(text: str) -> str:
 
 
 def _with_profiles(model: ModelSpec, groups: Sequence[DeviceGroup]) -> ModelSpec:
-    """Return a model with a profile for each kind of device."""
-    profiles = {}
+    """Return a model whose every artifact has a profile for each kind of device."""
+    others = [
+        msgspec.structs.replace(build, profiles=_profiles(each, groups))
+        for build, each in zip(model.others, each_build(model)[1:], strict=True)
+    ]
+    return msgspec.structs.replace(model, profiles=_profiles(model, groups), others=tuple(others))
+
+
+def _profiles(model: ModelSpec, groups: Sequence[DeviceGroup]) -> dict[str, Profile]:
+    profiles: dict[str, Profile] = {}
     for group in groups:
         if group.kind not in profiles:
             profiles[group.kind] = _faster(_profile(model, group), group.speed)
-    return msgspec.structs.replace(model, profiles=profiles)
+    return profiles
 
 
 def _profile(model: ModelSpec, group: DeviceGroup) -> Profile:

@@ -12,6 +12,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.curve import Curve
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import PAGE_BYTES, Artifact, ModelSpec
+from mainspring.messages.targets import cannot_run, device_kind_of, kinds_build, targets_in
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Draws
 from mainspring.simulator.slowness import Slowness
@@ -78,6 +79,7 @@ class SimulatedWorker:
         with the batch and its duration. ``opened`` are the executables that are open from the start,
         ``slowness`` says when the device is slow."""
         self.name, self.kind, self.pages = name, kind, pages
+        self._device_kind, self._targets = device_kind_of(kind), targets_in(kind)
         self.core = WorkerCore(name, pages, PAGE_BYTES, IO_BYTES)
         self.alive = True
         self.session = 0
@@ -92,8 +94,7 @@ class SimulatedWorker:
         """Of each model that ran."""
         self._slowness = slowness
         self._draws = Draws(rng)
-        self._agenda = agenda
-        self._results, self._outputs = results, outputs
+        self._agenda, self._results, self._outputs = agenda, results, outputs
         self._action_ns = round(costs.worker_action_us * 1e3)
         self._result_ns = round(costs.worker_result_us * 1e3)
         self._turn_ns = round(costs.worker_turn_us * 1e3)
@@ -112,7 +113,10 @@ class SimulatedWorker:
     def joined(self) -> WorkerJoined:
         """Return the event with which this worker joins, with what it holds."""
         residency = self.core.residency
-        return WorkerJoined(self.name, self.kind, self.pages, self._prepared(), residency.resident())
+        return WorkerJoined(
+            *(self.name, self._device_kind, self.pages, self._prepared(), residency.resident()),
+            self._targets,
+        )
 
     def receive(self, now_ns: int, action: Action, session: int) -> None:
         """Take an action of a session; one of an earlier session is dropped."""
@@ -156,11 +160,18 @@ class SimulatedWorker:
     def _preload(self, preloaded: Preloaded) -> None:
         """Hold models without having been told to."""
         residency = self.core.residency
-        self._held = preloaded.prepared.specs
+        held = preloaded.prepared
+        if self._targets:
+            own = [kinds_build(self.kind, spec) for spec in held.specs.values()]
+            held = Held([spec for spec in own if not cannot_run(spec, self._targets)])
+        self._held = held.specs
         """What is prepared from the start; of these the core knows what an action has named."""
-        self._artifacts = preloaded.prepared.artifacts
+        self._artifacts = held.artifacts
         next_page = 0
-        for spec in preloaded.resident:
+        for each in preloaded.resident:
+            spec = kinds_build(self.kind, each)
+            if cannot_run(spec, self._targets):
+                continue
             residency.add(spec)
             residency.pages.acquire(spec.name, tuple(range(next_page, next_page + spec.pages)))
             residency.pages.confirm(spec.name)
@@ -272,15 +283,20 @@ class SimulatedWorker:
         if not self.alive:
             return
         duration_ns = end_ns - begin_ns
-        status = Status.ENGINE_ERROR if failed else Status.OK
         action = job.action
+        unfit = cannot_run(job.model, self._targets) if isinstance(action, Prepare) else ""
+        failed = failed or bool(unfit)
+        status = Status.ENGINE_ERROR if failed else Status.OK
         if not failed and self._stays_closed(job):
             if self._faults.surprising_opens or isinstance(action, Open):
                 self._opened.add(job.model.executable)
             else:
                 status = Status.NOT_OPEN
         result = self.core.finish(
-            executor, action.action_id, begin_ns, end_ns, device_ns=duration_ns, status=status
+            *(executor, action.action_id, begin_ns, end_ns),
+            device_ns=duration_ns,
+            status=status,
+            detail=unfit,
         )
         if isinstance(action, Infer):
             self.busy_ns += duration_ns
@@ -304,7 +320,7 @@ class SimulatedWorker:
 
     def _infer_ns(self, model: ModelSpec, action: Infer) -> int:
         """Return how long a batch takes at its sizes."""
-        profile = model.profiles[self.kind]
+        profile = model.profiles[self._device_kind]
         if not action.sizes:
             return profile.infer_ns[action.batch_size]
         curve = self._curves.get(model.name)
@@ -329,7 +345,7 @@ class SimulatedWorker:
         if isinstance(action, Infer):
             nominal_ns = self._infer_ns(job.model, action)
         elif isinstance(action, Load):
-            nominal_ns = job.model.profiles[self.kind].load_ns
+            nominal_ns = job.model.profiles[self._device_kind].load_ns
         elif isinstance(action, Open) or (faults.surprising_opens and self._stays_closed(job)):
             nominal_ns = faults.open_ns
         else:

@@ -27,6 +27,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.model import ModelSpec, Profile
+from mainspring.messages.targets import built_for, each_build
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.redecide import LogError, configuration, lacks_start
 from mainspring.telemetry.log import SegmentHeader, read_entries, read_log
@@ -182,9 +183,10 @@ class _Reader:
             return
         spec = self._every.get(action.model)
         if spec is not None:
-            kind = self._joins[action.worker][1].device_kind
+            joined = self._joins[action.worker][1]
+            kind, spec = joined.device_kind, built_for(spec, joined.targets)
             size = action.batch_size if isinstance(action, Infer) else 0
-            key = (kind, spec.executable if size else spec.name, size)
+            key = (kind, spec.executable if size else spec.stored_name, size)
             duration_ns = max(1, result.end_ns - result.begin_ns)
             if isinstance(action, Infer) and action.sizes:
                 duration_ns = self._at_limits_ns(spec, kind, action, duration_ns)
@@ -206,10 +208,14 @@ class _Reader:
         return ModelAdded(self._measured(event.model, medians)) if isinstance(event, ModelAdded) else event
 
     def _measured(self, spec: ModelSpec, medians: dict[Key, int]) -> ModelSpec:
-        """Return a model with measured durations for every kind of device of the run."""
+        """Return a model whose artifacts have measured durations for every kind of device of the run."""
         kinds = dict.fromkeys(event.device_kind for _, event in self._joins.values())
-        profiles = {kind: self._profile(spec, kind, medians) for kind in kinds}
-        return msgspec.structs.replace(spec, profiles=profiles)
+        profiles = [{kind: self._profile(each, kind, medians) for kind in kinds} for each in each_build(spec)]
+        others = [
+            msgspec.structs.replace(build, profiles=own)
+            for build, own in zip(spec.others, profiles[1:], strict=True)
+        ]
+        return msgspec.structs.replace(spec, profiles=profiles[0], others=tuple(others))
 
     def _profile(self, spec: ModelSpec, kind: str, medians: dict[Key, int]) -> Profile:
         seed = spec.profiles.get(kind) or next(iter(spec.profiles.values()), Profile({}, 1))
@@ -224,5 +230,5 @@ class _Reader:
             bucket: {size: max(1, round(ns * infer_ns[size] / seeds[size])) for size, ns in each.items()}
             for bucket, each in seed.shaped.items()
         }
-        load_ns = medians.get((kind, spec.name, 0), max(1, seed.load_ns))
+        load_ns = medians.get((kind, spec.stored_name, 0), max(1, seed.load_ns))
         return msgspec.structs.replace(seed, infer_ns=infer_ns, load_ns=load_ns, shaped=shaped)

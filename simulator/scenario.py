@@ -16,6 +16,7 @@ import numpy as np
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec
+from mainspring.messages.targets import kind_of, merged
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.gateway import BEST_EFFORT_NS
 from mainspring.simulator.simulation import Simulation
@@ -24,6 +25,8 @@ from mainspring.simulator.spec import Faults
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 KINDS = ("fast", "slow")
+TARGETS = {"fast": ("tvm-sm_90a", "tvm-sm_*"), "slow": ("tvm-x86_64-avx2", "tvm-x86_64-baseline")}
+"""Which artifacts devices of each kind run, where they are unlike."""
 LONGEST_WAIT_NS = BEST_EFFORT_NS + 2 * SECOND
 """After it every request has its answer: the gateway itself gives one at last."""
 
@@ -80,6 +83,19 @@ def give_symbols(rng: np.random.Generator, model: ModelSpec) -> ModelSpec:
     return msgspec.structs.replace(open_model, profiles=profiles, pad=pad, at_ceilings=at_ceilings)
 
 
+def give_targets(model: ModelSpec, number: int) -> ModelSpec:
+    """Return a model with an artifact for each kind of device; every fourth has one for one kind only."""
+    slow = msgspec.structs.replace(
+        model,
+        target="tvm-x86_64-baseline",
+        executable=f"{model.executable} for a CPU",
+        weights_hash=f"{model.weights_hash} for a CPU",
+        extents=(*model.extents, 1),
+    )
+    fast = msgspec.structs.replace(model, target="tvm-sm_80")
+    return (merged(fast, slow), merged(slow, fast), fast, slow)[number % 4]
+
+
 def random_faults(rng: np.random.Generator, workers: list[str], length_ns: int) -> Faults:
     """Draw how much goes wrong; nothing at all for one seed in four."""
     if rng.random() < 0.25:
@@ -115,12 +131,14 @@ def random_scenario(
     open_ns: int = 0,
     shaped: bool = False,
     refuse: Literal["early", "last"] = "last",
+    unlike: bool = False,
 ) -> Simulation:
     """Build a random cluster with its workload; run it with `run_to_end`.
 
     ``record`` gets the event stream, and every ``validate_every`` turns all invariants are checked. With
     ``open_ns`` executables of models that come later are opened by OPENs, which take so long. If ``shaped``,
-    some of the models have symbols. ``refuse`` as in `SchedulerConfig`.
+    some of the models have symbols. If ``unlike``, each kind of device runs artifacts of its own, and some
+    models have none for one kind. ``refuse`` as in `SchedulerConfig`.
     """
     rng = np.random.default_rng(seed)
     executables = [f"graph {index}" for index in range(int(rng.integers(1, 6)))]
@@ -130,12 +148,14 @@ def random_scenario(
         models.append(random_model(rng, f"m{index}", f"{executable} of m{index}"))
     if shaped:
         models = [give_symbols(rng, model) if rng.random() < 0.7 else model for model in models]
+    models = [give_targets(model, index) if unlike else model for index, model in enumerate(models)]
     names = [f"w{index}" for index in range(int(rng.integers(1, 5)))]
     largest = max(model.pages for model in models)
     workers = [
         (name, KINDS[int(rng.integers(2))], int(rng.integers(max(1, largest - 1), 3 * largest + 8)))
         for name in names
     ]
+    workers = [(name, kind_of(kind, TARGETS[kind] if unlike else ()), pages) for name, kind, pages in workers]
     config = SchedulerConfig(
         policy=policy,
         refuse=refuse,

@@ -18,6 +18,7 @@ from mainspring.messages.commands import Command, DropWorker, Note, Reject
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerLeft
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.scaling import Provide
+from mainspring.messages.targets import each_build
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.controller import Record, SimulatedController
@@ -107,7 +108,7 @@ class Simulation:
     ) -> None:
         """Add models and workers at instant 0."""
         for spec in models:
-            self.fleet.opened.add(spec.executable)
+            self.fleet.opened.update([build.executable for build in each_build(spec)])
             self._tell(ModelAdded(spec))
         for name, kind, pages in workers:
             self.fleet.join(name, kind, pages, preloaded)

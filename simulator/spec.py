@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.messages.targets import check_targets
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.costs import CostSpec, ProcessCosts
 from mainspring.simulator.objective import Objective
@@ -62,6 +63,8 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
     """How many times as fast as the models' profiles say, for EXEC and LOAD alike."""
     profiles: str | None = None
     """Table of profiles of this kind of device, for models of the same names; None for the models' own."""
+    targets: tuple[str, ...] = ()
+    """Which artifacts they run, the best first, such as ``tvm-sm_90``; empty: any."""
     price: float = 0.0
     """What one costs an hour, in any currency; it and the next two are for plans alone."""
     least: int = 0
@@ -76,6 +79,7 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
         check_range("least", self.least, least=0, most=math.inf if self.most is None else self.most)
         check_range("pages", self.pages, least=1)
         check_range("speed", self.speed, above=0)
+        check_targets(self.targets)
 
 
 class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +105,9 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
     """With ``symbols``, durations by bucket, such as ``128`` or ``640x480``, and then by batch size."""
     pads: bool = False
     """Whether requests of one bucket may share an execution."""
+    target: str = ""
+    """Which devices these artifacts are for, such as ``tvm-sm_90``; models of one name in several groups are
+    one, with an artifact for each target. Empty: any device runs them."""
     load_ms: float = 10.0
     """Duration of its LOAD."""
     weights_mb: float = 100.0
@@ -120,6 +127,7 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
             given = " and ".join(places) or "nothing"
             raise ValueError(f"models come from one of profiles, store or name with infer_ms, not {given}")
         check_range("copies", self.copies, least=1)
+        check_targets((self.target,) if self.target else ())
         if (self.name is None) != (not self.infer_ms and not self.shaped_ms):
             raise ValueError("name and infer_ms belong together: a model described here needs both")
         check_durations("infer_ms", self.infer_ms)

@@ -17,6 +17,7 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, GatewayLeft, ModelAdded, RequestArrived, RequestCancelled
 from mainspring.messages.ids import gateway_of
+from mainspring.messages.targets import kind_of
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.bound.possible import in_time, possible
 from mainspring.simulator.device import Preloaded
@@ -136,8 +137,8 @@ def what_if(
     for when_ns, joined in recording.joins:
         prepared = [specs[name] for name in joined.prepared if name in specs]
         resident = [specs[each.model] for each in joined.resident if each.model in specs]
-        name, kind, pages = joined.worker, joined.device_kind, joined.pages
-        simulation.join(when_ns, name, kind, pages, Preloaded(prepared, resident))
+        kind = kind_of(joined.device_kind, joined.targets)
+        simulation.join(when_ns, joined.worker, kind, joined.pages, Preloaded(prepared, resident))
     for when_ns, event in recording.changes:
         simulation.feed(when_ns, event)
     notes: dict[str, str | int | float | bool | None] = {
@@ -163,7 +164,10 @@ def bounded(
     """
     came = [event.model for _, event in recording.changes if isinstance(event, ModelAdded)]
     models = {spec.name: spec for spec in (*came, *recording.models)}
-    workers = [(joined.worker, joined.device_kind, joined.pages) for _, joined in recording.joins]
+    workers = [
+        (joined.worker, kind_of(joined.device_kind, joined.targets), joined.pages)
+        for _, joined in recording.joins
+    ]
     found = possible(happened.records, list(models.values()), workers, progress=progress)
     if found is None:
         return happened, instead

@@ -89,19 +89,24 @@ def _joined(cluster: Cluster, worker: Worker) -> WorkerJoined:
     states = (*PREPARED_STATES, State.RELEASING, State.BROKEN)
     placements = of_worker(worker)
     prepared = {
-        name: model.spec.artifact for name, model in cluster.models.items() if model.prepared & worker.bit
+        name: model.on(worker.kind).artifact
+        for name, model in cluster.models.items()
+        if model.prepared & worker.bit
     }
-    prepared |= {each.model.name: each.model.spec.artifact for each in placements if each.state in states}
+    prepared |= {
+        each.model.name: each.model.on(worker.kind).artifact for each in placements if each.state in states
+    }
     return WorkerJoined(
         worker.name,
         worker.device_kind,
         worker.pages.size,
         prepared,
         tuple(
-            Resident(each.model.name, each.model.spec.artifact, each.pages)
+            Resident(each.model.name, each.model.on(worker.kind).artifact, each.pages)
             for each in placements
             if each.state is State.RESIDENT
         ),
+        worker.targets,
     )
 
 

@@ -55,6 +55,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device_kind: str = "cpu"
     """The device's kind, under which models have their profiles; the emulated engine plays that profile. A
     GPU's kind is its name, such as nvidia-h200, unless another one is configured."""
+    instruction_set: str = ""
+    """Instruction set, such as ``x86_64-avx2``, by which a worker on a CPU says which artifacts it runs: at
+    most the processor's, and less where all workers are to run the same ones. Empty: the processor's."""
     pages: int = DEFAULT_PAGES
     """Pages of weights memory, of 16 MiB each; at least 1. On a GPU, 0 is all that its memory holds."""
     io_bytes: int = 256 * MIB
@@ -135,6 +138,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
         if DEVICE.fullmatch(self.device) is None:
             raise ValueError(f"device {self.device!r} is neither cpu nor cuda:N, such as cuda:0")
+        if "/" in self.device_kind:
+            raise ValueError(f"device_kind {self.device_kind!r} has a /, which the name of a kind can't have")
+        if self.instruction_set and not self.computes:
+            raise ValueError("instruction_set is for workers that compute on a CPU; leave it out")
         least = {
             "pages": 0, "store_max_bytes": 0, "store_bytes_per_s": 0, "io_bytes": MIB,
             "workspace_bytes": MIB, "reserve_bytes": 0, "load_chunk_bytes": 65536, "host_weights_bytes": 0,

@@ -197,6 +197,14 @@ class OwnMemory(Protocol):
 
 
 @runtime_checkable
+class Targeted(Protocol):
+    """An `Engine` that knows which artifacts its device runs."""
+
+    targets: tuple[str, ...]
+    """As `messages.peers.WorkerHello.targets`."""
+
+
+@runtime_checkable
 class Monitored(Protocol):
     """An `Engine` that watches its device."""
 

@@ -18,11 +18,12 @@ from typing import Final
 from mainspring.compiler.artifact.errors import Interrupted, ValuesError
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
+from mainspring.messages.model import ModelSpec
 from mainspring.worker.committing import Committing
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
-from mainspring.worker.engines.artifacts import StoreWatch
+from mainspring.worker.engines.artifacts import StoreWatch, check_runs
 from mainspring.worker.fetching import Fetcher
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.overruns import Overruns, told
@@ -94,19 +95,19 @@ class Executors:
         heartbeat_ns: int = 0,
         overrun_ns: int = 0,
         fetcher: Fetcher | None = None,
+        targets: tuple[str, ...] = (),
     ) -> None:
-        """A thread rings ``outbox`` when it is about to run or wait, so that it does not fight with the
-        network thread for the interpreter's lock between the end of one job and the next. ``watch`` notes
-        models that fail; None without a store. After ``heartbeat_ns`` without work EXEC has the engine beat,
-        if it can; 0 is never. ``overrun_ns`` is that of `Overruns`. ``fetcher`` brings what a PREPARE lacks;
-        None if nothing may."""
+        """A thread rings ``outbox`` when it is about to run or wait, lest it fight with the network thread
+        for the interpreter's lock between jobs. ``watch`` notes models that fail; None without a store. After
+        ``heartbeat_ns`` without work EXEC has the engine beat, if it can; 0 is never. ``overrun_ns`` is for
+        `Overruns`. ``fetcher`` brings what a PREPARE lacks; ``targets`` are the hello's."""
         self._core = core
         self._engine = engine
         self._rights = rights
         self._outbox = outbox
         self._spin_ns = spin_ns
         self._watch = watch
-        self._fetcher = fetcher
+        self._fetcher, self._targets = fetcher, targets
         self._lock = threading.Lock()
         self._wakers = {executor: threading.Condition(self._lock) for executor in Executor}
         self._due_ns = dict.fromkeys(Executor, -1)
@@ -432,9 +433,8 @@ class Executors:
         try:
             if isinstance(job.action, Infer) and self._committing.engine is not None:
                 return self._compute(self._committing.engine, job)
-            if isinstance(job.action, Prepare) and self._fetcher is not None:
-                self._outbox.ring()
-                self._fetcher.fetch(job.model)
+            if isinstance(job.action, Prepare):
+                self._bring(job.model)
             if isinstance(job.action, Prepare) and isinstance(self._engine, OpensAlone):
                 status = self._fetch(self._engine, job)
                 device_ns = time.monotonic_ns() - job.begin_ns
@@ -450,6 +450,13 @@ class Executors:
         if self._watch is not None and not isinstance(job.action, Infer):
             self._watch.worked(job.model.name)
         return Ended(job, job.begin_ns, time.monotonic_ns(), device_ns, status)
+
+    def _bring(self, model: ModelSpec) -> None:
+        """Have what a PREPARE needs on this host; raise `EngineError` that says what is missing where."""
+        check_runs(model, self._targets)
+        if self._fetcher is not None:
+            self._outbox.ring()
+            self._fetcher.fetch(model)
 
     def _compute(self, engine: Queues, job: Job) -> Ended:
         """EXEC: have the device compute a batch, unless it has gone on to it, and give it the next one.

@@ -78,12 +78,12 @@ class Fetcher:
         Raises `EngineError` that says what is missing where.
         """
         try:
-            check_name(model.name)
+            check_name(model.stored_name)
             if not self._has(model):
                 with self._alone():
                     if not self._has(model):
                         self._bring(model)
-            self._hold(model.name)
+            self._hold(model)
         except (SourceError, StoreError) as error:
             raise self._note(model.name, EngineError(str(error))) from None
         except OSError as error:
@@ -115,7 +115,7 @@ class Fetcher:
     def _has(self, model: ModelSpec) -> bool:
         """Whether the store holds the artifact that the controller asks for."""
         try:
-            manifest = self._store.manifest(model.name)
+            manifest = self._store.manifest(model.stored_name)
             same = (manifest.executable, manifest.weights_hash) == (model.executable, model.weights_hash)
             if not same:
                 return False
@@ -164,7 +164,7 @@ class Fetcher:
         _LOGGER.warning("fetched %s from %s in %.1f s", model.name, self._source.name, took_s)
 
     def _manifest(self, model: ModelSpec) -> Manifest:
-        path = f"models/{model.name}/manifest.json"
+        path = f"models/{model.stored_name}/manifest.json"
         content = bytearray()
         for chunk in self._source.read(path, 0):
             content += chunk
@@ -179,7 +179,7 @@ class Fetcher:
         if problems := manifest.problems():
             raise EngineError(f"{path} of {self._source.name} is damaged: {problems[0]}")
         found = (manifest.name, manifest.executable, manifest.weights_hash)
-        if found != (model.name, model.executable, model.weights_hash):
+        if found != (model.stored_name, model.executable, model.weights_hash):
             raise EngineError(
                 f"{self._source.name} holds another artifact named {model.name} than the controller asks "
                 "for: have it serve the store that the controller reads"
@@ -229,10 +229,11 @@ class Fetcher:
                 self._wait(max(0.0, (due_ns - time.monotonic_ns()) / 1e9) if self._bytes_per_s else 0.0)
             to_disk(file)
 
-    def _hold(self, name: str) -> None:
+    def _hold(self, model: ModelSpec) -> None:
         """Say that the model is needed, from now until it is released."""
+        name = model.name
         if name not in self._held:
-            path = self._store.root / "models" / name / _NEEDED
+            path = self._store.root / "models" / model.stored_name / _NEEDED
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._held[name] = file
             while not _locked(file, fcntl.LOCK_SH):

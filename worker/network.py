@@ -80,8 +80,9 @@ class Network:
         notes: list[str],
         watch: StoreWatch | None = None,
         monitored: Monitored | None = None,
+        targets: tuple[str, ...] = (),
     ) -> None:
-        """``monitored`` watches its device; None if the engine does not."""
+        """``monitored`` watches its device; None if the engine does not. ``targets`` is the hello's."""
         self._config = config
         self._sockets = sockets
         self._sent = ""
@@ -103,6 +104,7 @@ class Network:
         self._notes = notes
         self._watch = watch
         self._monitored = monitored
+        self._targets = targets
         self._health: DeviceHealth | None = None
         now_ns = time.monotonic_ns()
         self._session = self._new_session(now_ns)
@@ -317,6 +319,7 @@ class Network:
             resident,
             tuple(self._notes),
             self._sent,
+            self._targets,
         )
         self._to_controller(encode(hello))
         self._session.hello_sent(now_ns)

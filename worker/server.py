@@ -15,6 +15,7 @@ from functools import partial
 import msgspec
 
 from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.artifact.target import cpu_targets
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.roles import Role, may_connect
 from mainspring.transport import addresses
@@ -30,7 +31,7 @@ from mainspring.transport.local import PREFIX as LOCAL
 from mainspring.transport.stopping import WhenSet
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.engine import Engine, Monitored, Noted, OwnMemory
+from mainspring.worker.engine import Engine, Monitored, Noted, OwnMemory, Targeted
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors
@@ -97,6 +98,13 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
         rights.release_process()
 
 
+def _targets(config: WorkerConfig, engine: Engine) -> tuple[str, ...]:
+    """Return which artifacts the device runs; raise `ValueError` for an instruction set that it lacks."""
+    if isinstance(engine, Targeted):
+        return engine.targets
+    return cpu_targets(config.engine, config.instruction_set) if config.computes else ()
+
+
 def _serve(
     config: WorkerConfig,
     rights: Rights,
@@ -108,7 +116,7 @@ def _serve(
 ) -> None:
     core = WorkerCore(config.name, config.pages, PAGE_BYTES, config.io_bytes)
     fetcher = _fetcher(config, stop)
-    watch = _watch(config, fetcher)
+    watch, targets = _watch(config, fetcher), _targets(config, engine)
     executors = Executors(
         core,
         engine,
@@ -119,6 +127,7 @@ def _serve(
         round(config.heartbeat_ms * 1e6),
         round(config.overrun_ms * 1e6),
         fetcher,
+        targets,
     )
     inputs = Inputs(
         engine.io,
@@ -131,7 +140,7 @@ def _serve(
     for note in rights.notes:
         LOG.warning("%s", note)
     monitored = engine if isinstance(engine, Monitored) else None
-    network = Network(config, sockets, executors, inputs, outbox, rights.notes, watch, monitored)
+    network = Network(config, sockets, executors, inputs, outbox, rights.notes, watch, monitored, targets)
     if on_ready is not None:
         on_ready(sockets.data_address)
     try:

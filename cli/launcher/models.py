@@ -5,6 +5,7 @@ model repository had it serve.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ class ModelSource(msgspec.Struct, frozen=True):
         """Return the models by name as `specs` does, and those that are left out, each with why."""
         if self.profiles is not None:
             return self._emulated(Path(self.profiles)), {}
+        from mainspring.compiler.artifact.beside import grouped
         from mainspring.compiler.artifact.store import Store
         from mainspring.compiler.proving import proved_specs
 
@@ -57,10 +59,11 @@ class ModelSource(msgspec.Struct, frozen=True):
             return [], {}
         store = Store(self.store)
         manifests, unreadable = store.survey()
-        return (
-            proved_specs(store, [each for each in manifests if not is_artifact_name(each.name)]),
-            {name: str(error) for name, error in unreadable.items() if not is_artifact_name(name)},
+        specs, left_out = grouped(
+            proved_specs(store, [each for each in manifests if not is_artifact_name(each.name)])
         )
+        left_out |= {name: str(error) for name, error in unreadable.items() if not is_artifact_name(name)}
+        return specs, left_out
 
     def served(self) -> tuple[list[ModelSpec], list[ServedModel]]:
         """Return what a repository had served when it last changed something."""
@@ -77,18 +80,12 @@ class ModelSource(msgspec.Struct, frozen=True):
 
     def damaged(self) -> list[str]:
         """Return what is wrong with the models that can't run on this machine while others can."""
-        from mainspring.compiler.artifact.errors import StoreError
         from mainspring.compiler.artifact.store import Store
 
         store = Store(self.store or "")
         manifests, unreadable = store.survey()
-        found = [str(error) for error in unreadable.values()]
-        for manifest in manifests:
-            try:
-                _check(store, manifest, "")
-            except StoreError as error:
-                found.append(str(error))
-        return found
+        found = [_fault(store, each, "") for each in _by_model(manifests)]
+        return [str(each) for each in (*unreadable.values(), *found) if each is not None]
 
     def check_files(self, *, whole: bool = False, device: str = "") -> None:
         """Raise the store's error if no model can run on this machine: files missing, or of another CPU.
@@ -99,20 +96,38 @@ class ModelSource(msgspec.Struct, frozen=True):
         """
         if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
             return
-        from mainspring.compiler.artifact.errors import StoreError
         from mainspring.compiler.artifact.store import Store
 
         store = Store(self.store)
         manifests = [store.manifest(name) for name in store.names()] if whole else store.survey()[0]
-        own = [manifest for manifest in manifests if not is_artifact_name(manifest.name)]
-        faults: list[StoreError] = []
-        for manifest in own:
-            try:
-                _check(store, manifest, device)
-            except StoreError as error:
-                faults.append(error)
-        if faults and (whole or len(faults) == len(own)):
-            raise faults[0]
+        own = _by_model([manifest for manifest in manifests if not is_artifact_name(manifest.name)])
+        faults = [fault for each in own if (fault := _fault(store, each, device)) is not None]
+        unlike = [fault for fault in faults if isinstance(fault, ConfigError)]
+        if unlike or (faults and (whole or len(faults) == len(own))):
+            raise (*unlike, *faults)[0]
+
+
+def _by_model(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
+    """Return the artifacts of each model, which may have some for unlike hosts."""
+    from mainspring.compiler.artifact.beside import served_name
+
+    found: dict[str, list[Manifest]] = {}
+    for manifest in manifests:
+        found.setdefault(served_name(manifest.name), []).append(manifest)
+    return list(found.values())
+
+
+def _fault(store: Store, artifacts: Sequence[Manifest], device: str) -> Exception | None:
+    """Return why none of a model's artifacts can run here, by its first; None if one can."""
+    from mainspring.compiler.artifact.errors import StoreError
+
+    faults: list[Exception] = []
+    for manifest in artifacts:
+        try:
+            _check(store, manifest, device)
+        except (StoreError, ConfigError) as error:
+            faults.append(error)
+    return faults[0] if len(faults) == len(artifacts) else None
 
 
 def _check(store: Store, manifest: Manifest, device: str) -> None:

@@ -119,6 +119,15 @@ StateOption = Annotated[
         help="A tensor that a sequence of requests carries, as in h=h_out: its input and its output.",
     ),
 ]
+BesideOption = Annotated[
+    bool,
+    typer.Option(
+        "--beside",
+        help="Keep what the store has of this model for other hosts (another instruction set, engine or GPU "
+        "architecture): it is served as one model, and each worker runs its own. Without it, this replaces "
+        "all.",
+    ),
+]
 DescriptionOption = Annotated[
     Path | None,
     typer.Option(help="A TOML file with the tables [state.INPUT] and [sequence], beyond --state."),
@@ -149,6 +158,7 @@ def compile(
     trust: TrustOption = False,
     state: StateOption = None,
     description: DescriptionOption = None,
+    beside: BesideOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model, compare it with stock ONNX Runtime, profile it and store it."""
@@ -165,7 +175,7 @@ def compile(
     recipe = _recipe(batch_sizes, shape or [], as_whole, most or [], pad or [], text_bytes)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     sequences = described(description, state or [])
-    options = Options(engine, device, arch, precision, tune_seconds, instead, sequences)
+    options = Options(engine, device, arch, precision, tune_seconds, instead, sequences, beside)
     with console.status(f"compiling {model}"):
         compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
     if not as_json:
@@ -204,6 +214,8 @@ class Options(NamedTuple):
     """How to go on where no GPU can be timed."""
     sequences: Described
     """What sequences of requests are, if they come in such."""
+    beside: bool
+    """Whether artifacts for other hosts stay."""
 
 
 def _compiled(
@@ -220,6 +232,8 @@ def _compiled(
 
     ``asked``: whether batch sizes were asked for. What a folder's configuration says gives way to options.
     """
+    from msgspec.structs import replace
+
     from mainspring.cli.profiling.gpu_judge import judge_for
     from mainspring.compiler.artifact.errors import CompileError
     from mainspring.compiler.artifact.store import Store
@@ -228,14 +242,14 @@ def _compiled(
     from mainspring.compiler.pipeline import compile_file
     from mainspring.repository.one_folder import read_folder
 
-    store, told = Store(root), options
-    target, judge = judge_for(
+    store, told, sequences = Store(root), options, options.sequences
+    judged = judge_for(
         told.engine, told.device, told.arch, store, told.instead, told.precision, told.tune_seconds
     )
+    target, judge = replace(judged[0], beside=told.beside), judged[1]
     folder = read_folder(path) if path.is_dir() else None
     if folder is not None:
         path, recipe = folder.file, _over(folder.recipe, recipe, asked=asked)
-    sequences = options.sequences
     if sequences.sequencing is None and recipe.sequencing is not None:
         sequences = Described(recipe.sequencing)
     with as_onnx(path, trust=trust) as converted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,11 +70,15 @@ def list_models(
 
     states: dict[str, ModelStatus] = {}
     if store is not None:
+        from mainspring.compiler.artifact.beside import grouped
         from mainspring.compiler.artifact.store import Store
         from mainspring.compiler.proving import proved_specs
 
         opened = Store(store)
-        specs: Sequence[ModelSpec] = proved_specs(opened, opened.manifests())
+        specs: Sequence[ModelSpec]
+        specs, left_out = grouped(proved_specs(opened, opened.manifests()))
+        for why in left_out.values():
+            print(why, file=sys.stderr)
     else:
         with Client(address, token=token) as client:
             specs = client.models()
@@ -95,11 +100,15 @@ def add(
 ) -> None:
     """Have models of the store served from now on."""
     from mainspring.client.client import Client
+    from mainspring.compiler.artifact.beside import beside, grouped
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.proving import proved_specs
 
     opened = Store(store)
-    specs = proved_specs(opened, [opened.manifest(name) for name in names])
+    stored = [beside(opened, name) or [opened.manifest(name)] for name in names]
+    specs, left_out = grouped(proved_specs(opened, [each for some in stored for each in some]))
+    for why in left_out.values():
+        print(why, file=sys.stderr)
     with Client(address, token=token) as client:
         served = {spec.name: spec for spec in client.models()}
         for spec in specs:
@@ -199,6 +208,8 @@ def _repository(address: str, http: str | None, token: str | None) -> Repository
 def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
     import msgspec
 
+    from mainspring.messages.targets import targets_of
+
     summary: dict[str, Any] = {
         "name": spec.name,
         "inputs": msgspec.to_builtins(spec.inputs),
@@ -207,6 +218,7 @@ def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
         "weights_bytes": spec.weights_bytes,
         "pages": spec.pages,
         "executable": spec.executable,
+        "targets": targets_of(spec),
         "unshared": spec.unshared,
         "profiles": msgspec.to_builtins(spec.profiles, str_keys=True),
     }
@@ -214,6 +226,7 @@ def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
         summary |= {
             "prepared_on": list(state.prepared_on),
             "resident_on": list(state.resident_on),
+            "failed_on": list(state.failed_on),
             "queued": state.queued,
         }
     return summary
@@ -235,6 +248,7 @@ def _curve(spec: ModelSpec, profile: Profile) -> str:
 def print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> None:
     """Print a paragraph for each model: signatures are too long for the columns of a table."""
     from mainspring.cli.views.models_view import state_of
+    from mainspring.messages.targets import targets_of
 
     for spec in specs:
         sizes = " ".join(map(str, spec.batch_sizes))
@@ -247,6 +261,8 @@ def print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> No
             for tensor in tensors:
                 shape = ", ".join(tensor.dims if spec.whole else tensor.dims_with_rows)
                 print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
+        if spec.target:
+            print(f"  for  {', '.join(targets_of(spec))}")
         for kind, profile in spec.profiles.items():
             sizes_ms = ", ".join(f"{size}: {ns / 1e6:.3g}" for size, ns in sorted(profile.infer_ns.items()))
             spread = f" (99th percentile {profile.spread:.1f} times the median)" if profile.spread else ""

@@ -73,6 +73,14 @@ Pages = Annotated[
 Realtime = Annotated[
     bool, typer.Option(help="Pinned threads, real-time priority, locked memory, where permitted.")
 ]
+InstructionSet = Annotated[
+    str,
+    typer.Option(
+        help="By which a worker on a CPU says which artifacts it runs, such as x86_64-avx2; by default the "
+        "processor's, which is the most.",
+        show_default=False,
+    ),
+]
 ExecCore = Annotated[int | None, typer.Option(help="Core for EXEC alone; the last one by default.")]
 
 
@@ -92,6 +100,7 @@ def worker(
     engine: Annotated[str, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = "onnxruntime",
     device: Annotated[str, typer.Option(help="cpu, or cuda:N for a GPU.")] = "cpu",
     device_kind: Annotated[str, typer.Option(help="Which of a model's profiles is this device's.")] = "cpu",
+    instruction_set: InstructionSet = "",
     pages: Pages = None,
     threads: Threads = 1,
     realtime: Realtime = True,
@@ -111,6 +120,7 @@ def worker(
     door = find(controller or address_of(whole, shard), secret, keys)
     drain_ms = max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6))
     own: dict[str, object] = {"data_address": data_address, "data_host": data_host, "pages": pages}
+    own |= {"instruction_set": instruction_set}
     own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}
     flags = {each: (each, value) for each, value in own.items()}
     flags["drain_timeout"] = ("drain_timeout_ms", drain_ms)

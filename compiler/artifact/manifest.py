@@ -20,12 +20,12 @@ from mainspring.messages.model import (
     ModelSpec,
     OpenDim,
     Profile,
-    Sequencing,
     Symbol,
     TensorSpec,
     item_bytes,
     shape_at,
 )
+from mainspring.messages.sequencing import Sequencing
 
 PROOF_VERSION = 3
 """Version of the rules that prove rows independent: a proof by other rules is made again."""
@@ -280,6 +280,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """As `ModelSpec.at_ceilings`."""
     sequencing: Sequencing | None = None
     """As `ModelSpec.sequencing`."""
+    target: str = ""
+    """Which hosts it is for (`messages.targets`); empty in a manifest that is older than targets."""
 
     @property
     def unshared(self) -> str:
@@ -318,6 +320,7 @@ class Manifest(msgspec.Struct, frozen=True):
             pad=self.pad if self.at_ceilings or not unshared else {},
             at_ceilings=self.at_ceilings,
             sequencing=self.sequencing,
+            target=self.target,
         )
 
     def problems(self) -> list[str]:

@@ -32,12 +32,15 @@ from mainspring.compiler.artifact.manifest import (
     Source,
 )
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.targets import TARGET
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}|[A-Za-z0-9][A-Za-z0-9._-]{0,95}@[0-9]{1,18}-[0-9a-f]{12}"
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}|[A-Za-z0-9][A-Za-z0-9._-]{0,95}@"
+    rf"([0-9]{{1,18}}-[0-9a-f]{{12}}|{TARGET.pattern})"
 )
-"""A model's name as people write it, or the name in a store of a version of a repository's model."""
+"""A model's name as people write it, or the name in a store of a version of a repository's model, or of a
+model's artifact for a further target."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".writing-"
 
@@ -138,7 +141,7 @@ class Store:
         return found, unreadable
 
     def specs(self) -> list[ModelSpec]:
-        """Return the specification of every stored model as `manifests` does the manifests."""
+        """Return the specification of every stored artifact as `manifests` does the manifests."""
         return [manifest.spec() for manifest in self.manifests()]
 
     def weights_path(self, manifest: Manifest) -> Path:
@@ -194,7 +197,7 @@ class Store:
         except OSError:
             files = []
         paths = (self.root / "weights" / f"{model.weights_hash}.bin", executable, *files)
-        return (*self.manifest_fingerprint(model.name), *map(_look_at, paths))
+        return (*self.manifest_fingerprint(model.stored_name), *map(_look_at, paths))
 
     def manifest_fingerprint(self, name: str) -> Fingerprint:
         """Return the fingerprint of a model's manifest alone."""

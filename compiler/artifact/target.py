@@ -11,7 +11,7 @@ import platform
 from pathlib import Path
 
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.manifest import CPU, TVM, ExecutableInfo
+from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, ExecutableInfo
 
 _VECTOR_FLAGS = ("sse4_1", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni")
 _LEVELS = ("baseline", "avx", "avx2", "avx512f")
@@ -45,6 +45,53 @@ def kernels_instruction_set() -> str:
     """
     machine, level = _parts(instruction_set())
     return f"{machine}-{'avx2' if _LEVELS.index(level) >= _LEVELS.index('avx2') else 'baseline'}"
+
+
+def target_of(engine: str, device: str, level: str, arch: str) -> str:
+    """Return what an executable is for (`messages.targets`).
+
+    ``level`` is its ``ExecutableInfo.instruction_set``, ``arch`` the architecture of kernels for a GPU.
+    """
+    if device == CPU:
+        return f"{engine}-{level}"
+    return f"{engine}-{arch if engine == TVM else device}"
+
+
+def cpu_targets(engine: str, level: str = "") -> tuple[str, ...]:
+    """Return the targets that an engine runs on this CPU, its own instruction set's first.
+
+    ``level`` is an instruction set that this machine has, to go by in the place of the machine's: ONNX
+    Runtime lays weights out for the machine's, whatever it is told, and so runs none then. Raises
+    `ValueError`, which names what is right, for a level that this machine lacks, or that leaves nothing.
+    """
+    machine, best = _parts(instruction_set())
+    if level and (_parts(level)[0] != machine or level.rpartition("-")[2] not in _LEVELS[: _rank(best) + 1]):
+        known = ", ".join(f"{machine}-{each}" for each in _LEVELS[: _rank(best) + 1])
+        raise ValueError(f"instruction_set {level!r} is none that this machine has: {known}")
+    whole = not level or _parts(level)[1] == best
+    found = [f"{ONNXRUNTIME}-{machine}-{best}"] if whole and engine != TVM else []
+    if engine != ONNXRUNTIME:
+        highest = _rank(_parts(level or f"{machine}-{best}")[1])
+        found += [f"{TVM}-{machine}-{each}" for each in reversed(_LEVELS[: highest + 1])]
+    if not found:
+        raise ValueError(
+            f"instruction_set is {level}, and ONNX Runtime lays weights out for {machine}-{best}, which this "
+            f"machine has: give the worker the engine {TVM} or auto, or no instruction_set"
+        )
+    return tuple(found)
+
+
+def gpu_targets(engine: str, arch: str) -> tuple[str, ...]:
+    """Return the targets that an engine runs on a GPU of an architecture, the best first.
+
+    Kernels of TVM for another architecture run too: as PTX, or compiled from their source.
+    """
+    found = [f"{TVM}-{arch}a", f"{TVM}-{arch}", f"{TVM}-sm_*"] if engine != ONNXRUNTIME else []
+    return (*found, *([f"{ONNXRUNTIME}-{CUDA}"] if engine != TVM else []))
+
+
+def _rank(level: str) -> int:
+    return _LEVELS.index(level)
 
 
 def check_target(info: ExecutableInfo, remedy: str) -> None:

@@ -137,5 +137,5 @@ def _rank_ms(ascending_ns: list[int], percent: int) -> float | None:
 
 def commonest_kind(view: View) -> str:
     """Return the kind of device that most workers have, the first by name among equals; empty for none."""
-    kinds = Counter(worker.device_kind for worker in view.cluster.workers.values() if worker.device_kind)
+    kinds = Counter(worker.kind for worker in view.cluster.workers.values() if worker.device_kind)
     return min(kinds, key=lambda kind: (-kinds[kind], kind), default="")

@@ -26,8 +26,9 @@ from mainspring.gateway.core.requests import Pending, Refusal, as_found
 from mainspring.gateway.core.validation import BadRequest, Signature, open_axes, shorten
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
-from mainspring.messages.model import ModelSpec, State, TensorSpec
+from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.sequences import control_row, first_rows
+from mainspring.messages.sequencing import State
 
 _SPARE_TIMERS: Final = 1_024
 """Timers of dropped sequences that the heap may hold before it is rebuilt without them."""

@@ -9,7 +9,12 @@ import msgspec
 
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.metadata import PLATFORM, shown
-from mainspring.messages.model import ModelSpec, Profile, Sequencing, TensorSpec
+from mainspring.messages.model import (
+    ModelSpec,
+    Profile,
+    TensorSpec,
+)
+from mainspring.messages.sequencing import Sequencing
 
 UNSHARED = "mainspring_unshared"
 """Parameter of a model's configuration: why each row of it runs alone."""

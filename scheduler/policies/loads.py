@@ -103,5 +103,5 @@ class PolicyLoads(ABC):
 
 def shortest_ns(model: Model, worker: Worker) -> int:
     """Return how long it takes from the begin of a LOAD until a request of a model can be done."""
-    kind = worker.device_kind
+    kind = worker.kind
     return model.load_times[kind].ns + model.infer_times[kind].ns[0]

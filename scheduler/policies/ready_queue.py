@@ -177,7 +177,7 @@ class ReadyQueuePolicy(Policy):
                     continue
                 alone = [placement for placement in each.usable.values() if placement.note is not None]
                 assert not alone, f"{each.name} is wide, and entered by itself: {alone}"
-                kinds = {placement.worker.device_kind for placement in each.usable.values()}
+                kinds = {placement.worker.kind for placement in each.usable.values()}
                 assert kinds <= copies.keys(), f"{each.name} is wide, and has no entry for one of {kinds}"
                 for kind, entered in copies.items():
                     missing = bool(each.queue.dues) and entered.note is None
@@ -187,7 +187,7 @@ class ReadyQueuePolicy(Policy):
         """Return the heap that the workers of a kind share."""
         note = worker_note(worker)
         if note.shared is None:
-            note.shared = self._heap_of(worker.device_kind)
+            note.shared = self._heap_of(worker.kind)
         return note.shared
 
     def _put_back(
@@ -239,7 +239,7 @@ class ReadyQueuePolicy(Policy):
         return True
 
     def _count_copy(self, copies: dict[str, Copies], placement: Placement) -> None:
-        kind = placement.worker.device_kind
+        kind = placement.worker.kind
         if kind not in copies:
             copies[kind] = Copies(placement, self._heap_of(kind))
 

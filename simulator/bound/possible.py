@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.targets import cannot_run, device_kind_of, kinds_build, targets_in
 from mainspring.simulator.bound.dual import Fleet, Stream, goodput_bound
 from mainspring.telemetry.report import Possible
 from mainspring.traces.records import NO_DEADLINE, OUTPUTS, Columns, Records
@@ -132,8 +133,11 @@ class _Maker:
     def __init__(self, spec: ModelSpec, kinds: Sequence[str], rows: int) -> None:
         """``rows`` is what each request counts as."""
         self.spec = spec
-        self._infer_ns = {kind: _by_requests(spec.profiles[kind].infer_ns, rows) for kind in kinds}
-        self._load_ns = {kind: spec.profiles[kind].load_ns for kind in kinds}
+        builds = {kind: kinds_build(kind, spec) for kind in kinds}
+        able = {kind: build for kind, build in builds.items() if not cannot_run(build, targets_in(kind))}
+        profiles = {kind: build.profiles[device_kind_of(kind)] for kind, build in able.items()}
+        self._infer_ns = {kind: _by_requests(each.infer_ns, rows) for kind, each in profiles.items()}
+        self._load_ns = {kind: each.load_ns for kind, each in profiles.items()}
 
     def stream(self, own: Columns, held: Collection[str] | None) -> Stream:
         """Return the model's requests of a stretch."""

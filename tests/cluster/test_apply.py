@@ -78,7 +78,7 @@ def scale(simulation: Simulation, rng: random.Random) -> None:
 class Compared:
     """A simulation, and beside it a reader of what it records."""
 
-    def __init__(self, seed: int, policy: str, *, shaped: bool = False) -> None:
+    def __init__(self, seed: int, policy: str, *, shaped: bool = False, unlike: bool = False) -> None:
         self._entries: list[tuple[int, Event | Command]] = []
         self.simulation = random_scenario(
             seed,
@@ -86,6 +86,7 @@ class Compared:
             record=lambda *entry: self._entries.append(entry),
             open_ns=OPEN_NS[seed % 3],
             shaped=shaped,
+            unlike=unlike,
         )
         disturb(self.simulation, seed)
         self.cluster = reader(self.simulation.scheduler.config)
@@ -121,6 +122,15 @@ def test_the_fold_of_the_log_is_the_schedulers_state(policy: str, seed: int) -> 
 @pytest.mark.parametrize("seed", range(20, 28))
 def test_it_is_so_of_models_with_buckets_of_shapes(seed: int) -> None:
     compared = Compared(seed, ("mainspring", "clockwork", "nexus")[seed % 3], shaped=True)
+    run_to_end(compared.simulation)
+    compared.compare()
+    assert compared.turns > 20
+
+
+@pytest.mark.parametrize("seed", range(30, 38))
+def test_it_is_so_where_devices_run_unlike_artifacts(seed: int) -> None:
+    policy = ("mainspring", "clockwork", "nexus")[seed % 3]
+    compared = Compared(seed, policy, shaped=seed % 2 == 1, unlike=True)
     run_to_end(compared.simulation)
     compared.compare()
     assert compared.turns > 20

@@ -48,6 +48,11 @@ def shaped(seed: int) -> bool:
     return seed % 4 == 3
 
 
+def unlike(seed: int) -> bool:
+    """Return whether devices of a scenario run unlike artifacts."""
+    return seed % 4 == 1
+
+
 def carried(part: Part) -> list[Told]:
     """Return a part as it arrives over the wire."""
     return _ENTRIES.decode(msgspec.msgpack.encode(part))
@@ -100,6 +105,7 @@ class Followed:
             record=lambda *entry: self._entries.append(entry),
             open_ns=OPEN_NS[seed % 3],
             shaped=shaped(seed),
+            unlike=unlike(seed),
         )
         disturb(self.simulation, seed)
         replace_models(self.simulation, seed)

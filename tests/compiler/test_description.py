@@ -11,7 +11,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.description import NOTHING, described
 from mainspring.compiler.pipeline import compile_file
-from mainspring.messages.model import Control, Sequencing, State
+from mainspring.messages.sequencing import Control, Sequencing, State
 
 WHOLE = """
 [state.h]

@@ -16,7 +16,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.description import Described
 from mainspring.compiler.pipeline import Compiled, compile_file
 from mainspring.compiler.state_axes import put_rows_first
-from mainspring.messages.model import Sequencing, State
+from mainspring.messages.sequencing import Sequencing, State
 from tests.compiler.conftest import RunStored
 
 STATE = State("h", "h_out")

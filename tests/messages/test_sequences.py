@@ -8,8 +8,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.messages.model import Control, ModelSpec, OpenDim, Sequencing, State, Symbol, TensorSpec, Term
+from mainspring.messages.model import (
+    ModelSpec,
+    OpenDim,
+    Symbol,
+    TensorSpec,
+    Term,
+)
 from mainspring.messages.sequences import MOST_INITIAL_BYTES, check_sequencing, control_row
+from mainspring.messages.sequencing import Control, Sequencing, State
 from tests.gateway.fakes import make_spec
 
 LENGTH = OpenDim(0, (Term(0),))

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.messages.model import Control, Sequencing, State
+from mainspring.messages.sequencing import Control, Sequencing, State
 from mainspring.repository.json_config import read_json
 from mainspring.repository.layout import Layout
 from mainspring.repository.model_config import as_json, read_config

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from mainspring.compiler.artifact.store import Store
-from mainspring.messages.model import ModelSpec, Sequencing, State
+from mainspring.messages.model import (
+    ModelSpec,
+)
+from mainspring.messages.sequencing import Sequencing, State
 from mainspring.repository.compile_child import Job, Outcome, run
 from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.model_config import read_config

@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Fingerprint, Store
 from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.targets import cannot_run
 from mainspring.worker.engine import EngineError
 
 State = tuple[int, int, int, int]
@@ -38,6 +39,22 @@ INTERVAL_NS = 1_000_000_000
 """Time between two looks."""
 LOOKED_AT = 256
 """Most models that one look takes; the next look continues with the others."""
+
+
+def check_runs(model: ModelSpec, targets: Sequence[str]) -> None:
+    """Raise `EngineError` unless a worker of these targets can run the artifact, as far as is known."""
+    if why := cannot_run(model, targets):
+        raise EngineError(why)
+
+
+def stored(store: Store, model: ModelSpec) -> Manifest:
+    """Return the manifest of a model's artifact for this worker's target, under the model's name.
+
+    Raises `StoreError` if the store lacks it or it is damaged, `EngineError` if it is another artifact.
+    """
+    manifest = msgspec.structs.replace(store.manifest(model.stored_name), name=model.name)
+    check_artifact(manifest, model)
+    return manifest
 
 
 def check_artifact(manifest: Manifest, model: ModelSpec) -> None:
@@ -67,6 +84,9 @@ def _artifact(model: ModelSpec) -> ModelSpec:
         outputs=outputs,
         batch_sizes=(),
         unshared="",
+        target="",
+        stored_as="",
+        others=(),
     )
 
 
@@ -176,7 +196,7 @@ class StoreWatch:
                 continue
             model, files = waiting
             now = self._store.fingerprint(model)
-            found = self._read(name) if now != files else None
+            found = self._read(model) if now != files else None
             if found is None and self._again(name, time.monotonic_ns()):
                 found = model
             if found is None:
@@ -189,8 +209,10 @@ class StoreWatch:
         """Network thread: return a model whose files have changed, as its manifest has it now, once."""
         return self._changed.popleft() if self._changed else None
 
-    def _read(self, name: str) -> ModelSpec | None:
+    def _read(self, model: ModelSpec) -> ModelSpec | None:
         try:
-            return self._store.manifest(name).spec()
+            found = self._store.manifest(model.stored_name).spec()
         except StoreError:
             return None  # Another change may mend the manifest too.
+        # Of its artifacts for other targets nothing is known but what it was told.
+        return msgspec.structs.replace(found, name=model.name, stored_as=model.stored_as, others=model.others)

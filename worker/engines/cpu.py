@@ -29,7 +29,7 @@ from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import EngineError, Staged
-from mainspring.worker.engines.artifacts import Integrity, check_artifact
+from mainspring.worker.engines.artifacts import Integrity, stored
 from mainspring.worker.engines.memory import MappedFile, allocate
 
 AddressOf = Callable[[int], int]
@@ -209,8 +209,7 @@ class CpuEngine:
 
     def prepare(self, model: ModelSpec) -> None:
         """Raise `StoreError`, `ExecutableError` or `EngineError` if the store's artifact can't be served."""
-        manifest = self._store.manifest(model.name)
-        check_artifact(manifest, model)
+        manifest = stored(self._store, model)
         program = self._programs.get(manifest.executable)
         fresh = program is None
         if program is None:

@@ -178,7 +178,7 @@ class ArrivalOrder(OrderedLoadsPolicy):
         if copies is None:
             self.offer(placement)
         else:
-            self.offer_copies(copies[placement.worker.device_kind])
+            self.offer_copies(copies[placement.worker.kind])
 
     def offer_copies(self, copies: Copies) -> None:
         """Enter a wide model by when its batch is ready, if requests wait."""

@@ -268,6 +268,6 @@ class Nexus(Policy):
         if turns is None:
             turns = self._turns[name] = Turns(chosen)
         slo_ns = model.queue.dues[0] - model.queue.first.arrived_ns
-        turns.planned[model.number] = saturating(model.infer_times[chosen.device_kind], slo_ns)
+        turns.planned[model.number] = saturating(model.infer_times[chosen.kind], slo_ns)
         self._homes[model.number] = [name]
         return [name]

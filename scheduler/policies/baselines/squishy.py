@@ -306,7 +306,7 @@ class Planner:
 def _times(model: Model, worker: Worker) -> InferTimes | None:
     """Return a model's estimates on a worker that could run it, None for another."""
     if worker.name in model.usable or is_loadable(model, worker):
-        return model.infer_times[worker.device_kind]
+        return model.infer_times[worker.kind]
     return None
 
 

@@ -229,7 +229,7 @@ class Replication:
         best: Worker | None = None
         best_share, best_number = most, 0
         for worker in able(model, self._state.with_room()):
-            if len(worker.load) or model.pages > worker.pages.size:
+            if len(worker.load) or model.pages_on(worker) > worker.pages.size:
                 continue
             share = self._utilisation.of(now_ns, worker)
             if share < best_share or (share == best_share and worker.number < best_number):

@@ -245,7 +245,7 @@ class Mainspring(ReadyQueuePolicy):
         if copies is None:
             self.state.hold(until_ns, worker)
             return
-        of_kind = copies[worker.device_kind]
+        of_kind = copies[worker.kind]
         other = of_kind.held_by
         waits = other is not None and other is not worker and other.held_for is model
         if other is not None and waits and now_ns < other.held_until_ns <= until_ns:

@@ -101,6 +101,10 @@ def test_a_model_that_is_served_already_is_not_said_to_be_added(
     class Stored:
         def __init__(self, path: Path) -> None:
             assert path == tmp_path
+            self.root = path
+
+        def names(self) -> list[str]:
+            return ["double", "new"]
 
         def manifest(self, name: str) -> SimpleNamespace:
             return SimpleNamespace(spec=lambda: make_spec(name), whole=True, unshared="")

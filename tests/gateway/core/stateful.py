@@ -13,8 +13,12 @@ from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, 
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import Signature, signature_of
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import Control, ModelSpec, Sequencing, State, TensorSpec
+from mainspring.messages.model import (
+    ModelSpec,
+    TensorSpec,
+)
 from mainspring.messages.peers import Dispatch, Output, Rejected
+from mainspring.messages.sequencing import Control, Sequencing, State
 from tests.gateway.fakes import make_spec
 
 MS = 1_000_000

@@ -9,8 +9,8 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.sequences import Sequences
 from mainspring.gateway.core.validation import signature_of
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import Control, Sequencing
 from mainspring.messages.peers import Output
+from mainspring.messages.sequencing import Control, Sequencing
 from tests.gateway.core.stateful import ALICE, BOB, MS, SEQUENCING, Table, accepted, added, adding
 
 

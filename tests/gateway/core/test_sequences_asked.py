@@ -12,8 +12,15 @@ from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request, signature_of
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ModelSpec, OpenDim, Sequencing, State, Symbol, TensorSpec, Term
+from mainspring.messages.model import (
+    ModelSpec,
+    OpenDim,
+    Symbol,
+    TensorSpec,
+    Term,
+)
 from mainspring.messages.peers import Output, TensorHeader
+from mainspring.messages.sequencing import Sequencing, State
 from tests.gateway.core.stateful import SEQUENCING, SIGNATURE, Table, accepted, added, adding, floats
 from tests.gateway.fakes import make_spec
 

@@ -22,13 +22,14 @@ import msgspec
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import CPU, TVM, Manifest
 from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.compiler.artifact.target import gpu_targets
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import DeviceLost, EngineError
-from mainspring.worker.engines.artifacts import check_artifact, read_weights
+from mainspring.worker.engines.artifacts import read_weights, stored
 from mainspring.worker.engines.cuda.copies import IoCopies, Loader
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.host_weights import HostWeights, reserve_for
@@ -87,6 +88,7 @@ class CudaEngine:
         self._store = Store(config.store)
         stored = _manifests(self._store)
         self.device_kind = config.device_kind if config.device_kind != CPU else kind_of(driver.name())
+        self.targets = gpu_targets(config.engine, driver.arch())
         self._memory = DeviceMemory(driver, _wanted(config, self._store, stored))
         self.pages = self._memory.pages
         self._io_address, self.io = pinned(driver, config.io_bytes)
@@ -120,8 +122,7 @@ class CudaEngine:
         Raises `StoreError` or `EngineError` if the store's artifact can't be served from this GPU.
         """
         self._attach()
-        manifest = self._store.manifest(model.name)
-        check_artifact(manifest, model)
+        manifest = stored(self._store, model)
         if manifest.pages > self.pages:
             raise EngineError(f"{model.name} needs {manifest.pages} pages and the GPU has {self.pages}")
         key, fetched = program_key(manifest), self._fetched.get(model.name)
