@@ -78,6 +78,16 @@ class Overview(msgspec.Struct, frozen=True):
     p99_ms: list[float | None]
 
 
+class Clock(msgspec.Struct, frozen=True):
+    """How a worker's clock goes beside the controller's."""
+
+    offset_ms: float
+    error_us: float
+    """By how much the offset may be wrong: windows of its actions end earlier by as much."""
+    rate_ppm: float
+    """What it gains, in microseconds for a second."""
+
+
 class WorkerPicture(msgspec.Struct, frozen=True):
     """One worker at one moment."""
 
@@ -102,6 +112,10 @@ class WorkerPicture(msgspec.Struct, frozen=True):
     """Why it is gone, or what else a person should know."""
     load_error_p99_us: float | None = None
     """p99 of |predicted - actual| duration over its last LOADs."""
+    targets: list[str] = []
+    """Which artifacts it runs, the best first; empty: any."""
+    clock: Clock | None = None
+    """None where it is gone, or where a recorded run is shown."""
 
 
 class RequestLine(msgspec.Struct, frozen=True):

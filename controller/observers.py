@@ -23,7 +23,15 @@ from mainspring.controller.snapshot_stream import SnapshotStream
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
 from mainspring.messages.metrics import DeviceHealth
-from mainspring.messages.observing import OBSERVER_VERSION, Devices, ObserverHello, Records, Stage
+from mainspring.messages.observing import (
+    OBSERVER_VERSION,
+    Clocks,
+    Devices,
+    ObserverHello,
+    Records,
+    Stage,
+    WorkerClock,
+)
 from mainspring.messages.operating import Operated
 from mainspring.messages.peers import Goodbye, Ping, Welcome
 from mainspring.telemetry.log import FORMAT, SegmentHeader
@@ -74,8 +82,10 @@ class Observers:
         dropped: Dropped,
         devices: Callable[[], dict[str, DeviceHealth]] = dict,
         clock: Callable[[], int] = time.monotonic_ns,
+        clocks: Callable[[int], dict[str, WorkerClock]] = lambda _now_ns: {},
     ) -> None:
-        """``devices`` returns what workers' GPUs say; ``clock`` only measures how long slices take."""
+        """``devices`` returns what workers' GPUs say, ``clocks`` how their clocks go at an instant; ``clock``
+        only measures how long slices take."""
         self.due_ns = NEVER_NS
         """The instant of the next `turn`."""
         self._config = config
@@ -85,7 +95,7 @@ class Observers:
         self._wire = wire
         self._outbox = outbox
         self._dropped = dropped
-        self._devices = devices
+        self._devices, self._clocks = devices, clocks
         self._devices_ns = 0
         """When it is looked at again."""
         self._clock = clock
@@ -181,7 +191,7 @@ class Observers:
                 self.end(observer, "its connection ended")
         if now_ns >= self._devices_ns:
             self._devices_ns = now_ns + DEVICES_NS
-            self._send_devices()
+            self._send_devices(now_ns)
 
     def goodbye(self, now_ns: int, detail: str) -> None:
         """Send all observers the last records, and that the controller stops."""
@@ -191,14 +201,20 @@ class Observers:
             for observer in self._observers.values():
                 self._wire.send(observer.peer, (encode(Goodbye(detail)),))
 
-    def _send_devices(self) -> None:
-        """Send what workers' GPUs say to the observers that were told otherwise, and are not slow."""
-        devices = Devices(self._devices())
-        body = encode(devices)
+    def _send_devices(self, now_ns: int) -> None:
+        """Send observers that are not slow what GPUs say, if they were told otherwise, and how clocks go."""
+        if not self._observers:
+            return
+        devices, clocks = Devices(self._devices()), Clocks(self._clocks(now_ns))
+        told, going = encode(devices), encode(clocks)
         for observer in list(self._observers.values()):
-            if observer.informed and observer.devices != devices and not self._slow(observer):
+            if not observer.informed or self._slow(observer):
+                continue
+            if observer.devices != devices:
                 observer.devices = devices
-                self._wire.send(observer.peer, (body,))
+                self._wire.send(observer.peer, (told,))
+            if clocks.workers:
+                self._wire.send(observer.peer, (going,))
 
     def _send_records(self, now_ns: int) -> None:
         """Send the records since the last batch to the observers whose snapshot has begun."""

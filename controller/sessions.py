@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from mainspring.controller.clock import PeerClock
 from mainspring.messages.ids import MAX_SESSIONS, gateway_number
 from mainspring.messages.metrics import DeviceHealth
+from mainspring.messages.observing import WorkerClock
 from mainspring.messages.peers import GatewayHello, Ping, Pong, WorkerHello
 
 RETIRED_REMEMBERED = 1024
@@ -126,6 +127,16 @@ class SessionTable:
         """Return what workers' GPUs said last, by worker, of those that said something."""
         silent = DeviceHealth()
         return {each.name: each.health for each in self.workers.values() if each.health != silent}
+
+    def clocks(self, now_ns: int) -> dict[str, WorkerClock]:
+        """Return what is known of workers' clocks, by worker, of those that have joined."""
+        return {
+            each.name: WorkerClock(
+                each.clock.offset_ns(now_ns), each.clock.error_ns(now_ns), round(each.clock.rate * 1e6, 3)
+            )
+            for each in self.workers.values()
+            if each.joined
+        }
 
     def gateway(self, number: int) -> GatewaySession | None:
         """Return the gateway with this number."""

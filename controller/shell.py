@@ -104,7 +104,10 @@ class Shell:
         self.administration = Administration(
             *(scheduler, registry, self.sessions, outbox, dropped, journal), shards=shards, moves=moves
         )
-        self.observers = Observers(config, scheduler, wire, outbox, dropped, self.sessions.devices)
+        self.observers = Observers(
+            *(config, scheduler, wire, outbox, dropped, self.sessions.devices),
+            clocks=self.sessions.clocks,
+        )
         self.providers = Providers(config, scheduler, wire, outbox, dropped, self.administration.restore)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
         self._error_limit = AnswerLimit()

@@ -8,7 +8,8 @@ First comes a snapshot, behind the log's ``SegmentHeader`` with the run, the cal
 configuration. `messages.snapshot` has its entries, their order and how to read them. It is made in slices
 while the controller goes on serving, and what happens meanwhile comes in between, in order.
 
-Beside the records comes what no log has: what workers' GPUs say of themselves (`Devices`).
+Beside the records comes what no log has: what workers' GPUs say of themselves (`Devices`), and how their
+clocks go (`Clocks`).
 """
 
 from __future__ import annotations
@@ -63,8 +64,25 @@ class Devices(msgspec.Struct, frozen=True, tag="devices"):
     """By worker; one whose device says nothing is left out."""
 
 
+class WorkerClock(msgspec.Struct, frozen=True, array_like=True):
+    """What the controller knows of a worker's clock."""
+
+    offset_ns: int
+    """The worker's clock less the controller's."""
+    error_ns: int
+    """By how much that may be wrong; the windows of its actions end earlier by as much."""
+    rate_ppm: float
+    """What the worker's clock gains, in microseconds for a second."""
+
+
+class Clocks(msgspec.Struct, frozen=True, tag="clocks"):
+    """What is known of workers' clocks: sent once a second, if any worker has joined."""
+
+    workers: dict[str, WorkerClock]
+
+
 FromObserver = ObserverHello | Operate
 """What a controller may receive of an observer, beside `peers.Pong` and `peers.Goodbye`."""
 
-ToObserver = Records | Operated | Devices
+ToObserver = Records | Operated | Devices | Clocks
 """What an observer may receive, beside what every peer may (`peers.ToWorker`)."""

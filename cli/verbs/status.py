@@ -75,7 +75,7 @@ def _workers(found: ClusterStatus) -> Table:
     made = Table(box=None, pad_edge=False)
     made.add_column("worker", no_wrap=True)
     made.add_column("device")
-    for name in ("pages used", "prepared", "resident", "outstanding", "clock ms", "± us"):
+    for name in ("pages used", "prepared", "resident", "outstanding", "clock ms", "± us", "ppm"):
         made.add_column(name, justify="right")
     kinds = list(dict.fromkeys([worker.device_kind for worker in found.workers]))
     for worker in sorted(found.workers, key=lambda each: kinds.index(each.device_kind)):
@@ -88,6 +88,7 @@ def _workers(found: ClusterStatus) -> Table:
             str(worker.outstanding),
             f"{worker.clock_offset_ns / 1e6:+.3f}",
             f"{worker.clock_error_ns / 1e3:,.0f}",
+            f"{worker.clock_rate_ppm:+.1f}",
         )
     return made
 

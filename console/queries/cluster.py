@@ -5,6 +5,7 @@ from __future__ import annotations
 from mainspring.cluster.status import kind_status, leaving_note
 from mainspring.console.payloads import (
     Attainment,
+    Clock,
     Cluster,
     OperationLine,
     Series,
@@ -16,6 +17,7 @@ from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.seconds import Seconds
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import Session, Standing
+from mainspring.messages.observing import WorkerClock
 from mainspring.messages.operating import described
 
 BUSY_SECONDS = 10
@@ -63,7 +65,15 @@ def worker_picture(view: View, worker: Standing) -> WorkerPicture:
         last_result_ns=history.last_result_ns,
         detail=detail,
         load_error_p99_us=_p99_us(sorted(history.load_errors_ns)),
+        targets=[] if there is None else [*there.targets],
+        clock=None if there is None else _clock(view.clocks.get(worker.name)),
     )
+
+
+def _clock(told: WorkerClock | None) -> Clock | None:
+    if told is None:
+        return None
+    return Clock(told.offset_ns / 1e6, told.error_ns / 1e3, told.rate_ppm)
 
 
 def _why_draining(view: View, name: str) -> str:

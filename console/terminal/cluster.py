@@ -50,6 +50,7 @@ _WORKERS = (
     Column("load us", 7, right=True),
     Column("res", 5, right=True),
     Column("prep", 5, right=True),
+    Column("clock us", 8, right=True),
     Column("device", 9),
     Column("not ok", 0),
 )
@@ -165,6 +166,7 @@ def _worker(each: WorkerPicture) -> tuple[str, ...]:
         number(each.load_error_p99_us, 0),
         f"{each.resident:,}",
         f"{each.prepared:,}",
+        NOTHING if each.clock is None else f"±{each.clock.error_us:,.0f}",
         each.device_kind,
         failed,
     )

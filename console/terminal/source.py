@@ -57,6 +57,7 @@ class LiveSource:
         """Begin to connect; raise ValueError on an address that is none."""
         self.view = View()
         self._stream = LiveStream(controller, observer, secret=secret, keys=keys)
+        self._stream.on_answer = self.view.told
         self._following = Following(self.view)
 
     def work(self, at_most_s: float) -> None:

@@ -37,6 +37,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.metrics import DeviceHealth
+from mainspring.messages.observing import Clocks, Devices, WorkerClock
 from mainspring.messages.operating import DrainWorker, OperatorCommand, ResumeWorker
 from mainspring.messages.snapshot import OperatorState, WorkerState
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife, outstanding
@@ -84,6 +85,8 @@ class View:
         self.happenings = Happenings(self.limits.happenings)
         self.devices: dict[str, DeviceHealth] = {}
         """What each worker's GPU says of itself: no record has it, and who follows a live cluster sets it."""
+        self.clocks: dict[str, WorkerClock] = {}
+        """How each worker's clock goes; likewise."""
         self._lifecycles = Lifecycles(self._request_ended, self._action_ended)
         self._began_ns = 0
         self._unix_offset_ns = 0
@@ -216,6 +219,14 @@ class View:
         for each in reversed(self.cluster.requests.values()):
             if is_lost(each, self.now_ns) and (not model or each.event.model == model):
                 yield still_open(self.cluster, each, self.now_ns)
+
+    def told(self, message: object) -> None:
+        """Take in what the controller says of workers beside the records."""
+        match message:
+            case Devices(workers=devices):
+                self.devices = devices
+            case Clocks(workers=clocks):
+                self.clocks = clocks
 
     def workers(self) -> list[Standing]:
         """Return what each worker has, and what those had that are gone."""

@@ -15,7 +15,7 @@ from mainspring.console.queries.head import head
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
-from mainspring.messages.observing import Devices, Stage
+from mainspring.messages.observing import Stage
 from mainspring.messages.operating import Operate, Operated, OperatorCommand
 from mainspring.transport.greeting import read_secret
 from mainspring.transport.keys import read_keys
@@ -95,10 +95,9 @@ class LiveSource:
             del self._asked[token]
 
     def _answered(self, message: msgspec.Struct) -> None:
-        """Hand the controller's answer to the caller that waits for it; take in what it says of devices."""
-        if isinstance(message, Devices):
-            self.view.devices = message.workers
-        elif isinstance(message, Operated):
+        """Hand the controller's answer to the caller that waits for it; take in what it says of workers."""
+        self.view.told(message)
+        if isinstance(message, Operated):
             waiting = self._asked.get(message.token)
             if waiting is not None and not waiting.done():
                 waiting.set_result(Granted(message.done, message.detail))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, encode
 from mainspring.messages.events import RequestArrived, Wakeup
 from mainspring.messages.metrics import DeviceHealth, Reading
-from mainspring.messages.observing import OBSERVER_VERSION, Devices, ObserverHello
+from mainspring.messages.observing import OBSERVER_VERSION, Clocks, Devices, ObserverHello
 from mainspring.messages.observing import Stage as Part
 from mainspring.messages.peers import (
     Arrival,
@@ -335,6 +335,33 @@ def test_a_fault_in_telling_ends_the_observers_sessions_and_nothing_else(
     assert Goodbye not in [type(message) for message in gateway.received]
 
 
+def devices_to(told: list[msgspec.Struct]) -> Callable[[msgspec.Struct], None]:
+    """Return what keeps each `Devices`."""
+
+    def keep(message: msgspec.Struct) -> None:
+        if isinstance(message, Devices):
+            told.append(message)
+
+    return keep
+
+
+def test_observers_are_told_how_workers_clocks_go(
+    stage: Stage, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observers, "DEVICES_NS", 0)
+    stage.start(MODELS)
+    stage.worker("w0")
+    watcher, told = watch(), list[msgspec.Struct]()
+    watcher.stream.on_answer = told.append
+    stage.until(lambda: watcher.live and any(isinstance(each, Clocks) for each in told))
+    clocks = next(each for each in told if isinstance(each, Clocks))
+    assert [*clocks.workers] == ["w0"]
+    own = clocks.workers["w0"]
+    assert 0 < own.error_ns < 10**8
+    assert abs(own.offset_ns) <= own.error_ns
+    assert (own.rate_ppm == 0) or abs(own.rate_ppm) < 1000
+
+
 def test_what_gpus_say_is_told_once_as_long_as_it_stays_the_same(
     stage: Stage, watch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +372,7 @@ def test_what_gpus_say_is_told_once_as_long_as_it_stays_the_same(
     hot = DeviceHealth(("it is hot",), (Reading("mainspring_gpu_temperature_celsius", 90.0),))
     first.health = hot
     watcher, told = watch(), list[msgspec.Struct]()
-    watcher.stream.on_answer = told.append
+    watcher.stream.on_answer = devices_to(told)
     stage.until(lambda: watcher.live and told[-1:] == [Devices({"w0": hot})])
     before = len(told)
     second.health = DeviceHealth(("it is lost",))
@@ -354,6 +381,6 @@ def test_what_gpus_say_is_told_once_as_long_as_it_stays_the_same(
     first.health = second.health = None
     stage.until(lambda: watcher.live and told[-1] == Devices({}))
     late, heard = watch("late"), list[msgspec.Struct]()
-    late.stream.on_answer = heard.append
+    late.stream.on_answer = devices_to(heard)
     stage.until(lambda: watcher.live and late.live and bool(heard))
     assert heard == [Devices({})]

@@ -86,6 +86,13 @@ export function gpuPanel() {
   };
 }
 
+/** Its clock beside the controller's, by how much that may be wrong, and what it gains. */
+function clockOf(clock) {
+  if (clock === null) return "–";
+  const signed = (value, digits) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
+  return `${signed(clock.offset_ms, 3)} ms ± ${ns(clock.error_us * 1e3)}, ${signed(clock.rate_ppm, 1)} ppm`;
+}
+
 /** The view of the worker called `name`. */
 export function worker(root, name, app) {
   const to = encodeURIComponent(name);
@@ -94,7 +101,7 @@ export function worker(root, name, app) {
   const state = el("span.mark");
   const kind = el("span.tag");
   const verdict = el("p.summary", { role: "status" });
-  const names = ["EXEC", "LOAD", "Pages", "Models resident", "Outstanding", "Did not end well"];
+  const names = ["EXEC", "LOAD", "Pages", "Models resident", "Outstanding", "Did not end well", "Clock", "Runs"];
   const values = names.map(() => el("dd"));
   const figures = el("dl.figures", {}, ...names.map((text, at) => el("div", {}, el("dt", {}, text), values[at])));
   const infers = errorPanel("EXEC", "infer_worst_ms", cursor);
@@ -125,7 +132,7 @@ export function worker(root, name, app) {
       put(verdict, "class", ill.length ? "summary warn" : "summary");
       const used = picture.pages - picture.pages_free;
       const failed = Object.entries(picture.failed).map(([what, number]) => `${what.replaceAll("_", " ")} ×${count(number)}`).join(", ");
-      [whole(picture.exec_busy), whole(picture.load_busy), `${count(used)} of ${count(picture.pages)}`, `${count(picture.resident)} of ${count(picture.prepared)}`, count(picture.outstanding), failed || "–"]
+      [whole(picture.exec_busy), whole(picture.load_busy), `${count(used)} of ${count(picture.pages)}`, `${count(picture.resident)} of ${count(picture.prepared)}`, count(picture.outstanding), failed || "–", clockOf(picture.clock), picture.targets.join(", ") || "any artifact"]
         .forEach((text, at) => write(values[at], text));
       gpu.draw(data.gpu);
       infers.draw(data, now, picture.infer_error_p99_us, norm.infer_error_us);

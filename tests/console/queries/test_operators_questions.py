@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from mainspring.console.payloads import Gpu, WorkerPage
+from mainspring.console.payloads import Clock, Gpu, WorkerPage
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.model import ROOM, model
@@ -15,12 +15,14 @@ from mainspring.console.queries.models import commonest_kind, models
 from mainspring.console.queries.recent import recent
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.queries.worker import worker
+from mainspring.console.terminal.cluster import cluster_lines
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelRemoved
 from mainspring.messages.metrics import READINGS, DeviceHealth, Reading
-from mainspring.messages.model import Sequencing, State
+from mainspring.messages.observing import Clocks, WorkerClock
+from mainspring.messages.sequencing import Sequencing, State
 from mainspring.telemetry.log import Entry
 from tests.console.view.streams import EVERYTHING, Watched, feed
 
@@ -207,6 +209,17 @@ def test_a_workers_gpu_is_shown_as_it_was_told() -> None:
         without_graph=1.0,
     )  # fmt: skip
     assert all(worker(view, other).gpu is None for other in view.cluster.workers if other != name)
+
+
+def test_a_workers_clock_is_shown_as_it_was_told() -> None:
+    view, _ = at(0, 300)
+    name, *others = sorted(view.cluster.workers)
+    assert worker(view, name).picture.clock is None
+    view.told(Clocks({name: WorkerClock(-2_500_000, 41_000, 12.5), "gone": WorkerClock(0, 0, 0.0)}))
+    assert worker(view, name).picture.clock == Clock(offset_ms=-2.5, error_us=41.0, rate_ppm=12.5)
+    assert all(worker(view, other).picture.clock is None for other in others)
+    row = next(str(line) for line in cluster_lines(cluster(view), 160, view.now_ns) if name in str(line))
+    assert "±41" in row
 
 
 def test_every_reading_of_a_gpu_has_its_place() -> None:
