@@ -78,6 +78,7 @@ class Controller:
         self._hub = Hub()
         self._listener = listen(self._hub, config, shows)
         self._listener.on_violation = lambda _: self._dropped.count("bad_framing")
+        self._listener.on_flood = lambda: self._dropped.count("handshakes_refused")
         log = None
         if config.event_log_dir is not None:
             log = EventLogWriter(

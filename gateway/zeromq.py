@@ -150,6 +150,10 @@ class ZeroMqFrontEnd:
         self._driver.counts["bad_messages_from_clients"] += 1
         return (encode(ClientRefused("bad_message", f"this connection ends: {why[:300]}")),)
 
+    def flooded(self) -> None:
+        """Count a connection that was closed because its host begins too many handshakes."""
+        self._driver.counts["handshakes_refused"] += 1
+
     def _take(self, peer: bytes, received: Message) -> None:
         connection = self._connections.pop(peer, None)
         if connection is not None:
@@ -391,7 +395,7 @@ def _listener(
     )
     budget = Budget(config.max_in_flight_bytes)
     try:
-        return ZmtpListener(
+        made = ZmtpListener(
             hub,
             config.address,
             limits,
@@ -410,6 +414,8 @@ def _listener(
             f"the gateway can't listen at {config.address}: {error.strerror}; "
             "is another gateway running there? Choose another address, or port * for a free one"
         ) from None
+    made.on_flood = front_end.flooded
+    return made
 
 
 def _secured(config: GatewayConfig, budget: Budget) -> Callable[[socket.socket], Secured]:

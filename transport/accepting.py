@@ -12,9 +12,11 @@ import errno
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable
 
 from mainspring.transport import addresses
+from mainspring.transport.handshake_rate import HandshakeRate
 from mainspring.transport.keys import ServerKeys
 
 LOG = logging.getLogger(__name__)
@@ -35,12 +37,17 @@ class TlsServer:
         factory: Callable[[], asyncio.BaseProtocol],
         keys: ServerKeys,
         handshake_s: float,
+        on_flood: Callable[[], object] = lambda: None,
     ) -> None:
-        """Serve from now on; ``handshake_s``: seconds that a client has to prove itself."""
+        """Serve from now on; ``handshake_s``: seconds that a client has to prove itself.
+
+        ``on_flood`` is called for each connection that is closed because its host begins too many handshakes.
+        """
         self.sockets = (listening,)
         self._listening = listening
         self._factory, self._keys, self._handshake_s = factory, keys, handshake_s
         self._loop = asyncio.get_running_loop()
+        self._rate, self._on_flood = HandshakeRate(time.monotonic_ns()), on_flood
         self._under_way: dict[asyncio.Task[None], None] = {}
         self._paused: asyncio.TimerHandle | None = None
         self._open = True
@@ -66,13 +73,17 @@ class TlsServer:
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
-                sock, _ = self._listening.accept()
+                sock, source = self._listening.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
                     self._pause(error)
                     return
+                continue
+            if not self._rate.allows(time.monotonic_ns(), source[0]):
+                sock.close()
+                self._on_flood()
                 continue
             sock.setblocking(False)
             if len(self._under_way) >= MAX_HANDSHAKES:

@@ -22,6 +22,7 @@ from mainspring.transport.certificate import Certificate
 from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all
 from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
 from mainspring.transport.handshake import Accepting, Identity, Violation
+from mainspring.transport.handshake_rate import HandshakeRate
 from mainspring.transport.hub import Hub
 from mainspring.transport.keys import LOOK_NS, REVOKED, Keys
 from mainspring.transport.local import Local, inode_of, remove_local
@@ -107,6 +108,8 @@ class Listener:
         """The number of connections that have ended, at either end."""
         self.on_violation: Callable[[str], object] = lambda _: None
         """Called with what breaks the framing, or why a peer is refused; the connection ends."""
+        self.on_flood: Callable[[], object] = lambda: None
+        """Called for each connection that is closed because its host begins too many handshakes of TLS."""
         self.on_end: Callable[[bytes], object] = lambda _: None
         """Called with the peer of a connection that has ended."""
         self._inode = inode_of(self._where) if isinstance(self._where, Local) else 0
@@ -114,6 +117,7 @@ class Listener:
         self._most = most
         self._limits = limits
         self._identity, self._shows = Identity(shows.role, name), shows
+        self._rate = None if shows.keys is None else HandshakeRate(time.monotonic_ns())
         self._channels: dict[int, Channel] = {}
         self._peers: dict[bytes, Channel] = {}
         self._greeting: dict[int, tuple[Greeting, int]] = {}
@@ -262,7 +266,7 @@ class Listener:
         for listening in self._sockets:
             for _ in range(ACCEPTS_AT_ONCE):
                 try:
-                    sock, _ = listening.accept()
+                    sock, source = listening.accept()
                 except BlockingIOError:
                     break
                 except OSError as error:
@@ -270,7 +274,17 @@ class Listener:
                         self._pause(error)
                         return
                     continue
-                self._admit(sock)
+                if self._allowed(source):
+                    self._admit(sock)
+                else:
+                    sock.close()
+                    self.on_flood()
+
+    def _allowed(self, source: object) -> bool:
+        """Return whether a connection from an address may begin its handshake."""
+        if self._rate is None or not isinstance(source, tuple):
+            return True
+        return self._rate.allows(time.monotonic_ns(), source[0])
 
     def _admit(self, sock: socket.socket) -> None:
         if len(self._channels) >= (MAX_CONNECTIONS if self._most is None else self._most):

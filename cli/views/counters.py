@@ -109,6 +109,11 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "protocol_mismatch": ("hellos or welcomes of another protocol version", VERSIONS),
     "bad_message": ("messages to the controller that are none", SENDER),
     "bad_framing": ("connections that sent no messages at all, or one beyond message_max_bytes", SENDER),
+    "handshakes_refused": (
+        "connections closed before their handshake of TLS or CURVE: their host began more than 256 at once "
+        "and 32 a second, or all hosts more than 1,024 and 128",
+        SENDER + "; clients should keep their connections",
+    ),
     "name_taken": ("hellos under a name that a newer process has", "give each worker a name of its own"),
     "clock_stepped": (
         "steps of a peer's clock; a worker whose clock stepped by more than 1 ms had to join again",

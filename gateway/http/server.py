@@ -99,7 +99,9 @@ class HttpServer:
             keys = ServerKeys(self._config.tls, clients=self._config.client_certificates)
             listening = accepting.listen(address.host, address.port, _BACKLOG)
             patience_s = self._config.http_header_timeout_ms / 1e3
-            server = accepting.TlsServer(listening, lambda: HttpConnection(self), keys, patience_s)
+            server = accepting.TlsServer(
+                listening, lambda: HttpConnection(self), keys, patience_s, self._flooded
+            )
         else:
             server = await asyncio.get_running_loop().create_server(
                 lambda: HttpConnection(self), address.host, address.port, backlog=_BACKLOG
@@ -122,6 +124,10 @@ class HttpServer:
         await asyncio.sleep(0)
         self._watch.close()
         self._end()
+
+    def _flooded(self) -> None:
+        """Count a connection that was closed because its host begins too many handshakes of TLS."""
+        self._calls.driver.counts["handshakes_refused"] += 1
 
     # --- called by connections ---
 

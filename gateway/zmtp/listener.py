@@ -25,6 +25,7 @@ from mainspring.gateway.zmtp.wire import Violation
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery, Ended
 from mainspring.transport.channel import READABLE, WRITABLE, flush_all
+from mainspring.transport.handshake_rate import HandshakeRate
 from mainspring.transport.hub import Hub
 
 log = logging.getLogger("mainspring.gateway")
@@ -90,6 +91,9 @@ class ZmtpListener:
         a socket, where clients are to encrypt.
         """
         self._memory, self._secured = memory, secured
+        self._rate = None if secured is None else HandshakeRate(monotonic_ns())
+        self.on_flood: Callable[[], object] = lambda: None
+        """Called for each connection that is closed because its host begins too many handshakes of CURVE."""
         self._listening, self.address = _listen(address)
         self._hub = hub
         self._limits = limits
@@ -205,7 +209,7 @@ class ZmtpListener:
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
-                sock, _ = self._listening.accept()
+                sock, source = self._listening.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -215,6 +219,10 @@ class ZmtpListener:
                 continue
             if len(self._connections) >= self._most and not self._make_room():
                 sock.close()
+                continue
+            if self._rate is not None and not self._rate.allows(monotonic_ns(), source[0]):
+                sock.close()
+                self.on_flood()
                 continue
             addresses.prepare(sock)
             self._admit(sock)
