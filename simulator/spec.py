@@ -16,6 +16,7 @@ import msgspec
 
 from mainspring.messages.targets import check_targets
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.checks import check_durations, check_range
 from mainspring.simulator.costs import CostSpec, ProcessCosts
 from mainspring.simulator.objective import Objective
 from mainspring.traces.arrival import FROM_FILE, Kind
@@ -31,18 +32,6 @@ KINDS = (*(kind.value for kind in Kind), LOG)
 
 class SpecError(ValueError):
     """A spec asks for what can't be; the text says what would be right."""
-
-
-def check_range(
-    name: str, value: float, *, above: float | None = None, least: float | None = None, most: float = math.inf
-) -> None:
-    """Raise `ValueError` unless a number is finite and in its range."""
-    if not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; it must be a number that is finite")
-    if (above is not None and value <= above) or (least is not None and value < least) or value > most:
-        low = f"greater than {above:g}" if above is not None else f"at least {least:g}"
-        high = "" if most == math.inf else f" and at most {most:g}"
-        raise ValueError(f"{name} is {value}; it must be {low}{high}")
 
 
 def matches(name: str, patterns: str) -> bool:
@@ -149,14 +138,6 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
                     "number from 1 for each, such as 128 or 640x480, with durations by batch size"
                 )
             check_durations(f"shaped_ms.{bucket}", durations)
-
-
-def check_durations(name: str, by_size: dict[str, float]) -> None:
-    """Raise `ValueError` unless these are positive durations by batch size."""
-    for size, value in by_size.items():
-        if not (size.isdecimal() and int(size) >= 1):
-            raise ValueError(f"{name} has {size!r} for a batch size; it must be a whole number from 1")
-        check_range(f"{name}.{size}", value, above=0)
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
