@@ -22,7 +22,7 @@ BENCH_HTTP := out/bench-http/venv
 .DEFAULT_GOAL := help
 .PHONY: help setup lock native demo fuzz schemathesis lint types chart docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
-.PHONY: bench bench-path bench-secure bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
+.PHONY: bench bench-path bench-scale bench-secure bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-floor bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies refusals ribbon experiments predictability gpu-check gpu-bundle request-path
@@ -131,6 +131,9 @@ bench: bench-path bench-worker bench-gateway bench-scheduler bench-simulator ben
 
 bench-path: $(STAMP) native ## Measure what the serving path adds to a model's own time
 	$(BIN)/python -m mainspring.experiments.bench.path $(ARGS)
+
+bench-scale: $(STAMP) native ## Measure what requests cost with one gateway and with several before one controller
+	$(BIN)/python -m mainspring.experiments.bench.scale $(ARGS)
 
 bench-secure: $(STAMP) native ## Measure what TLS between processes adds to a request, and takes from large tensors
 	$(BIN)/python -m mainspring.experiments.bench.secure $(ARGS)
