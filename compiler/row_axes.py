@@ -28,7 +28,10 @@ from mainspring.compiler.independence.walk import follow
 from mainspring.compiler.normalise import normalise, rename
 from mainspring.compiler.shapes import Shapes, inputs_of
 from mainspring.compiler.stock import optimise_portably
-from mainspring.messages.model import Sequencing, TensorSpec
+from mainspring.messages.model import (
+    TensorSpec,
+)
+from mainspring.messages.sequencing import Sequencing
 
 _MOST_TRIED = 24
 _MOST_FOLDED = 2

@@ -20,7 +20,7 @@ from mainspring.compiler.description import Described
 from mainspring.compiler.pipeline import Compiled, compile_file
 from mainspring.compiler.row_axes import Place, RowAxes, find_row_axes, move_rows
 from mainspring.compiler.stock import StockSession
-from mainspring.messages.model import Sequencing, State
+from mainspring.messages.sequencing import Sequencing, State
 from tests.compiler.conftest import RunStored
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -16,9 +16,16 @@ from mainspring.gateway.oip.classification import rows_of as rows_in_front
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.gateway.oip.model_config import ROWS, model_config
 from mainspring.messages.clients import InferRequest
-from mainspring.messages.model import ModelSpec, OpenDim, Sequencing, State, Symbol, TensorSpec, Term
+from mainspring.messages.model import (
+    ModelSpec,
+    OpenDim,
+    Symbol,
+    TensorSpec,
+    Term,
+)
 from mainspring.messages.peers import TensorHeader
 from mainspring.messages.sequences import check_sequencing, first_rows
+from mainspring.messages.sequencing import Sequencing, State
 
 TIME = OpenDim(0, (Term(0),))
 
