@@ -190,7 +190,8 @@ def _why_not(placement: Placement, has_room: bool) -> str:
     if placement.usable:
         return f"{name!r} is {placement.state.value} on {worker.name} already"
     if placement.model.pages_on(worker) > worker.pages.size:
-        return f"{name!r} needs {placement.model.pages_on(worker)} pages and {worker.name} has {worker.pages.size}"
+        need = placement.model.pages_on(worker)
+        return f"{name!r} needs {need} pages and {worker.name} has {worker.pages.size}"
     if placement.failed:
         return f"{worker.name} can't run {name!r}: {placement.detail}"
     if not placement.loadable:

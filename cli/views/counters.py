@@ -137,6 +137,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "peer_gone": ("messages to peers whose connection had ended", "see their logs for why they left"),
     "peer_too_slow": ("messages to peers that do not read", SLOWER),
     "worker_gone": ("actions for a worker that had just left", NOTHING),
+    "provider_gone": ("orders to a provider that had just left; it is told when it is back", NOTHING),
     "gateway_gone": ("requests whose gateway had left", NOTHING),
     "foreign_request": ("requests numbered for a session that is over", NOTHING),
     "stale_result": ("results of actions of a session that is over", NOTHING),

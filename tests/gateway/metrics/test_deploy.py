@@ -231,5 +231,6 @@ def test_the_documentation_has_a_line_for_every_metric_and_for_no_other() -> Non
         wait_until(lambda: refused_on_arrival(client))
         told = re.findall(r"^# TYPE (\S+) ", page(addresses.metrics), re.MULTILINE)
     assert len(set(told)) == len(told), "a family stands there once"
-    # An emulated device has no monitor, and its model no sequences.
-    assert {*told, *READINGS, "mainspring_model_sequence_events_total"} == documented()
+    # An emulated device has no monitor, its model no sequences, and the cluster one controller.
+    shards = {"mainspring_shard_up", "mainspring_shard_map_version"}
+    assert {*told, *READINGS, "mainspring_model_sequence_events_total", *shards} == documented()
