@@ -31,8 +31,8 @@ ROUNDED: Final = 1.0 - 1e-9
 SWEPT_FROM: Final = 64
 """An order of fewer entries is not swept."""
 
-Entry = tuple[float, int, Placement]
-"""(lower bound, or loss; number of the model; what is resident)"""
+Entry = tuple[float, int, str]
+"""(lower bound, or loss; the model's number; its name)"""
 
 
 class Order:
@@ -51,13 +51,13 @@ class Order:
 
     def enter(self, bound: float, placement: Placement) -> None:
         """Enter a placement by its bound, instead of any other that it has."""
-        entries = self.entries
-        if self.bounds.get(placement.model.name) == bound:
+        entries, name = self.entries, placement.model.name
+        if self.bounds.get(name) == bound:
             return
-        self.bounds[placement.model.name] = bound
-        heapq.heappush(entries, (bound, placement.model.number, placement))
+        self.bounds[name] = bound
+        heapq.heappush(entries, (bound, placement.model.number, name))
         if len(entries) > 2 * len(self.bounds) + SWEPT_FROM:
-            entries[:] = [entry for entry in entries if self.bounds.get(entry[2].model.name) == entry[0]]
+            entries[:] = [entry for entry in entries if self.bounds.get(entry[2]) == entry[0]]
             heapq.heapify(entries)
 
 
@@ -80,10 +80,10 @@ class Losses:
             order.price, order.renewals = price, renewals
             order.bounds.clear()
             order.entries.clear()
-            for placement in worker.lru.values():
+            for name, placement in worker.lru.items():
                 bound = self.bound(placement)
-                order.bounds[placement.model.name] = bound
-                order.entries.append((bound, placement.model.number, placement))
+                order.bounds[name] = bound
+                order.entries.append((bound, placement.model.number, name))
             heapq.heapify(order.entries)
         return LeastFirst(self, worker, order, self._popularity.expected(within_ns))
 
@@ -111,7 +111,8 @@ class Losses:
         model = placement.model
         copies = len(model.usable)
         if copies > 1 and not (copies - 1) & (copies - 2):
-            for each in model.usable.values():
+            # Also where nothing may begin for now: what is resident there loses less, too.
+            for each in model.placements.values():
                 self._enter(each)
         elif placement.model.name in placement.worker.lru:
             self._enter(placement)
@@ -126,7 +127,7 @@ class Losses:
         if order is None or order.price or self._price.per_ns or order.renewals != self._popularity.renewals:
             return
         away = self._popularity.expected(within_ns)
-        entered = {(entry[2].model.name, entry[0]) for entry in order.entries}
+        entered = {(entry[2], entry[0]) for entry in order.entries}
         for name, placement in worker.lru.items():
             bound = order.bounds.get(name)
             assert bound is not None, f"{placement} is resident, and in no order of victims"
@@ -193,25 +194,25 @@ class LeastFirst:
         entries, bounds = self.order.entries, self.order.bounds
         while entries and (not known or away * entries[0][0] <= known[0][0]):
             entry = heapq.heappop(entries)
-            placement = entry[2]
-            name = placement.model.name
+            name = entry[2]
             if bounds.get(name) != entry[0] or name in self._looked_at:
                 # The bound may have come back to what it was in an entry that was void.
                 continue
-            if self._worker.lru.get(name) is not placement:
+            placement = self._worker.lru.get(name)
+            if placement is None:
                 del bounds[name]
                 continue
             bound = losses.bound(placement)
             if bound > entry[0]:
                 bounds[name] = bound
-                heapq.heappush(entries, (bound, entry[1], placement))
+                heapq.heappush(entries, (bound, placement.model.number, name))
                 continue
             self._looked_at[name] = entry
             if not placement.infers:
-                heapq.heappush(known, (self.loss(placement), entry[1], placement))
+                heapq.heappush(known, (self.loss(placement), placement.model.number, name))
         if not known:
             raise StopIteration
-        return heapq.heappop(known)[2]
+        return self._worker.lru[heapq.heappop(known)[2]]
 
     def close(self) -> None:
         """Return what was looked at to the order."""
