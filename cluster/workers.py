@@ -78,9 +78,8 @@ class Worker:
         self.lead_ns = 0
         """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
         self.exec_alarm_ns: int | None = None
-        """The nearest alarm that will look at the EXEC executor."""
         self.load_alarm_ns: int | None = None
-        """The nearest alarm that will look at the LOAD executor."""
+        """The nearest alarms that will look at the EXEC and LOAD executors."""
         self.held_until_ns = 0
         """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
         self.hold_alarm_ns: int | None = None

@@ -17,8 +17,8 @@ from mainspring.controller.sessions import SessionTable, WorkerSession
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import DrainWorker, LoadOn, ResumeWorker
-from mainspring.messages.peers import MOVED, Greet, WorkerHello
-from mainspring.messages.sharding import MoveWorker
+from mainspring.messages.peers import Greet, WorkerHello
+from mainspring.messages.sharding import MOVED, MoveWorker
 
 _LOGGER = logging.getLogger(__name__)
 COPY_NS: Final = 10_000_000_000

@@ -31,12 +31,6 @@ class AnyHello(msgspec.Struct, frozen=True):
     protocol: int
 
 
-MOVED = "moved"
-"""A worker was sent to another controller to stay there."""
-AGAIN = "again"
-"""It came back to a controller that had sent it away, and was sent after."""
-
-
 class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     """A worker's first message, and its first again after each `Refused`."""
 
@@ -52,7 +46,7 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     notes: tuple[str, ...] = ()
     """What the worker lacks, for the operator (no real-time priority, memory not locked)."""
     sent: str = ""
-    """Whether another controller sent it here: `MOVED`, `AGAIN`, or empty if its configuration did."""
+    """Whether another controller sent it here: `MOVED`, `AGAIN` (`sharding`), empty if none did."""
     targets: tuple[str, ...] = ()
     """Which artifacts it runs, the best first (`messages.targets`); empty: any."""
 

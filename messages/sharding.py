@@ -18,6 +18,10 @@ from mainspring.messages.ids import MAX_SHARDS
 
 _DRAWS = 1 << 53
 """As many different numbers as a float tells apart between 0 and 1."""
+MOVED = "moved"
+"""A worker was sent to another controller to stay there."""
+AGAIN = "again"
+"""It came back to a controller that had sent it away, and was sent after."""
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):

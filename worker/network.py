@@ -21,8 +21,6 @@ from mainspring.messages.codes import Status
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import (
-    AGAIN,
-    MOVED,
     Describe,
     Described,
     Goodbye,
@@ -36,6 +34,7 @@ from mainspring.messages.peers import (
     Welcome,
     WorkerHello,
 )
+from mainspring.messages.sharding import AGAIN, MOVED
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig

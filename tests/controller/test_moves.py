@@ -18,8 +18,8 @@ from mainspring.messages.codec import encode
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.messages.peers import AGAIN, MOVED, AdminRequest, GatewayHello, Pong, WorkerHello
-from mainspring.messages.sharding import MoveWorker
+from mainspring.messages.peers import AdminRequest, GatewayHello, Pong, WorkerHello
+from mainspring.messages.sharding import AGAIN, MOVED, MoveWorker
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from tests.controller.peers import MS, spec

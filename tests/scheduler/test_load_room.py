@@ -49,9 +49,9 @@ def played(policy: str, jitter: float) -> list[tuple[int, Event | Command]]:
 @pytest.mark.parametrize("policy", DEMANDED)
 @pytest.mark.parametrize("jitter", [0.0, 0.2])
 def test_no_load_is_decided_before_its_executor_is_about_to_be_free(policy: str, jitter: float) -> None:
-    lookahead_ns = SchedulerState(
-        policy_class(policy).complete(SchedulerConfig(dispatch_delay_ms=0.3))
-    ).ns.lookahead
+    ns = SchedulerState(policy_class(policy).complete(SchedulerConfig(dispatch_delay_ms=0.3))).ns
+    # No LOAD begins before it can be there.
+    lookahead_ns = max(ns.lookahead, ns.dispatch_delay)
     outstanding: dict[int, Load] = {}
     decided = most = 0
     for now_ns, message in played(policy, jitter):

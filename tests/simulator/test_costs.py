@@ -95,4 +95,4 @@ def test_a_calibrated_table_names_what_its_load_did_not_have() -> None:
     cost = ControllerCost(handle_us=dict.fromkeys(EVENTS, 1.0), command_us=dict.fromkeys(COMMANDS, 1.0))
     assert "Free" not in cost_toml(cost)
     some = msgspec.structs.replace(cost, command_us={"infer": 1.0, "load": 1.0})
-    assert cost_toml(some).endswith("none: drop_worker, open, prepare, reject, release, unload")
+    assert cost_toml(some).endswith("none: drop_worker, open, prepare, provide, reject, release, unload")

@@ -173,7 +173,10 @@ class ArrivalOrder(OrderedLoadsPolicy):
         """Take the batch's requests out of the queue, and line the rest up."""
         for request in batch.requests:
             self._remove(request)
-        placement = batch.placement
+        self.offer_again(batch.placement)
+
+    def offer_again(self, placement: Placement) -> None:
+        """Enter a placement, or the model if it is wide, by what waits now."""
         copies = model_note(placement.model).copies
         if copies is None:
             self.offer(placement)

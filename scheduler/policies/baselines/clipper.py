@@ -77,7 +77,7 @@ class Clipper(ArrivalOrder):
             rows = sum([request.rows for request in requests])
             limit = self.limit(placement)
             limit.measured(rows, placement.times.sizes[size_index], duration_ns, objective_ns)
-            self.offer(placement)
+            self.offer_again(placement)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """Forget the limit of a model that leaves the worker for good."""
