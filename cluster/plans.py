@@ -212,7 +212,7 @@ def readiness(placement: Placement) -> Readiness:
     worker = placement.worker
     if worker.stopping:
         return Readiness.STOPPING
-    if worker.draining:
+    if worker.draining or (worker.retiring and placement.state is _PREPARED):
         return Readiness.DRAINED
     if placement.model.pages_on(worker) > worker.pages.size:
         return Readiness.TOO_LARGE

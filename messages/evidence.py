@@ -37,7 +37,7 @@ class Readiness(StrEnum):
     TOO_LARGE = "too_large"
     """The model needs more pages than it has."""
     DRAINED = "drained"
-    """An operator had it drained."""
+    """It was drained, or is to leave."""
     STOPPING = "stopping"
 
 

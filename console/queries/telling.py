@@ -47,7 +47,7 @@ _WHY_NOT = {
     Readiness.FAILED: "it could not prepare the model",
     Readiness.BROKEN: "the model was given up there",
     Readiness.TOO_LARGE: "the model needs more pages than it has",
-    Readiness.DRAINED: "an operator had it drained",
+    Readiness.DRAINED: "it was drained, or about to leave",
     Readiness.STOPPING: "it was stopping",
 }
 _BY_WORKERS = (
@@ -122,13 +122,8 @@ def of_plan(view: View, found: Request, evidence: Evidence, worker: str, duratio
     begin_ns = max(by_ns, evidence.inputs_ns)
     parts = [_weights(view, found, evidence, history)]
     if evidence.exec_after:
-        work = _work(
-            view,
-            None if history is None else history.exec,
-            evidence.exec_after,
-            evidence.exec_ahead,
-            evidence.exec_free_ns,
-        )
+        lane = None if history is None else history.exec
+        work = _work(view, found, lane, evidence.exec_after, evidence.exec_ahead, evidence.exec_free_ns)
         parts.append(f"EXEC busy until {at(evidence.exec_free_ns, found)} with {work}")
     else:
         parts.append("EXEC idle")
@@ -142,7 +137,9 @@ def of_candidate(found: Request, each: Candidate) -> str:
     """Return in words by when a worker that was not the best could have run a request, or why not at all."""
     if each.finish_ns:
         return f"{_READY[each.readiness]}; done at {at(each.finish_ns, found)}"
-    return _WHY_NOT[each.readiness] + (f": {each.detail}" if each.detail else "")
+    # Beyond a number of workers, those that are late at first sight are not planned for.
+    why = _WHY_NOT.get(each.readiness, f"{_READY.get(each.readiness, each.readiness.value)}, but too late")
+    return why + (f": {each.detail}" if each.detail else "")
 
 
 def _weights(view: View, found: Request, evidence: Evidence, history: History | None) -> str:
@@ -155,13 +152,15 @@ def _weights(view: View, found: Request, evidence: Evidence, history: History | 
     if evidence.load_after:
         free_ns = evidence.weights_ns - evidence.load_ns
         lane = None if history is None else history.load
-        behind = f" behind {_work(view, lane, evidence.load_after, evidence.load_ahead, free_ns)}"
+        behind = f" behind {_work(view, found, lane, evidence.load_after, evidence.load_ahead, free_ns)}"
     return f"not resident: LOAD takes {ms(evidence.load_ns)}{behind}, {there}"
 
 
-def _work(view: View, lane: Lane | None, last: int, ahead: int, end_ns: int) -> str:
+def _work(view: View, found: Request, lane: Lane | None, last: int, ahead: int, end_ns: int) -> str:
     """Name what stands before a plan: the last action, which was to end at ``end_ns``, and how many more."""
-    action = None if lane is None else view.action(lane, last, end_ns - LONGEST_NS, end_ns + LONGEST_NS)
+    # It was outstanding when the request came, and may have ended long before it was to.
+    from_ns = min(found.arrived_ns, end_ns - LONGEST_NS)
+    action = None if lane is None else view.action(lane, last, from_ns, end_ns + LONGEST_NS)
     what = f"action {last}"
     if action is not None:
         size = f" of batch {action.batch_size}" if action.batch_size else ""
