@@ -164,8 +164,13 @@ def cannot_run(spec: ModelSpec, targets: Sequence[str]) -> str:
     """Say why a worker of these targets can't run a model's artifact; empty if it can, as far as known."""
     if not targets or not spec.target or runs(targets, spec.target):
         return ""
-    made = ", ".join(targets_of(spec))
+    made = targets_of(spec)
+    engines = {target.partition("-")[0] for target in targets}
+    split = [target.partition("-") for target in made]
+    # An engine that this worker was not given, and code for no GPU.
+    other = any(engine not in engines and not on.startswith(("sm_", "cuda")) for engine, _, on in split)
     return (
-        f"{spec.name} was compiled for {made}, and this worker runs {', '.join(targets)}: on such a host "
-        f"`mainspring compile ... --name {spec.name} --beside` adds an artifact for it"
+        f"{spec.name} was compiled for {', '.join(made)}, and this worker runs {', '.join(targets)}: on such "
+        f"a host `mainspring compile ... --name {spec.name} --beside` adds an artifact for it"
+        + (", or give the worker `--engine auto`" if other else "")
     )

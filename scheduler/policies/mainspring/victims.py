@@ -26,9 +26,9 @@ from mainspring.scheduler.policies.notes import model_note
 if TYPE_CHECKING:
     from mainspring.scheduler.policies.mainspring.loading import ExecPrice
 
-ROUNDED: Final = 1.0 - 1e-9
+_ROUNDED: Final = 1.0 - 1e-9
 """A bound is this part of what was computed, which was rounded otherwise than the loss."""
-SWEPT_FROM: Final = 64
+_SWEPT_FROM: Final = 64
 """An order of fewer entries is not swept."""
 
 Entry = tuple[float, int, str]
@@ -56,7 +56,7 @@ class Order:
             return
         self.bounds[name] = bound
         heapq.heappush(entries, (bound, placement.model.number, name))
-        if len(entries) > 2 * len(self.bounds) + SWEPT_FROM:
+        if len(entries) > 2 * len(self.bounds) + _SWEPT_FROM:
             entries[:] = [entry for entry in entries if self.bounds.get(entry[2]) == entry[0]]
             heapq.heapify(entries)
 
@@ -138,7 +138,7 @@ class Losses:
     def bound(self, placement: Placement) -> float:
         """Return a lower bound of what an eviction loses, for each request that is to be expected of one."""
         model = placement.model
-        asked = model_note(model).popularity * ROUNDED
+        asked = model_note(model).popularity * _ROUNDED
         if self._price.per_ns:
             asked *= self._price.worth_each(model)
         copies = len(model.usable)

@@ -16,7 +16,7 @@ from mainspring.cli.configuration.config import Config, read_config
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor import gpus
 from mainspring.cli.doctor.gpus import gpu_findings, usable_gpus, with_gpus
-from mainspring.cli.launcher import plan
+from mainspring.cli.launcher import worker_jobs
 from mainspring.cli.launcher.jobs import WorkerJob
 from mainspring.cli.launcher.placement import Placement, place_near
 from mainspring.cli.launcher.plan import make_plan
@@ -100,7 +100,7 @@ def test_a_machine_without_a_gpu_says_what_is_missing(
 def test_a_worker_runs_near_its_gpu(two_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     near = {"0000:3b:00.0": frozenset(range(4)), "0000:86:00.0": frozenset(range(4, 8))}
-    monkeypatch.setattr(plan, "cores_near", near.__getitem__)
+    monkeypatch.setattr(worker_jobs, "cores_near", near.__getitem__)
     first, second = workers(cuda_config(tmp_path))
     assert (first.worker.exec_core, second.worker.exec_core) == (3, 7)
     assert first.cores == (0, 1, 2, 3)

@@ -51,7 +51,8 @@ def test_model_of_another_engine_is_refused_with_what_would_serve_it(
     cluster = start(engine=engine, store=str(folder / "store"), **SMALL)
     result = cluster.do(Prepare(cluster.next_id(), "w", model(folder, name)))
     assert result.status is Status.ENGINE_ERROR
-    assert f"this worker runs {engine} alone: give it `--engine auto`" in result.detail
+    assert f"and this worker runs {engine}-" in result.detail
+    assert result.detail.endswith("or give the worker `--engine auto`")
 
 
 def test_kernels_for_a_gpu_are_refused(own_store: Path) -> None:
