@@ -38,7 +38,8 @@ MODULES = {
         "transport/holes.py",
     ),
     native.SIMULATOR: (
-        *("simulator/controller.py", "simulator/device.py", "simulator/environment.py"),
+        *("simulator/checks.py", "simulator/controller.py", "simulator/device.py"),
+        "simulator/environment.py",
         *("simulator/fleet.py", "simulator/gateway.py", "simulator/outcomes.py", "simulator/slowness.py"),
         "simulator/gateway_core.py",
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),

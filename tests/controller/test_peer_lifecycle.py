@@ -105,7 +105,7 @@ def test_a_newer_process_takes_the_name_over_and_keeps_it(stage: Stage) -> None:
     stage.start((spec(),))
     gateway, old = stage.cluster("m0")
     new = stage.worker("w0", peer_id="worker:newer")
-    stage.until(lambda: bool(new.prepared))
+    stage.until(lambda: bool(new.prepared and old.all(Refused)))
     assert old.all(Refused)[0].code == "name_taken"
     assert [type(m) for m in gateway.received if isinstance(m, WorkerUp | WorkerDown)] == [
         WorkerUp,

@@ -98,7 +98,7 @@ def test_the_console_watches_the_clusters_controller_and_stops_after_the_gateway
     plan = make_plan(config)
     job = next(job for job in plan.jobs if isinstance(job, ConsoleJob))
     assert job.console.controller_address == f"unix://{config.cluster.run_dir}/controller.sock"
-    assert plan.stop_order == (("gateway",), ("console",), ("controller",), ("worker-0",))
+    assert plan.stop_order == (("gateway",), ("console",), ("controller",))
     assert plan.console_address == config.console.address
     assert config.console.address in [address for address, _ in plan.listening]
     assert not any(isinstance(job, ConsoleJob) for job in make_plan(emulated()).jobs)
@@ -113,7 +113,10 @@ def test_nobody_else_may_listen_where_the_console_does(emulated: Callable[..., C
 
 def supervised(job: Job, folder: Path, said: list[str]) -> Supervisor:
     cluster = SimpleNamespace(restart_delay_ms=0, restart_delay_max_ms=0)
-    plan = SimpleNamespace(jobs=(job,), run_dir=folder, cluster=cluster, repository=RepositoryConfig())
+    pool = SimpleNamespace(kinds=(), config=Config())
+    plan = SimpleNamespace(
+        jobs=(job,), run_dir=folder, cluster=cluster, repository=RepositoryConfig(), pool=pool
+    )
     return Supervisor(cast(Plan, plan), said.append)
 
 
