@@ -72,6 +72,16 @@ class ModelQueue(ABC):
             self._queued.move_to_end(name)
         return None
 
+    def _first_idle(self, now_ns: int, reason: LoadReason) -> LoadPlan | None:
+        """Return `first_plan` as one that only an idle LOAD executor takes, and why."""
+        if not self._queued or not self._state.may_load_idly:
+            return None
+        plan = self.first_plan(now_ns)
+        if plan is not None:
+            plan.idle = True
+            plan.reason = reason
+        return plan
+
     def _idle(self, model: Model) -> list[Placement]:
         """Return where a model could be loaded at once and LOAD has nothing to do, the freest worker first.
 
@@ -214,13 +224,7 @@ class Copies(ModelQueue):
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return such a model to load on an idle LOAD executor, over victims that the policy spares."""
-        if not self._queued or not self._state.may_load_idly:
-            return None
-        plan = self.first_plan(now_ns)
-        if plan is not None:
-            plan.idle = True
-            plan.reason = LoadReason.REPLICATION
-        return plan
+        return self._first_idle(now_ns, LoadReason.REPLICATION)
 
     def _needs(self, model: Model) -> bool:
         return len(model.usable) == 1
@@ -271,13 +275,7 @@ class Takeovers(ModelQueue):
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return such a model to load on an idle LOAD executor."""
-        if not self._queued or not self._state.may_load_idly:
-            return None
-        plan = self.first_plan(now_ns)
-        if plan is not None:
-            plan.idle = True
-            plan.reason = LoadReason.TAKEOVER
-        return plan
+        return self._first_idle(now_ns, LoadReason.TAKEOVER)
 
     def _needs(self, model: Model) -> bool:
         if not model.usable or model.name in self._let_go:

@@ -63,7 +63,8 @@ def test_victims_come_by_what_they_lose_at_every_moment_of_a_run(seed: int) -> N
     assert compared or seed % 2, "few runs hold more than one model"
 
 
-def test_a_bound_that_comes_back_to_what_it_was_has_nothing_yielded_twice() -> None:
+def played() -> tuple[Losses, Worker]:
+    """Return the losses of a run that has ended, without a price, and a worker that holds models."""
     simulation = random_scenario(1, "mainspring")
     run_to_end(simulation)
     policy = simulation.scheduler._policy
@@ -71,6 +72,11 @@ def test_a_bound_that_comes_back_to_what_it_was_has_nothing_yielded_twice() -> N
     policy._price.per_ns = 0.0
     losses = policy._loads.losses
     (worker, *_) = [each for each in simulation.scheduler.cluster.workers.values() if each.lru]
+    return losses, worker
+
+
+def test_a_bound_that_comes_back_to_what_it_was_has_nothing_yielded_twice() -> None:
+    losses, worker = played()
     placement = next(iter(worker.lru.values()))
     note = model_note(placement.model)
     order = losses.least_first(worker, EVICTED_FOR_NS).order
@@ -86,15 +92,10 @@ def test_a_bound_that_comes_back_to_what_it_was_has_nothing_yielded_twice() -> N
 
 
 def test_an_order_keeps_few_void_entries() -> None:
-    simulation = random_scenario(1, "mainspring")
-    run_to_end(simulation)
-    policy = simulation.scheduler._policy
-    assert isinstance(policy, Mainspring)
-    policy._price.per_ns = 0.0
-    losses = policy._loads.losses
-    (worker, *_) = [each for each in simulation.scheduler.cluster.workers.values() if each.lru]
+    losses, worker = played()
     least = losses.least_first(worker, EVICTED_FOR_NS)
     placement = next(iter(worker.lru.values()))
     for _ in range(10_000):
+        model_note(placement.model).popularity += 1
         losses.changed(placement)
     assert len(least.order.entries) < 300
