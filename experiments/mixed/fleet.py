@@ -163,7 +163,8 @@ def compiled(each: Source, store: Store, folder: Path) -> Subject:
     states = described(None, ["=".join(STATE)]) if each.kind == STREAM else NOTHING
     spec = compile_file(each.file, each.name, store, described=states).manifest.spec()
     random = np.random.default_rng(20201104)
-    reference = Reference(each.file, folder)
+    elsewhere = {tensor.name: tensor.rows_axis for tensor in (*spec.inputs, *spec.outputs)}
+    reference = Reference(each.file, folder, elsewhere)
     questions = []
     answer: Arrays
     for _ in range(QUESTIONS):

@@ -101,7 +101,7 @@ def test_an_archive_is_rehearsed_by_a_python_without_packages(archive: Path, tmp
     lines = [json.loads(line) for line in (results / "verdicts.jsonl").read_text().splitlines()]
     assert list(dict.fromkeys(line["check"] for line in lines)) == CHECKS.split(",")
     drawn = next(line["verdict"] for line in lines if line["check"] == "compile")
-    assert (drawn["found"][:8], drawn["note"]) == ("3 models", "kernels for sm_90")
+    assert (drawn["found"][:8], drawn["note"]) == ("4 models", "kernels for sm_90")
     compared = [line["verdict"]["what"].strip() for line in lines if line["check"] == "outputs"]
     assert compared[:3] == [f"{name}, engine tvm" for name in ("digits", "digits-tf32", "digits-fp16")]
     without = carry_out(python, archive, tmp_path)
