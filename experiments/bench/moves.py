@@ -4,7 +4,8 @@
 copy: ``memcpy`` and ``memmove``, and what is read from sockets and written to them. A request with a large
 input and a small output counts the copies of an input, one with a small input and a large output those of
 an output: the bytes of all copies of 2 KB and more, for each request, divided by the tensor's. What the
-client copies is not in it. ``python -m mainspring.experiments.bench.moves``, which ``make bench-copies``
+client copies is not in it. Beside gRPC stands a server that only receives (`grpc_bare`): what its library
+copies, the gateway can't avoid. ``python -m mainspring.experiments.bench.moves``, which ``make bench-copies``
 runs; it needs a C compiler."""
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,6 +38,8 @@ WARM_UP = 30
 REQUESTS = 20
 SMALL_KB = 0.4
 TARGETS = {"HTTP: copies of an input": 2.0, "gRPC: copies of an input": 3.0}
+BARE = "gRPC's library alone"
+"""What `grpc_bare` is called in figures; it gives no output back."""
 ROUNDING = 0.3
 """So much more is allowed: the part of an HTTP body that comes along with its head is moved once more."""
 
@@ -90,6 +94,21 @@ class GrpcCaller:
 
 
 @contextmanager
+def bare_grpc() -> Iterator[tuple[int, int]]:
+    """Run a gRPC server that only receives; yield its port and process."""
+    (port,) = free_ports(1)
+    command = (sys.executable, "-m", "mainspring.experiments.bench.grpc_bare", str(port))
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise RuntimeError("the bare gRPC server ended before it listened")
+            yield port, process.pid
+        finally:
+            process.kill()
+
+
+@contextmanager
 def counted(folder: Path) -> Iterator[None]:
     """Have processes that are started meanwhile count; raise RuntimeError without a C compiler."""
     compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
@@ -124,14 +143,17 @@ def measure(
     with ExitStack() as stack:
         with counted(run_dir):
             cluster = stack.enter_context(cluster_of(run_dir, profile, tables))
+            bare_port, bare = stack.enter_context(bare_grpc())
         callers: dict[str, Caller] = {
             **callers_by_connection(cluster.address, tensor),
             "HTTP": HttpCaller(http, tensor),
             "gRPC": GrpcCaller(rpc, tensor),
+            BARE: GrpcCaller(bare_port, tensor),
         }
-        files = {name: run_dir / str(cluster.supervisor.pid(name)) for name in ("gateway", "worker-0")}
+        served_by = {name: run_dir / str(cluster.supervisor.pid(name)) for name in ("gateway", "worker-0")}
         for name, caller in callers.items():
             stack.callback(caller.close)
+            files = served_by if name != BARE else {"server": run_dir / str(bare)}
             _repeat(caller.request, WARM_UP)
             before = {process: _read(path) for process, path in files.items()}
             _repeat(caller.request, REQUESTS)
@@ -152,6 +174,8 @@ def figures_of(what: str, size: float, found: dict[str, dict[str, Moves]]) -> li
     """Return a row for each protocol: the copies of an input or output of ``size`` bytes."""
     figures = []
     for protocol, processes in found.items():
+        if protocol == BARE and what != "input":
+            continue
         name = f"{protocol}: copies of an {what}"
         shares = {
             process: [moved / REQUESTS / size for moved in moves] for process, moves in processes.items()

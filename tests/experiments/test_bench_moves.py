@@ -19,6 +19,7 @@ def test_a_tensor_is_copied_as_often_as_it_is(tmp_path: Path, slab: bool) -> Non
     wanted = dict.fromkeys(("ZeroMQ", "HTTP"), 2 if slab else 4) | {"gRPC": 5 if slab else 6}
     # The client's own memory takes the place of the connection's copies.
     wanted["local"] = 1 if slab else 3
+    wanted[moves.BARE] = 3
     for protocol, count in wanted.items():
         assert count <= copies[f"{protocol}: copies of an input"] < count + 0.4
 
