@@ -23,8 +23,9 @@ import msgspec
 
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import ENTRY_FILES, Manifest
-from mainspring.compiler.artifact.store import Store, check_name, hash_of_file, move, to_disk
+from mainspring.compiler.artifact.store import Store, check_name, hash_of_file, move
 from mainspring.messages.model import ModelSpec
+from mainspring.worker.arriving import Arriving
 from mainspring.worker.engine import EngineError
 from mainspring.worker.sources import Source, SourceError
 
@@ -194,15 +195,17 @@ class Fetcher:
             return
         aside = self._store.root / _ASIDE / path.replace("/", "-")
         aside.parent.mkdir(mode=0o700, exist_ok=True)
-        for attempt in range(TRIES):
-            try:
-                self._read(path, aside, most_bytes)
-                break
-            except SourceError:
-                if attempt == TRIES - 1:
-                    raise
-                self._wait(_PAUSE_S * 2**attempt)
-        found = hash_of_file(aside, "") if expected else ""
+        with Arriving(aside, hashed=bool(expected)) as arriving:
+            for attempt in range(TRIES):
+                try:
+                    self._read(path, arriving, most_bytes)
+                    break
+                except SourceError:
+                    if attempt == TRIES - 1:
+                        raise
+                    self._wait(_PAUSE_S * 2**attempt)
+            arriving.to_disk()
+        found = arriving.hexdigest() if expected else ""
         if found != expected:
             aside.unlink()
             raise EngineError(
@@ -211,23 +214,19 @@ class Fetcher:
             )
         move(aside, target)
 
-    def _read(self, path: str, aside: Path, most_bytes: int) -> None:
+    def _read(self, path: str, arriving: Arriving, most_bytes: int) -> None:
         """Read a file, from where an interruption left it."""
-        with aside.open("ab") as file:
-            have = file.tell()
-            due_ns = time.monotonic_ns()
-            for chunk in self._source.read(path, have):
-                have += len(chunk)
-                if have > most_bytes:
-                    file.truncate(0)
-                    raise EngineError(
-                        f"{self._source.name} gives more than {most_bytes} bytes for {path}: it was altered"
-                    )
-                file.write(chunk)
-                if self._bytes_per_s:
-                    due_ns += len(chunk) * 1_000_000_000 // self._bytes_per_s
-                self._wait(max(0.0, (due_ns - time.monotonic_ns()) / 1e9) if self._bytes_per_s else 0.0)
-            to_disk(file)
+        due_ns = time.monotonic_ns()
+        for chunk in self._source.read(path, arriving.length):
+            if arriving.length + len(chunk) > most_bytes:
+                arriving.discard()
+                raise EngineError(
+                    f"{self._source.name} gives more than {most_bytes} bytes for {path}: it was altered"
+                )
+            arriving.add(chunk)
+            if self._bytes_per_s:
+                due_ns += len(chunk) * 1_000_000_000 // self._bytes_per_s
+            self._wait(max(0.0, (due_ns - time.monotonic_ns()) / 1e9) if self._bytes_per_s else 0.0)
 
     def _hold(self, model: ModelSpec) -> None:
         """Say that the model is needed, from now until it is released."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.zoo import build
 from mainspring.messages.model import ModelSpec
-from mainspring.worker import fetching
+from mainspring.worker import arriving, fetching
 from mainspring.worker.engine import EngineError
 from mainspring.worker.fetching import AGAIN_MOST_NS, AGAIN_NS, Fetcher
 from mainspring.worker.sources import Anywhere, Folder, Source, SourceError, source_of
@@ -138,6 +139,44 @@ def test_an_interrupted_fetch_goes_on_where_it_ended(
     assert offsets == [0, third + 1, 2 * (third + 1)]
 
 
+def test_what_comes_is_hashed_as_it_comes_and_what_came_before_is_read_once(
+    compiled: Path, origin: Watched, local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(arriving, "_CHUNK_BYTES", 1000)
+    read = Counter[str]()
+    monkeypatch.setattr(fetching, "hash_of_file", lambda path, _: read.update([str(path)]))
+    monkeypatch.setattr(origin, "read", _only_weights_fail(origin, Folder(compiled)))
+    origin.fails_after = weights_bytes(compiled) // 5
+    model = spec(compiled)
+    with pytest.raises(EngineError, match="the network is down"):
+        fetcher(local, origin).fetch(model)
+    origin.fails_after = -1
+    fetcher(local, origin).fetch(model)
+    local.verify("a")
+    offsets = [offset for path, offset in origin.read_from if path.startswith("weights/")]
+    assert offsets == [place * (weights_bytes(compiled) // 5) for place in range(4)]
+    assert not read
+
+
+def test_a_beginning_that_was_altered_meanwhile_is_found(
+    compiled: Path, origin: Watched, local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(origin, "read", _only_weights_fail(origin, Folder(compiled)))
+    origin.fails_after = weights_bytes(compiled) // 5
+    model = spec(compiled)
+    with pytest.raises(EngineError, match="the network is down"):
+        fetcher(local, origin).fetch(model)
+    (aside,) = (local.root / ".fetching").iterdir()
+    aside.write_bytes(b"?" + aside.read_bytes()[1:])
+    origin.fails_after = -1
+    with pytest.raises(EngineError, match="was altered there or on the way, and nothing of it is kept"):
+        fetcher(local, origin).fetch(model)
+    fetcher(local, origin).fetch(model)
+    local.verify("a")
+
+
 def _only_weights_fail(origin: Watched, whole: Folder) -> object:
     reads = origin.read
     return lambda path, offset: (reads if path.startswith("weights/") else whole.read)(path, offset)
@@ -224,7 +263,7 @@ def test_a_full_disk_is_said(
     def full(_file: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(fetching, "to_disk", full)
+    monkeypatch.setattr(arriving, "to_disk", full)
     with pytest.raises(EngineError, match=f"can't store a in {local.root}: No space left on device"):
         fetcher(local, origin).fetch(spec(compiled))
 
