@@ -13,7 +13,7 @@ from mainspring.cli.options import typed
 if TYPE_CHECKING:
     import msgspec
 
-    from mainspring.cli.configuration.config import Config
+    from mainspring.cli.configuration.config import Config, Tables
 
 ConfigFile = Annotated[
     Path | None,
@@ -40,9 +40,17 @@ Table = TypeVar("Table", bound="msgspec.Struct")
 
 def configured(path: Path | None) -> Config:
     """Return what a file says, or what is so without one; raise `ConfigError` if the file can't be used."""
+    return configured_by(path)[0]
+
+
+def configured_by(path: Path | None) -> tuple[Config, Tables]:
+    """Return the same, and the file's tables, which have only the keys that it names."""
     from mainspring.cli.configuration.config import Config, read_config, read_tables
 
-    return Config() if path is None else read_config(read_tables(path), str(path))
+    if path is None:
+        return Config(), {}
+    tables = read_tables(path)
+    return read_config(tables, str(path)), tables
 
 
 def with_typed(context: typer.Context, table: Table, flags: Mapping[str, tuple[str, Any]]) -> Table:

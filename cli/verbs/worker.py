@@ -12,7 +12,7 @@ from mainspring.cli.configuration.single import (
     ConfigFile,
     Shard,
     address_of,
-    configured,
+    configured_by,
     keys_of,
     log_of,
     replaced,
@@ -113,7 +113,7 @@ def worker(
     from mainspring.cli.controllers import check_guarded, find
     from mainspring.worker.server import run
 
-    whole = configured(config)
+    whole, tables = configured_by(config)
     engine, device, folder = _computes(context, whole.cluster, engine, device, store)
     _check(engine, device, folder, exec_core, fetches=bool(store_from or whole.worker.store_from))
     secret, keys = secret_of(whole, secret_file), keys_of(whole, keys, name)
@@ -124,7 +124,8 @@ def worker(
     own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}
     flags = {each: (each, value) for each, value in own.items()}
     flags["drain_timeout"] = ("drain_timeout_ms", drain_ms)
-    table = whole.worker if device == "cpu" or _says(config, "pages") else replaced(whole.worker, pages=0)
+    counted = device == "cpu" or "pages" in tables.get("worker", {})
+    table = whole.worker if counted else replaced(whole.worker, pages=0)
     settings = replaced(
         with_typed(context, table, flags),
         **{"name": name, "controller": door.address, "secret_file": door.secret_file, "keys": door.folder},
@@ -145,13 +146,6 @@ def _computes(
         device if typed(context, "device") else configured_device,
         Path(cluster.store) if cluster.store and not typed(context, "store") else store,
     )
-
-
-def _says(config: Path | None, key: str) -> bool:
-    """Return whether a configuration has a key in its table of workers."""
-    from mainspring.cli.configuration.config import read_tables
-
-    return config is not None and key in read_tables(config).get("worker", {})
 
 
 def _check(engine: str, device: str, store: Path, exec_core: int | None, *, fetches: bool) -> None:
