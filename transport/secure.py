@@ -21,6 +21,7 @@ from mainspring.transport.bounds import Ended
 from mainspring.transport.certificate import BadCertificate, Certificate, read_certificate
 from mainspring.transport.handshake import MAGIC, TLS, Identity, Unproved, Violation
 from mainspring.transport.keys import Keys
+from mainspring.transport.unsent import FLAGS, Unsent
 
 RECORD_BYTES = 1 << 14
 """Plain bytes of one record of TLS, at most."""
@@ -32,7 +33,6 @@ HANDSHAKE_BYTES = 1 << 16
 """What the other end may send until it is known."""
 MOST_ANSWER_BYTES = 1 << 14
 """What TLS itself may have to say to the other end without its being read."""
-FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _REFUSALS = {
     "CERTIFICATE_REQUIRED": "it wants a certificate of this process",
     "CERTIFICATE_EXPIRED": "this process's certificate has expired for it; look at both hosts' clocks",
@@ -59,10 +59,14 @@ class SecureSocket:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = keys.context(server).wrap_bio(self._in, self._out, server_side=server)
         self._came = 0
-        self._waiting = memoryview(b"")
-        """Encrypted bytes that the kernel has not taken."""
+        self._begun = False
+        """Whether a record may have been read in part, or the end has come, which another read tells."""
+        self._ended = False
+        self._emptied = False
+        """Whether this call has read less than a record, so that asking for more would be in vain."""
+        self._unsent = Unsent(sock)
         self._encrypted = 0
-        """The plain bytes in these, which the caller takes for not sent."""
+        """The plain bytes in what is unsent, which the caller takes for not sent."""
         if not server:
             # Only the first word: what comes after it has to find an owner that waits for it.
             with contextlib.suppress(ssl.SSLWantReadError):
@@ -181,7 +185,7 @@ class SecureSocket:
         `drained` says whether more is there. Raises BlockingIOError if nothing has come, OSError on a broken
         connection, `Unproved` if the other end refuses this one.
         """
-        self.drained = False
+        self.drained = self._emptied = False
         count = 0
         for view in into:
             place, size = 0, view.nbytes
@@ -189,11 +193,11 @@ class SecureSocket:
                 if count >= TURN_BYTES:
                     return (count,)
                 got = self._decrypt(view[place:] if place else view)
-                if got < 0:
-                    return (count,)
                 place += got
                 count += got
-                if not got and not self._fetch():
+                if self._ended:
+                    return (count,)
+                if place < size and not self._fetch():
                     return self._dry(count)
         return (count,)
 
@@ -206,22 +210,33 @@ class SecureSocket:
         return (count,)
 
     def _decrypt(self, into: memoryview) -> int:
-        """Decrypt a record; return the number of plain bytes, 0 if more has to come, -1 at the end."""
+        """Decrypt what has been read, as far as it fits; return the number of plain bytes."""
+        read, encrypted = self._tls.read, self._in
+        place, size = 0, into.nbytes
         try:
-            # The length is positional, and what the call returns with memory given is a number.
-            return int(self._tls.read(into.nbytes, into)) or -1
+            while place < size and (self._begun or encrypted.pending):
+                # The length is positional, and what the call returns with memory given is a number.
+                got = int(read(size - place, into[place:]))
+                if not got:
+                    self._ended = True
+                    break
+                place += got
+                self._begun = place == size
         except ssl.SSLWantReadError:
-            return 0
+            self._begun = False
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            return -1
+            self._ended = True
         except ssl.SSLError as error:
             failure = self._failure(error)
             if isinstance(failure, Unproved):
                 raise failure from None
             raise OSError(errno.EPROTO, str(failure)) from None
+        return place
 
     def _fetch(self) -> bool:
-        """Read what the kernel has; return whether anything came. Raises OSError."""
+        """Read what the kernel has; return whether there was anything. Raises OSError."""
+        if self._emptied:
+            return False
         memory = _memory()
         try:
             count = self._socket.recv_into(memory)
@@ -229,17 +244,18 @@ class SecureSocket:
             return False
         if count:
             self._in.write(memory[:count])
+            self._emptied = count < RECORD_BYTES
         else:
             self._in.write_eof()
+            self._begun = True
         return True
 
     def _answer(self) -> None:
         """Send what TLS itself has to say, unless encrypted bytes wait before it."""
         if self._out.pending > MOST_ANSWER_BYTES:
             raise OSError(errno.EPROTO, "it makes TLS answer and does not read the answers")
-        if not self._waiting:
-            self._waiting = memoryview(self._out.read())
-            self._push()
+        if not self._unsent:
+            self._unsent.push(self._out.read())
 
     def find_refusal(self) -> None:
         """Raise `Unproved` if the other end has refused this one, before the connection broke."""
@@ -258,34 +274,25 @@ class SecureSocket:
         What has not left must be given again, as it is, by the next call. Raises BlockingIOError if nothing
         has left, OSError if the connection is broken.
         """
-        if not self._push():
+        if not self._unsent.push():
             raise BlockingIOError
         gone, self._encrypted = self._encrypted, 0
+        write = self._tls.write
         for piece in _pieces(parts, gone):
             place, size = 0, len(piece)
             while place < size:
                 end = min(size, place + WRITE_BYTES)
                 first = place
                 while place < end:
-                    place += self._tls.write(piece[place : min(end, place + RECORD_BYTES)])
-                self._waiting = memoryview(self._out.read())
-                if not self._push():
+                    # It takes a record's bytes at a time, however many there are.
+                    place += write(piece[place:end])
+                if not self._unsent.push(self._out.read()):
                     self._encrypted = place - first
                     if not gone:
                         raise BlockingIOError
                     return gone
                 gone += place - first
         return gone
-
-    def _push(self) -> bool:
-        """Hand encrypted bytes to the kernel; return whether none is left. Raises OSError."""
-        while self._waiting:
-            try:
-                sent = self._socket.send(self._waiting, FLAGS)
-            except BlockingIOError:
-                return False
-            self._waiting = self._waiting[sent:]
-        return True
 
 
 _LOCAL = threading.local()

@@ -22,7 +22,7 @@ from nacl.exceptions import CryptoError
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.zmtp import wire
-from mainspring.transport.channel import FLAGS
+from mainspring.transport.unsent import Unsent
 
 KEY_BYTES: Final = 32
 OVERHEAD_BYTES: Final = 64
@@ -104,7 +104,7 @@ class CurveSocket:
         self._last_nonce = 0
         self._first = True
         # --- what is sent ---
-        self._waiting = memoryview(b"")
+        self._unsent = Unsent(sock)
         self._taken = 0
         """Plain bytes that are boxed in these, which the caller takes for not sent."""
         self._nonce = 0
@@ -312,20 +312,18 @@ class CurveSocket:
 
     def _say(self, data: bytes) -> None:
         """Send a part of the handshake."""
-        self._waiting = memoryview(bytes(self._waiting) + data)
-        self._push()
+        self._unsent.push(data)
 
     def sendmsg(self, parts: Sequence[Any], _ancillary: Sequence[Any] = (), _flags: int = 0) -> int:
         """Box the whole frames among these parts and send them; return how many plain bytes have left.
 
         What has not left must be given again, as it is. Raises BlockingIOError if nothing has left.
         """
-        if not self._push():
+        if not self._unsent.push():
             raise BlockingIOError
         gone, self._taken = self._taken, 0
         for boxed, plain in self._boxes(parts, gone):
-            self._waiting = memoryview(boxed)
-            if not self._push():
+            if not self._unsent.push(boxed):
                 self._taken = plain
                 break
             gone += plain
@@ -365,15 +363,6 @@ class CurveSocket:
         plain = b"".join((bytes((inner,)), body))
         box = bindings.crypto_box_afternm(plain, b"CurveZMQMESSAGES" + nonce, self._box_key)
         return b"".join((wire.header(0, len(_MESSAGE) + 8 + len(box)), _MESSAGE, nonce, box))
-
-    def _push(self) -> bool:
-        while self._waiting:
-            try:
-                sent = self._socket.send(self._waiting, FLAGS)
-            except BlockingIOError:
-                return False
-            self._waiting = self._waiting[sent:]
-        return True
 
 
 class _Stream:
