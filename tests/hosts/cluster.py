@@ -15,16 +15,19 @@ from tests.hosts.network import Host
 from tests.patience import PATIENCE_S
 
 MAINSPRING = (sys.executable, "-m", "mainspring")
-CONTROLLER_PORT, GATEWAY_PORT = 7401, 7400
+PORTS = 7400
+EMULATED = ("--engine", "emulated", "--device-kind", "emulated", "--pages", "8")
 
 
 class Cluster:
     """Processes on hosts, their logs and the event log in one folder."""
 
-    def __init__(self, folder: Path, profiles: Path) -> None:
+    def __init__(self, folder: Path, *models: str, number: int = 0) -> None:
+        """``models``: the controller's options that say which; ``number``: no other cluster has it here."""
         self.folder = folder
         self.events = folder / "events"
-        self._profiles = profiles
+        self._models = models
+        self._port = PORTS + 10 * number
         self._secret = folder / "secret"
         self._secret.write_text(secrets.token_hex(32))
         self._secret.chmod(0o600)
@@ -34,35 +37,51 @@ class Cluster:
 
     def start_controller(self, host: Host, address: str) -> None:
         """Start the controller."""
-        self._controller = f"tcp://{address}:{CONTROLLER_PORT}"
-        models = ("--profiles", str(self._profiles), "--copies", "2", "--event-log", str(self.events))
-        self._start(host, "controller", "--address", self._controller, *models)
+        self._controller = f"tcp://{address}:{self._port + 1}"
+        options = ("--address", self._controller, *self._models, "--event-log", str(self.events))
+        self._start(host, "controller", *options)
 
     def start_gateway(self, host: Host, address: str) -> None:
         """Start the gateway."""
-        self.gateway = f"tcp://{address}:{GATEWAY_PORT}"
+        self.gateway = f"tcp://{address}:{self._port}"
         self._start(host, "gateway", "--controller", self._controller, "--address", self.gateway)
 
-    def start_worker(self, host: Host, name: str, *options: str) -> None:
-        """Start a worker on an emulated device."""
-        emulated = ("--engine", "emulated", "--device-kind", "emulated", "--pages", "8", "--no-realtime")
-        self._start(host, "worker", "--name", name, "--controller", self._controller, *emulated, *options)
+    def start_worker(self, host: Host, name: str, *options: str, engine: tuple[str, ...] = EMULATED) -> None:
+        """Start a worker, by default on an emulated device."""
+        named = ("--name", name, "--controller", self._controller)
+        self._start(host, "worker", *named, *engine, "--no-realtime", *options)
 
-    def offer(self, host: Host, workers: int, seconds: float, rate: float) -> Offered:
-        """Begin to offer a load from a host; return once the first request is sent."""
+    def serve_store(self, host: Host, store: Path, address: str) -> str:
+        """Serve a store to workers; return where."""
+        where = f"http://{address}:{self._port + 2}"
+        log = self.folder / "store.log"
+        command = ("store", "serve", "--store", str(store), "--address", where, "--insecure")
+        host.start(*MAINSPRING, *command, log=log)
+        return where
+
+    def offer(self, host: Host, workers: int, seconds: float, rate: float, *models: str) -> Offered:
+        """Begin to offer a load from a host, to all models or to these in turn; return once it has begun.
+
+        It begins once this number of workers has all models prepared.
+        """
+        end = self.folder / f"end-{secrets.token_hex(2)}"
+        spoken = (self.gateway, str(workers), str(seconds), str(rate), str(end), *models)
+        offered = self.run(host, "tests.hosts.load", *spoken)
+        offered.end = end.touch
+        return offered
+
+    def run(self, host: Host, module: str, *arguments: str) -> Offered:
+        """Begin to offer what a module offers from a host; return once it has begun."""
         log = self.folder / f"load-{secrets.token_hex(2)}.log"
-        command = (
-            sys.executable,
-            "-m",
-            "tests.hosts.load",
-            self.gateway,
-            str(workers),
-            str(seconds),
-            str(rate),
-        )
-        offered = Offered(host.start(*command, log=log), log, self.said)
+        process = host.start(*self.python(module), *arguments, log=log)
+        offered = Offered(process, log, self.said)
         offered.wait_for("ready")
         return offered
+
+    @staticmethod
+    def python(module: str) -> tuple[str, ...]:
+        """Return the command that runs a module."""
+        return (sys.executable, "-m", module)
 
     def log_of(self, name: str) -> str:
         """Return what a process has said so far."""
@@ -84,6 +103,8 @@ class Offered:
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, said: Callable[[], str]) -> None:
         self._process, self._log, self._said = process, log, said
+        self.end: Callable[[], None] = lambda: None
+        """Have it end before its time, if it can."""
 
     def wait_for(self, word: str) -> None:
         """Wait until the load has said this."""
@@ -93,10 +114,9 @@ class Offered:
             assert time.monotonic() < give_up_s, f"the load did not say {word!r}: {self._said()}"
             time.sleep(0.02)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Any:
         """Wait for the end; return what came of it."""
         self.wait_for("offered")
         code = self._process.wait(PATIENCE_S + 60)
         assert code == 0, f"the load failed: {self._said()}"
-        found: dict[str, Any] = json.loads(self._log.read_text().splitlines()[-1])
-        return found
+        return json.loads(self._log.read_text().splitlines()[-1])

@@ -25,12 +25,19 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, profiles: Path) -> Callable[[], Cluster]:
-    """Return a function that makes a cluster without processes, in a folder of its own."""
+def cluster(tmp_path: Path, profiles: Path) -> Callable[..., Cluster]:
+    """Return a function that makes a cluster without processes, in a folder of its own.
 
-    def make() -> Cluster:
-        folder = tmp_path / f"cluster-{len(list(tmp_path.iterdir()))}"
+    Its arguments are the controller's options that say which models; by default those of a table.
+    """
+    made = 0
+
+    def make(*models: str) -> Cluster:
+        nonlocal made
+        made += 1
+        folder = tmp_path / f"cluster-{made}"
         folder.mkdir()
-        return Cluster(folder, profiles)
+        options = models or ("--profiles", str(profiles), "--copies", "2")
+        return Cluster(folder, *options, number=made)
 
     return make

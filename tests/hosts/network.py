@@ -10,7 +10,10 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+from tests.patience import PATIENCE_S
 
 TOOLS = ("ip", "nft", "unshare")
 PREFIX4, PREFIX6 = "10.77.0", "fd77:"
@@ -30,6 +33,14 @@ def said(*command: str) -> str:
     """Run a command; return what it says, and raise CalledProcessError if it fails."""
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
     return done.stdout
+
+
+def wait_for(condition: Callable[[], bool], what: Callable[[], str]) -> None:
+    """Wait until something is so; fail with what is to be said of it."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, what()
+        time.sleep(0.1)
 
 
 @functools.cache
@@ -62,6 +73,8 @@ class Host:
 
     def __init__(self, namespace: str, number: int, ahead_s: int) -> None:
         self.namespace, self.ahead_s = namespace, ahead_s
+        self.port = f"port{number}"
+        """The bridge's end of its link."""
         self.address4, self.address6 = f"{PREFIX4}.{number}", f"{PREFIX6}:{number}"
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -132,12 +145,17 @@ class Network:
         self._hosts.append(host)
         self._add_namespace(host.namespace)
         there = ("peer", "name", "eth0", "netns", host.namespace)
-        self._ip(self._name, "link", "add", f"port{number}", "type", "veth", *there)
-        self._ip(self._name, "link", "set", f"port{number}", "master", "bridge0", "up")
+        self._ip(self._name, "link", "add", host.port, "type", "veth", *there)
+        self._ip(self._name, "link", "set", host.port, "master", "bridge0", "up")
         self._ip(host.namespace, "link", "set", "eth0", "up")
         self._ip(host.namespace, "address", "add", f"{host.address4}/24", "dev", "eth0")
         self._ip(host.namespace, "address", "add", f"{host.address6}/64", "dev", "eth0", "nodad")
         return host
+
+    def narrow(self, host: Host, mbit: int) -> None:
+        """Let no more than this come to a host, in Mbit/s; raise CalledProcessError where nothing can."""
+        rate = ("rate", f"{mbit}mbit", "burst", "256kb", "latency", "100ms")
+        said("tc", "-n", self._name, "qdisc", "replace", "dev", host.port, "root", "tbf", *rate)
 
     def close(self) -> None:
         """Kill what runs on the hosts, and remove them."""
