@@ -2,21 +2,18 @@
 
 Two clusters of emulated devices take turns, one with keys. Their processes are on one host, where they would
 meet by name and say nothing over TCP; so the names are taken before they start, and they speak as they do
-between hosts. Then two processes send each other large messages over connections of `transport`, and beside
-these over a bare socket and a bare `ssl.SSLSocket`: what the processor and Python's TLS can do at all.
+between hosts. Then one process sends another large messages (`secure_bulk`) over connections of `transport`,
+and beside these over a bare socket and by bare programs of Python's TLS: what the processor can do at all.
 ``python -m mainspring.experiments.bench.secure``, which ``make bench-secure`` runs.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import socket
 import ssl
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,203 +21,128 @@ import numpy as np
 import typer
 
 from mainspring.cli.authority import Authority
-from mainspring.cli.launcher.addresses import free_ports
 from mainspring.client.client import Client
 from mainspring.experiments.bench.around import EXECUTE_MS, OUTPUT_KB, WARM_UP, ConnectionCaller
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
+from mainspring.experiments.bench.secure_bulk import HOST, Rates, rates, unnamed
 from mainspring.experiments.bench.serving import cluster_of, write_profile
-from mainspring.transport.bounds import Limits
-from mainspring.transport.greeting import Pass
-from mainspring.transport.hub import Hub
-from mainspring.transport.keys import Keys
-from mainspring.transport.link import Link
-from mainspring.transport.listener import Listener
+from mainspring.experiments.bench.usage import usage_of_all
 
 BLOCK = 20
 """Requests of one kind before the next has its turn."""
 PATH_TARGET_MS = 0.2
 BULK_TARGET = 0.5
 INPUT_KB = 4.0
-LARGE_BYTES = 602_112
-WINDOW = 8
-"""Large messages that are on their way at one time."""
-LIMITS = Limits(64 << 20, 256 << 20, 10_000)
-HOST = "127.0.0.1"
-SECRET = bytes(32)
-"""Of the connections in clear, which would not be let in without one."""
-
-
-@contextmanager
-def unnamed(count: int) -> Iterator[list[int]]:
-    """Yield free ports at which no process of this host can be met by name."""
-    ports = free_ports(count)
-    with ExitStack() as stack:
-        for port in ports:
-            name = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            name.bind(f"\0mainspring/{HOST}/{port}".encode())
-        yield ports
+PROCESSES = (("controller", "controller"), ("gateway", "gateway"), ("worker", "worker-0"))
+"""By role, those that serve a request, and their names."""
 
 
 def keys_for(folder: Path) -> Path:
     """Make keys for all that runs here; return their folder."""
     authority = Authority.create(folder, "bench")
-    for role, name in (("controller", "controller"), ("gateway", "gateway"), ("worker", "worker-0")):
+    for role, name in (*PROCESSES, ("provider", "launcher"), ("tool", "*")):
         authority.issue(role, name, ("localhost",), 30)
-    authority.issue("tool", "*", ("localhost",), 30)
     return folder
 
 
-def measure_path(requests: int, folder: Path, keys: Path) -> dict[str, list[float]]:
-    """Return by kind what the path added to EXEC, in ms."""
-    found: dict[str, list[float]] = {"clear": [], "tls": []}
+class Kind:
+    """One of the two clusters, and what its path took."""
+
+    def __init__(self, stack: ExitStack, run_dir: Path, keys: Path | None) -> None:
+        """Start it, with or without keys; ``stack`` ends it."""
+        controller, data = stack.enter_context(unnamed(2))
+        run_dir.mkdir()
+        profile = write_profile(
+            run_dir / "profiles.csv", input_kb=INPUT_KB, output_kb=OUTPUT_KB, execute_ms=EXECUTE_MS
+        )
+        tables: dict[str, dict[str, Any]] = {
+            "controller": {"address": f"tcp://{HOST}:{controller}"},
+            "worker": {"data_address": f"tcp://{HOST}:{data}"},
+            "cluster": {} if keys is None else {"keys": str(keys)},
+        }
+        cluster = stack.enter_context(cluster_of(run_dir, profile, tables))
+        client = stack.enter_context(Client(cluster.address))
+        tensor = np.zeros((1, *client.models()[0].inputs[0].shape), np.float32)
+        self._caller = ConnectionCaller(cluster.address, tensor, local=True)
+        stack.callback(self._caller.close)
+        self._supervisor = cluster.supervisor
+        self.around_ms: list[float] = []
+        """What the path added to EXEC, for each request."""
+        self.cpu_us: list[float] = []
+        """Processor time of all processes, for each request of a block."""
+        for _ in range(WARM_UP):
+            self._caller.request()
+
+    def block(self) -> None:
+        """Send a block of requests, one after the other."""
+        before_ns = self._cpu_ns()
+        for _ in range(BLOCK):
+            sent_ns = time.monotonic_ns()
+            timing = self._caller.request().timing
+            self.around_ms.append((time.monotonic_ns() - sent_ns - timing.execute_ns) / 1e6)
+        self.cpu_us.append((self._cpu_ns() - before_ns) / BLOCK / 1e3)
+
+    def _cpu_ns(self) -> int:
+        names = [name for _, name in PROCESSES]
+        return sum(usage.cpu_ns for usage in usage_of_all(self._supervisor, names).values())
+
+
+def measure_path(requests: int, folder: Path, keys: Path) -> tuple[Kind, Kind]:
+    """Return what the path takes in clear and over TLS."""
     with ExitStack() as stack:
-        callers = {}
-        for kind in found:
-            controller, data = stack.enter_context(unnamed(2))
-            run_dir = folder / kind
-            run_dir.mkdir()
-            profile = write_profile(
-                run_dir / "profiles.csv", input_kb=INPUT_KB, output_kb=OUTPUT_KB, execute_ms=EXECUTE_MS
-            )
-            tables: dict[str, dict[str, Any]] = {
-                "controller": {"address": f"tcp://{HOST}:{controller}"},
-                "worker": {"data_address": f"tcp://{HOST}:{data}"},
-                "cluster": {"keys": str(keys)} if kind == "tls" else {},
-            }
-            cluster = stack.enter_context(cluster_of(run_dir, profile, tables))
-            client = stack.enter_context(Client(cluster.address))
-            tensor = np.zeros((1, *client.models()[0].inputs[0].shape), np.float32)
-            callers[kind] = ConnectionCaller(cluster.address, tensor, local=True)
-            stack.callback(callers[kind].close)
-        for caller in callers.values():
-            for _ in range(WARM_UP):
-                caller.request()
-        while len(found["tls"]) < requests:
-            for kind, caller in callers.items():
-                for _ in range(BLOCK):
-                    sent_ns = time.monotonic_ns()
-                    timing = caller.request().timing
-                    found[kind].append((time.monotonic_ns() - sent_ns - timing.execute_ns) / 1e6)
-    return found
+        clear, tls = Kind(stack, folder / "clear", None), Kind(stack, folder / "tls", keys)
+        while len(tls.around_ms) < requests:
+            clear.block()
+            tls.block()
+    return clear, tls
 
 
-# --- large messages ---
-
-
-def framed(messages: int, keys: Path | None) -> tuple[float, float]:
-    """Return seconds, and this process's processor time, that large messages take to be sent and read."""
-    with unnamed(1) as (port,):
-        reader = multiprocessing.Process(target=_read_framed, args=(port, messages, keys))
-        reader.start()
-        hub = Hub()
-        shows = Pass(secret=SECRET, keys=None if keys is None else Keys(str(keys)))
-        link = Link(hub, f"tcp://{HOST}:{port}", LIMITS, shows=shows)
-        data = np.random.default_rng(0).bytes(LARGE_BYTES)
-        while not link.connected:
-            hub.wait(10_000_000)
-        began, cpu_began = time.perf_counter(), time.process_time()
-        sent = read = 0
-        while read < messages:
-            while sent < min(messages, read + WINDOW):
-                link.send([b"m", data])
-                sent += 1
-            hub.wait(1_000_000_000)
-            while link.receive() is not None:
-                read += 1
-        took = time.perf_counter() - began, time.process_time() - cpu_began
-        hub.close()
-        reader.join()
-        return took
-
-
-def _read_framed(port: int, messages: int, keys: Path | None) -> None:
-    hub = Hub()
-    shows = Pass(secret=SECRET, keys=None if keys is None else Keys(str(keys)))
-    listener = Listener(hub, f"tcp://{HOST}:{port}", LIMITS, shows)
-    for _ in range(messages):
-        while (received := listener.receive()) is None:
-            hub.wait(1_000_000_000)
-        listener.send(received[0], [b"read"])
-    hub.close(1_000_000_000)
-
-
-def bare(messages: int, keys: Path | None) -> tuple[float, float]:
-    """Return the same of a bare socket, with ``keys`` of one over TLS."""
-    with socket.create_server((HOST, 0)) as listening:
-        port = listening.getsockname()[1]
-        reader = multiprocessing.Process(target=_read_bare, args=(port, messages, keys))
-        reader.start()
-        sock: Any = listening.accept()[0]
-        if keys is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(keys / "cert.pem", keys / "key.pem")
-            sock = context.wrap_socket(sock, server_side=True)
-        with sock:
-            data = np.random.default_rng(0).bytes(LARGE_BYTES)
-            began, cpu_began = time.perf_counter(), time.process_time()
-            for _ in range(messages):
-                sock.sendall(data)
-            assert sock.recv(1) == b"r"
-            took = time.perf_counter() - began, time.process_time() - cpu_began
-        reader.join()
-        return took
-
-
-def _read_bare(port: int, messages: int, keys: Path | None) -> None:
-    sock: Any = socket.create_connection((HOST, port))
-    if keys is not None:
-        context = ssl.create_default_context(cafile=str(keys / "ca.pem"))
-        sock = context.wrap_socket(sock, server_hostname="localhost")
-    memory = memoryview(bytearray(LARGE_BYTES))
-    with sock:
-        left = messages * LARGE_BYTES
-        while left:
-            left -= sock.recv_into(memory[: min(left, LARGE_BYTES)])
-        sock.sendall(b"r")
-
-
-def rates(
-    rounds: int, messages: int, keys: Path, ways: dict[str, Callable[..., tuple[float, float]]]
-) -> dict[str, float]:
-    """Return the median of each way's rates in GB/s, in turns; a way over TLS ends in ``tls``."""
-    found: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            for kind, folder in (("clear", None), ("tls", keys)):
-                seconds, _ = way(messages, folder)
-                found.setdefault(f"{name} {kind}", []).append(messages * LARGE_BYTES / seconds / 1e9)
-    return {name: statistics.median(values) for name, values in found.items()}
+def path_figures(clear: Kind, tls: Kind) -> list[Figure]:
+    """Return what the path takes, and what TLS adds to it."""
+    added_ms, added_us = (
+        float(np.median(getattr(tls, what)) - np.median(getattr(clear, what)))
+        for what in ("around_ms", "cpu_us")
+    )
+    name = f"{INPUT_KB:.0f} KB"
+    return [
+        Figure(f"{name}: path over TCP in clear, median", float(np.median(clear.around_ms)), "ms"),
+        Figure(f"{name}: path over TLS, median", float(np.median(tls.around_ms)), "ms"),
+        Figure(f"{name}: what TLS adds, medians", added_ms, "ms", PATH_TARGET_MS),
+        Figure(f"{name}: processor time that TLS adds, all processes", added_us, "us"),
+    ]
 
 
 def main(
     requests: Annotated[int, typer.Option(min=1, help="Requests of each kind.")] = 400,
-    messages: Annotated[int, typer.Option(min=1, help="Large messages of each round.")] = 400,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of large messages.")] = 5,
+    messages: Annotated[int, typer.Option(min=1, help="Large messages of each round.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of large messages.")] = 15,
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
 ) -> None:
     """Print what TLS adds to a small request, and what it leaves of the rate of large messages."""
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         keys = keys_for(Path(folder, "keys"))
         path = measure_path(requests, Path(folder), keys)
-        bulk = rates(rounds, messages, keys / "tool", {"framed": framed, "bare": bare})
-    clear, tls = (float(np.median(path[kind])) for kind in ("clear", "tls"))
-    figures = [
-        Figure(f"{INPUT_KB:.0f} KB: path over TCP in clear, median", clear, "ms"),
-        Figure(f"{INPUT_KB:.0f} KB: path over TLS, median", tls, "ms"),
-        Figure(f"{INPUT_KB:.0f} KB: what TLS adds, medians", tls - clear, "ms", PATH_TARGET_MS),
-        *(Figure(f"602 KB: {name}", value, "GB/s") for name, value in bulk.items()),
-        Figure(
-            "602 KB: TLS / clear, connections of ours",
-            bulk["framed tls"] / bulk["framed clear"],
-            "x",
-            BULK_TARGET,
-            at_least=True,
-            note="sent by one process and read by another",
-        ),
-        Figure("602 KB: TLS / clear, bare", bulk["bare tls"] / bulk["bare clear"], "x", note="ssl.SSLSocket"),
-        Figure("602 KB: ours / bare, over TLS", bulk["framed tls"] / bulk["bare tls"], "x"),
-    ]
+        bulk = rates(rounds, messages, keys / "tool")
+    figures = [*path_figures(*path), *bulk_figures(bulk)]
     publish("secure", "What TLS between processes costs", figures, output)
+
+
+def bulk_figures(bulk: Mapping[tuple[str, str], Rates]) -> list[Figure]:
+    """Return the rates of large messages, and what TLS leaves of each."""
+    shown = []
+    for (way, kind), found in bulk.items():
+        note = f"{found.cpu:.2f} GB/s by processor time of the busier end"
+        shown.append(Figure(f"602 KB, {way}, {kind}: better rounds", found.wall, "GB/s", note=note))
+    for way, clear, target in (
+        ("ours", "ours", BULK_TARGET),
+        ("bare socket", "bare socket", None),
+        ("bare, TLS in memory", "bare socket", None),
+    ):
+        tls, plain = bulk[way, "tls"], bulk[clear, "clear"]
+        note = f"{tls.cpu / plain.cpu:.2f} x by processor time; {ssl.OPENSSL_VERSION}"
+        times = tls.wall / plain.wall
+        shown.append(Figure(f"602 KB, {way}: TLS / clear", times, "x", target, at_least=True, note=note))
+    return shown
 
 
 if __name__ == "__main__":
