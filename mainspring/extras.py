@@ -36,7 +36,7 @@ MODULES = {
     "convert": ("joblib", "onnxscript", "skl2onnx", "sklearn", "skops"),
     "parquet": ("pyarrow",),
     "planner": ("numba",),
-    "ray": ("ray",),
+    "cluster": ("ray",),
     "tracing": ("opentelemetry",),
     "remote": ("fsspec",),
     "secure": ("cryptography", "nacl"),

@@ -8,7 +8,6 @@ import multiprocessing
 import multiprocessing.process
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,16 +17,13 @@ from typing import Any
 
 import msgspec
 
-from mainspring import extras
+from mainspring.cli.configuration.ray_address import connect
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.run import NO_BOUND, bounded, closed_under_deadlines, simulate
 from mainspring.simulator.spec_file import Table, apply_setting, parse_spec
 from mainspring.telemetry.report import Summary
-
-LOCAL = "local"
-"""``--ray local`` starts a Ray of its own on this machine."""
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
@@ -107,9 +103,6 @@ def _check(table: Table, where: str, bound: bool) -> None:
         raise ConfigError(f"{where}: {error}") from None
 
 
-REACHED_S = 5.0
-"""How long a Ray cluster may take to answer."""
-
 Job = tuple[Table, str, tuple[str, ...], bool]
 Points = Generator[tuple[int, SweepPoint], None, None]
 """(place, outcome) as they end; closing it ends those that run."""
@@ -181,32 +174,8 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _check_reachable(address: str) -> None:
-    """Raise `ConfigError` unless something listens at ``HOST:PORT``: Ray itself would try for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon:
-        if address not in (LOCAL, "auto"):
-            raise ConfigError(f"--ray takes HOST:PORT, ray://HOST:PORT, auto or {LOCAL}, not {address!r}")
-        return
-    try:
-        socket.create_connection((host, int(port)), REACHED_S).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(f"no Ray cluster answers at {address}: {error}") from None
-
-
 def _over_ray(jobs: Sequence[Job], address: str) -> Points:
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError(
-            f"Ray is not installed here: {extras.command('ray')}, or leave --ray out to use this machine's "
-            "cores"
-        ) from None
-    _check_reachable(address)
-    try:
-        ray.init(address=None if address == LOCAL else address, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"no Ray cluster answers at {address}: {error}") from None
+    ray = connect(address)
     try:
         remote: Any = ray.remote(simulate_point)
         waiting = {remote.remote(job): place for place, job in enumerate(jobs)}

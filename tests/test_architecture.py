@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "telemetry",
         "compiler.artifact",
         "cli.configuration.tables",
+        "cli.configuration.ray_address",
     },
     "planner": {"simulator", "traces", "messages"},
 }

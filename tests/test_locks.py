@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("dev", "serve", "docs", "nvrtc")
+EXTRAS = ("dev", "serve", "docs", "nvrtc", "cluster")
 BREAKING = {
     *("grpcio", "msgpack", "mypy", "numpy", "onnx", "onnxruntime", "protobuf", "starlette", "uvicorn"),
     "websockets",

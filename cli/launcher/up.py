@@ -17,6 +17,7 @@ from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import Plan, make_plan
+from mainspring.cli.launcher.running import Running
 from mainspring.cli.launcher.signals import stop_on_signals
 from mainspring.cli.launcher.supervisor import Supervisor
 from mainspring.gateway.config import GatewayConfig
@@ -45,8 +46,10 @@ class Ports(msgspec.Struct, frozen=True):
     console: str | None = None
 
 
-def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
-    """Run a local cluster in the foreground until SIGINT or SIGTERM, then drain it.
+def run_up(path: Path | None, flags: Tables, ports: Ports, ray: str | None = None) -> None:
+    """Run a cluster in the foreground until SIGINT or SIGTERM, then drain it.
+
+    Its processes are this machine's, or actors of the Ray cluster at ``ray``: an address, or ``local``.
 
     Prints a line that begins with ``ready`` and names the gateway's address once every worker has prepared
     every model that it can, and below it where else it serves; all else, such as which it can't, goes to
@@ -56,29 +59,39 @@ def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
     progress.briefly("reading the configuration and checking the models")
     try:
         config = cluster_config(path, flags, ports)
-        plan = make_plan(config)
+        running = _running(config, ray, progress)
+        plan = running.plan
     finally:
         progress.clear()
-    supervisor = Supervisor(plan, progress.say, progress)
     stop = Stop(progress, plan)
     stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
     warn = remedies(CORE.state(), config.gateway)
 
     def ready() -> None:
-        look = supervisor.first_look.state
-        for problem in (*look.problems, *supervisor.faults[:TOLD_FAULTS], *warn):
+        look = running.first_look.state
+        for problem in (*look.problems, *running.faults[:TOLD_FAULTS], *warn):
             progress.say(problem)
-        if len(supervisor.faults) > TOLD_FAULTS:
-            progress.say(f"{len(supervisor.faults) - TOLD_FAULTS} more models: mainspring status")
+        if len(running.faults) > TOLD_FAULTS:
+            progress.say(f"{len(running.faults) - TOLD_FAULTS} more models: mainspring status")
         if not look.settled:
             progress.say(f"not all of the model repository is served yet: {look.waits_for}")
         progress.clear()
-        print("\n".join(announcement(plan, supervisor.served + look.models)), flush=True)
+        print("\n".join(announcement(plan, running.served + look.models)), flush=True)
 
     try:
-        supervisor.run(stop, ready)
+        running.run(stop, ready)
     finally:
         progress.clear()
+
+
+def _running(config: Config, ray: str | None, progress: Progress) -> Running:
+    """Return the cluster of a configuration, here or on Ray."""
+    if ray is None:
+        return Supervisor(make_plan(config), progress.say, progress)
+    from mainspring.cli.launcher.on_ray import cluster_on_ray
+
+    progress.briefly("connecting to Ray")
+    return cluster_on_ray(config, ray, progress.say, progress)
 
 
 class Stop(threading.Event):

@@ -73,6 +73,14 @@ KeysOfAll = Annotated[
         help="Folder of `mainspring keys`, with one for each process: TLS between them over TCP.",
     ),
 ]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS|local",
+        help="Run each process as an actor of this Ray cluster (HOST:PORT, or auto), of which this machine "
+        "is a node, or of a Ray that is started here.",
+    ),
+]
 RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")]
 
 
@@ -97,6 +105,7 @@ def up(
     copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
     run_dir: RunFolder = None,
     keys: KeysOfAll = None,
+    ray: RayAddress = None,
     insecure: Insecure = False,
     drain_timeout: DrainTimeout = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
@@ -118,14 +127,12 @@ def up(
             "log_format": log_format,
             "stop_timeout_s": drain_timeout and duration_ns(drain_timeout, "--drain-timeout") / 1e9,
         },
-        "repository": {
-            **_texts(path=model_repository, mode=model_control_mode),
-            "load_models": load_model,
-        },
+        "repository": {**_texts(path=model_repository, mode=model_control_mode), "load_models": load_model},
         "worker": {"pages": pages},
         "scheduler": {"policy": policy, "policy_options": parse_options(policy_option or []) or None},
     }
-    run_up(config, _given(values), Ports(port, http_port, grpc_port, metrics_port, console_port))
+    ports = Ports(port, http_port, grpc_port, metrics_port, console_port)
+    run_up(config, _given(values), ports, ray)
 
 
 def _texts(**values: object) -> dict[str, str | None]:

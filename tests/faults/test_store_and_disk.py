@@ -15,7 +15,8 @@ import pytest
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
-from mainspring.cli.launcher.supervisor import ClusterError, LocalCluster
+from mainspring.cli.launcher.running import ClusterError
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo

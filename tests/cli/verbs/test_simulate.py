@@ -196,7 +196,7 @@ def test_a_sweep_over_ray_says_what_is_missing(spec: Path, monkeypatch: pytest.M
         CliRunner().invoke(build_app(), arguments, catch_exceptions=False)
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=re.escape(extras.command("ray"))):
+    with pytest.raises(ConfigError, match=re.escape(extras.command("cluster"))):
         sweep("local")
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     with pytest.raises(ConfigError, match="no Ray cluster answers"):

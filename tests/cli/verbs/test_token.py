@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.jobs import GatewayJob
-from mainspring.cli.launcher.supervisor import with_own_token
+from mainspring.cli.launcher.running import with_own_token
 from mainspring.cli.main import build_app
 from mainspring.transport.tokens import Gate, parse_tokens
 

@@ -1,0 +1,247 @@
+"""A cluster from its start to its end, wherever its processes run: wait until it can serve, tend, stop.
+
+`Supervisor` has the processes on this machine, `on_ray.RayCluster` as actors of Ray.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from mainspring.cli.launcher.addresses import answers, check_free, is_tcp, prepare_sockets
+from mainspring.cli.launcher.jobs import GatewayJob, Job
+from mainspring.cli.launcher.plan import LAUNCHER, Plan
+from mainspring.cli.launcher.provider import ProviderLink, Runner
+from mainspring.cli.launcher.readiness import Readiness
+from mainspring.cli.launcher.repository import FirstLook
+from mainspring.cli.launcher.run_dir import claimed, make_private
+from mainspring.cli.launcher.shards import CHANGES
+from mainspring.messages.roles import Role
+from mainspring.transport.greeting import present
+
+TEND_INTERVAL_S = 0.05
+READINESS_POLL_MS = 50
+CONSOLE_PATIENCE_S = 10.0
+"""How long a cluster that can serve does not say so because its console can't be looked at yet."""
+PROVIDER_PATIENCE_S = 5.0
+"""Likewise because its controller does not know yet who starts workers."""
+STARTS_BEFORE_READY = 3
+"""Starts of one process, before the cluster has ever served, after which something is simply wrong."""
+
+
+class ClusterError(Exception):
+    """The cluster can't be started; the text says which process failed and why."""
+
+
+def no_step(_step: str) -> None:
+    """Show nothing."""
+
+
+class Running(ABC):
+    """The processes of one plan.
+
+    ``say`` gets lines for a person about deaths and restarts, ``step`` what is being done at the start and at
+    the end, again and again while that lasts.
+    """
+
+    def __init__(self, plan: Plan, say: Callable[[str], None], step: Callable[[str], None] = no_step) -> None:
+        self.plan = plan
+        self._say = say
+        self._step = step
+        self._jobs, self._token = with_own_token(plan.jobs)
+        self._provider: ProviderLink | None = None
+        self._serving = False
+        self.first_look = FirstLook(plan.repository)
+        """What came of the models that the repository held at the start."""
+        self.faults: tuple[str, ...] = ()
+        """When the cluster could serve: which models can't be, each with why."""
+        self.served = 0
+        """When the cluster could serve: how many models can be, a repository's apart."""
+
+    def run(self, stop: threading.Event, on_ready: Callable[[], None]) -> None:
+        """Run the cluster until ``stop`` is set; call ``on_ready`` once, as soon as it can serve.
+
+        Raises `ClusterError` if it can't be brought to serve, `ConfigError` if something stands in its way;
+        nothing is left running then.
+        """
+        self._step("checking the addresses")
+        for address, remedy in self.plan.listening:
+            check_free(address, remedy)
+        with claimed(self.plan.run_dir):
+            make_private(self.plan.run_dir)
+            prepare_sockets(self.plan.cluster.secret_file, self.plan.run_dir)
+            self.first_look.prepare()
+            # What was changed lasts as long as this cluster: another begins with what it is told.
+            for changes in self.plan.run_dir.glob(f"*{CHANGES}"):
+                changes.unlink()
+            try:
+                self._start()
+                self._wait_until_ready(stop)
+                self._wait_for_console(stop)
+                if not stop.is_set():
+                    self._serving = True
+                    self._provide(stop)
+                    on_ready()
+                while not stop.wait(TEND_INTERVAL_S):
+                    self._tend()
+                    if self._provider is not None:
+                        self._provider.turn()
+            finally:
+                if self._provider is not None:
+                    self._provider.close("the cluster stops")
+                self._stop()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start all processes."""
+
+    @abstractmethod
+    def _tend(self) -> None:
+        """Notice deaths, and do what they need; never waits."""
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """Stop in the order in which work flows, within ``stop_timeout_s``."""
+
+    @property
+    @abstractmethod
+    def _runner(self) -> Runner:
+        """What starts and stops workers."""
+
+    @property
+    def _logs(self) -> str:
+        """Where to look for what went wrong, for a person."""
+        return f"logs are in {self.plan.run_dir}"
+
+    def _provide(self, stop: threading.Event) -> None:
+        """Begin to start and stop workers as the controller says; wait until it knows this provider."""
+        plan = self.plan
+        if len(plan.shards) > 1:
+            return
+        if is_tcp(plan.controller_address) and plan.cluster.keys and not plan.provider_keys:
+            self._say(
+                f"workers can't be scaled: [cluster] keys has no folder {LAUNCHER} for this process: "
+                f"mainspring keys issue provider {LAUNCHER} --keys {plan.cluster.keys}"
+            )
+            return
+        try:
+            shows = present(Role.PROVIDER, plan.cluster.secret_file, plan.provider_keys)
+        except OSError as error:
+            self._say(f"workers can't be scaled: {error.strerror or error}")
+            return
+        self._provider = ProviderLink(plan.controller_address, LAUNCHER, self._runner, shows, self._say)
+        give_up = time.monotonic() + PROVIDER_PATIENCE_S
+        while not self._provider.known and not stop.wait(TEND_INTERVAL_S) and time.monotonic() < give_up:
+            self._provider.turn()
+            self._tend()
+
+    def _wait_until_ready(self, stop: threading.Event) -> None:
+        plan = self.plan
+        give_up = time.monotonic() + plan.cluster.ready_timeout_s
+        with Readiness(plan.gateway_address, plan.shards, plan.models, self._token) as readiness:
+            while not stop.is_set() and not (
+                readiness.poll(READINESS_POLL_MS) and (self.first_look.done() or time.monotonic() > give_up)
+            ):
+                self._tend()
+                waits_for = readiness.blocked_by or self.first_look.state.waits_for
+                self._step(f"waiting: {waits_for.partition(',')[0]}")
+                if readiness.failure:
+                    raise ClusterError(readiness.failure)
+                if time.monotonic() > give_up and readiness.blocked_by:
+                    raise ClusterError(
+                        f"not ready after ready_timeout_s = {plan.cluster.ready_timeout_s:g} s: "
+                        f"{readiness.blocked_by}; {self._logs}"
+                    )
+            self.faults, self.served = readiness.faults, readiness.served
+
+    def _wait_for_console(self, stop: threading.Event) -> None:
+        """Wait a moment until the console, if there is one, can be looked at; serve without it if not."""
+        give_up = time.monotonic() + CONSOLE_PATIENCE_S
+        address = self.plan.console_address
+        while address and not stop.is_set() and not answers(address):
+            self._step("waiting: the console does not answer yet")
+            if time.monotonic() > give_up:
+                self._say(f"the console does not answer yet; {self._logs}")
+                return
+            self._tend()
+            stop.wait(TEND_INTERVAL_S)
+
+
+class Beside:
+    """Runs a cluster while the ``with`` block runs, from a thread of its own.
+
+    Entering waits until the cluster can serve and raises what kept it from that; leaving drains it.
+    """
+
+    def __init__(self, running: Running) -> None:
+        self.plan = running.plan
+        self._running = running
+        self._stop = threading.Event()
+        self._settled = threading.Event()
+        self._ready = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="cluster", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return self.plan.gateway_address
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._settled.wait()
+        except BaseException:
+            self.close()
+            raise
+        if not self._ready:
+            self._thread.join()
+            raise self._error or ClusterError("the cluster was stopped before it could serve")
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drain and stop every process; return when all are gone."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._running.run(self._stop, self._on_ready)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._settled.set()
+
+    def _on_ready(self) -> None:
+        self._ready = True
+        self._settled.set()
+
+
+def with_own_token(jobs: Iterable[Job]) -> tuple[tuple[Job, ...], str]:
+    """Return the jobs with a new token's digest given to gateways that need tokens, and the token.
+
+    Jobs are written to files: the token itself is in none of them.
+    """
+    token = secrets.token_urlsafe(32)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    return tuple([_given(job, digest) for job in jobs]), token
+
+
+def _given(job: Job, digest: str) -> Job:
+    if not isinstance(job, GatewayJob) or not job.gateway.token_file:
+        return job
+    gateway = msgspec.structs.replace(job.gateway, launcher_token_sha256=digest)
+    return msgspec.structs.replace(job, gateway=gateway)
