@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from time import monotonic_ns
 from types import TracebackType
@@ -102,6 +103,22 @@ class AsyncClient:
         return self.run(
             Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
         )
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, ArrayLike],
+        slo_ms: float | None = None,
+        outputs: Sequence[str] | None = None,
+        version: int | None = None,
+        priority: int = 0,
+        traceparent: str = "",
+        *,
+        slo: str | timedelta | None = None,
+    ) -> Future[InferResult]:
+        """Send a request for a caller that has no event loop, and return its result to come; see
+        `Client.submit`."""
+        return self._client.submit(model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo)
 
     def sequence(
         self, model: str, *, sequence_id: int | str | None = None, version: int | None = None

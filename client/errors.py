@@ -7,6 +7,8 @@ same request will fail again), `Unavailable` (the cluster can't serve it now; tr
 
 from __future__ import annotations
 
+from typing import Any
+
 from mainspring.messages.clients import ErrorReply
 from mainspring.messages.codes import Reason
 
@@ -24,6 +26,10 @@ class MainspringError(Exception):
         self.reason = reason
         ended = detail if detail.endswith((".", "?", "!")) else f"{detail}."
         super().__init__(f"{ended} {self.remedy}" if self.remedy else detail)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have a copy in another process be equal: the text is made of the arguments, not one of them."""
+        return _unpickled, (type(self), self.args), self.__dict__
 
 
 class DeadlineError(MainspringError):
@@ -204,6 +210,10 @@ ERROR_OF_REASON: dict[Reason, type[MainspringError]] = {
     Reason.CONTROLLER_UNREACHABLE: ControllerUnreachable,
     Reason.SHUTTING_DOWN: ShuttingDown,
 }
+
+
+def _unpickled(kind: type[MainspringError], args: tuple[object, ...]) -> MainspringError:
+    return kind.__new__(kind, *args)
 
 
 def error_of(reply: ErrorReply) -> MainspringError:

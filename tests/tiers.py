@@ -103,6 +103,7 @@ TIER_OF = {
     "test_host": "unit",
     "test_locks": "unit",
     "test_makefile": "unit",
+    "test_ray": "cluster",
     "test_run": "codegen",
     "test_tiers": "unit",
     "traces": "unit",
