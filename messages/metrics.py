@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.messages.scaling import KindStatus
+
 
 class HistogramCounts(msgspec.Struct, frozen=True, array_like=True):
     """Observations by bucket: up to and including each bound, and one more for those beyond the last."""
@@ -108,3 +110,5 @@ class ClusterMetrics(msgspec.Struct, frozen=True):
     """Requests that wait in the scheduler. A state."""
     host_bounds_ns: tuple[int, ...]
     """Of `WorkerActions.host`; those of `WorkerActions.device` are ``duration_bounds_ns``."""
+    kinds: tuple[KindStatus, ...] = ()
+    """The kinds of workers that a provider starts and stops. A state."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.status import kind_status
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import KINDS, Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
@@ -147,6 +148,7 @@ class ActionCounts:
             ),
             models_served=models_served,
             requests_queued=cluster.queued,
+            kinds=tuple([kind_status(cluster, kind) for kind in cluster.kinds.values()]),
         )
 
     def _erratic(self, cluster: Cluster, shown: set[str]) -> Counter[str]:

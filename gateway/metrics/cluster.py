@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mainspring.gateway.metrics.text import Buckets, family, head, labels
 from mainspring.messages.metrics import READINGS, ClusterMetrics, HistogramCounts, WorkerActions
+from mainspring.messages.scaling import KindStatus
 
 _SECONDS = 1e9
 
@@ -21,6 +22,7 @@ def cluster(metrics: ClusterMetrics) -> Iterator[str]:
     )
     yield from _models(metrics)
     yield from _workers(metrics.workers)
+    yield from _kinds(metrics.kinds)
     yield from _parts(metrics)
     yield from _gpus(metrics.workers)
 
@@ -98,6 +100,35 @@ def _workers(workers: tuple[WorkerActions, ...]) -> Iterator[str]:
             )
         ],
     )
+
+
+def _kinds(kinds: tuple[KindStatus, ...]) -> Iterator[str]:
+    """Yield how many workers there are, and are to be; nothing where nobody starts and stops any."""
+    shown = [(labels(kind=each.kind), each) for each in kinds]
+    for name, meaning, values in (
+        (
+            "mainspring_workers_wanted",
+            "Workers of a kind that an operator wants.",
+            [(own, each.wanted) for own, each in shown],
+        ),
+        (
+            "mainspring_workers_running",
+            "Workers of a kind that are connected and are to stay.",
+            [(own, each.running) for own, each in shown],
+        ),
+        (
+            "mainspring_workers_leaving",
+            "Workers of a kind that hand over what they hold, and are stopped then.",
+            [(own, len(each.leaving)) for own, each in shown],
+        ),
+        (
+            "mainspring_workers_fault",
+            "1 while a worker of a kind can't be run, or nothing is connected that could run one.",
+            [(own, int(bool(each.fault))) for own, each in shown],
+        ),
+    ):
+        if values:
+            yield from family(name, "gauge", meaning, values)
 
 
 def _clocks(shown: list[tuple[str, WorkerActions]]) -> Iterator[str]:

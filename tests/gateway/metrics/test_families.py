@@ -9,6 +9,7 @@ from mainspring.gateway.metrics.families import as_triton, by_model, model_label
 from mainspring.gateway.metrics.series import Series
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, Reading, WorkerActions
+from mainspring.messages.scaling import KindStatus
 from mainspring.telemetry.bounded import OTHER
 from tests.gateway.metrics.test_text import parsed
 
@@ -158,6 +159,18 @@ def test_what_a_gpu_says_of_itself() -> None:
         (("reason", "hardware"), own): 0,
     }
     assert "mainspring_gpu_power_watts" not in found
+
+
+def test_the_workers_of_a_kind_that_are_wanted_and_those_that_there_are() -> None:
+    kinds = (
+        KindStatus("cpu", "launcher", 8, 4, 3, ("worker-7", "worker-8"), "worker-3 died"),
+        KindStatus("emulated", "launcher", 8, 1, 1),
+    )
+    metrics = ClusterMetrics((1,), (1,), (1,), (), (), 0, 0, (1,), kinds)
+    found = parsed("".join(cluster(metrics)))
+    for name, cpu, emulated in (("wanted", 4, 1), ("running", 3, 1), ("leaving", 2, 0), ("fault", 1, 0)):
+        values = found[f"mainspring_workers_{name}"]
+        assert values == {(("kind", "cpu"),): cpu, (("kind", "emulated"),): emulated}
 
 
 def test_a_cluster_without_workers_has_no_lines_of_any() -> None:
