@@ -33,12 +33,10 @@ from mainspring.simulator.provider import Pool, SimulatedProvider
 from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import Arrival
 from mainspring.traces.records import Records
+from mainspring.traces.returning import again_ns
 from mainspring.traces.source import Source
 
 __all__ = ["Outcome", "Simulation"]
-
-RETRIED = frozenset({Reason.OVERLOADED, Reason.DEADLINE_PASSED, Reason.DEADLINE_UNREACHABLE})
-"""What clients ask again after, if they do: at another moment, there may be time for it."""
 
 
 class Simulation:
@@ -242,8 +240,9 @@ class Simulation:
         """Have a refused client ask once more, if its deadline allows; return whether it does.
 
         `_returning` counts those that wait for that."""
-        request, at_ns = flight.request, now_ns + flight.retry_ns
-        if reason not in RETRIED or request.deadline_ns is None or request.deadline_ns <= at_ns:
+        request = flight.request
+        at_ns = again_ns(now_ns, flight.retry_ns, request.deadline_ns, reason)
+        if at_ns is None or request.deadline_ns is None:
             return False
         left_ns = request.deadline_ns - at_ns
         arrival = Arrival(

@@ -12,6 +12,7 @@ from mainspring.simulator.offered import chosen_models, played_seed, recipe_of, 
 from mainspring.simulator.spec import LOG, SimulationSpec, SpecError, WorkloadSpec
 from mainspring.traces.arrival import Arrival, Kind
 from mainspring.traces.recipe import build
+from mainspring.traces.returning import returning
 from mainspring.traces.rows import Rows, RowsSpec, with_rows
 from mainspring.traces.shapes import with_shapes
 from mainspring.traces.source import OpenSource, Source
@@ -52,30 +53,6 @@ class SideBySide:
         return all(source.done(now_ns) for source in self._sources)
 
 
-class Returning:
-    """A source whose clients ask once more after a refusal."""
-
-    def __init__(self, source: Source, retry_ns: int) -> None:
-        self._source = source
-        self._retry_ns = retry_ns
-
-    def next_ns(self) -> int | None:
-        """As `Source.next_ns`."""
-        return self._source.next_ns()
-
-    def take(self) -> Arrival:
-        """As `Source.take`."""
-        return msgspec.structs.replace(self._source.take(), retry_ns=self._retry_ns)
-
-    def completed(self, client: int, now_ns: int) -> None:
-        """As `Source.completed`."""
-        self._source.completed(client, now_ns)
-
-    def done(self, now_ns: int, /) -> bool:
-        """As `Source.done`."""
-        return self._source.done(now_ns)
-
-
 def build_source(spec: SimulationSpec, models: Sequence[ModelSpec]) -> Source:
     """Return all workloads of a spec, for these models.
 
@@ -84,8 +61,7 @@ def build_source(spec: SimulationSpec, models: Sequence[ModelSpec]) -> Source:
     sources: list[Source] = []
     for place, workload in enumerate(spec.workload):
         source = _source(spec, workload, place, models)
-        retry_ns = round(workload.retry_ms * 1e6)
-        sources.append(Returning(source, retry_ns) if retry_ns else source)
+        sources.append(returning(source, round(workload.retry_ms * 1e6)))
     return sources[0] if len(sources) == 1 else SideBySide(sources)
 
 

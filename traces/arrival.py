@@ -31,7 +31,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     """Of each of the model's symbols, if it has any."""
     retry_ns: int = 0
     """After a refusal, how long its client waits before it asks once more, with what is left of the time to
-    the deadline; 0 if it does not. Only heeded in simulations."""
+    the deadline; 0 if it does not."""
     priority: int = 0
     """As `RequestArrived.priority`. Only heeded in simulations."""
 

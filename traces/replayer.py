@@ -36,6 +36,7 @@ from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
 from mainspring.traces.inputs import Inputs
 from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull, Stragglers
 from mainspring.traces.report import Progress, RunCounters, Summary, summarise
+from mainspring.traces.returning import Returns, returning
 from mainspring.traces.source import Playable, Source
 
 LEAD_NS = 50_000_000
@@ -63,6 +64,9 @@ class ReplayConfig(msgspec.Struct, frozen=True):
     """Longest time to wait for replies after the last send; what could still have one then is unanswered."""
     progress_every_s: float = 0.5
     connect_timeout_s: float = 10.0
+    retry_ns: int = 0
+    """How long a client that is refused for want of time waits before it asks once more, with what is left of
+    its SLO; 0 if it does not."""
     max_requests: int = MAX_REQUESTS
     """The run stops here, with a report (about 80 bytes of memory a request)."""
 
@@ -104,7 +108,7 @@ class Replayer:
         self._inputs.check(workload.models)
         for count in rows:
             self._inputs.prepare(workload.models, count)
-        source = workload.source(np.random.default_rng(self.config.seed))
+        source = returning(workload.source(np.random.default_rng(self.config.seed)), self.config.retry_ns)
         if source.next_ns() is None:
             raise WorkloadError(
                 "the workload has no request at all; begin earlier in the trace, or take more of it or"
@@ -160,6 +164,7 @@ class _Run:
         self._clients: dict[int, int] = {}
         self._stragglers: Stragglers | None = None
         self._paths = Paths()
+        self._returns = Returns()
         self.records = Records(config.max_requests)
         self.tally = RunCounters()
         self.start_ns = monotonic_ns() + LEAD_NS
@@ -173,6 +178,7 @@ class _Run:
             now_ns = self._now_ns()
             if not ended:
                 ended = self._send_due(now_ns) or self._why_end(now_ns, stop)
+            self._send_returning(now_ns)
             if ended and self._stragglers is None:
                 self._stragglers = self._waiting_for(now_ns)
             self._take_replies()
@@ -186,8 +192,8 @@ class _Run:
             due_ns = None if ended else self._source.next_ns()
             if self._stragglers is not None:
                 due_ns = self._stragglers.next_ns()
-            until_ns = next_progress_ns if due_ns is None else min(next_progress_ns, due_ns)
-            self._waiter.wait(self.start_ns + until_ns)
+            instants = (next_progress_ns, due_ns, self._returns.next_ns())
+            self._waiter.wait(self.start_ns + min([each for each in instants if each is not None]))
 
     def _now_ns(self) -> int:
         return monotonic_ns() - self.start_ns
@@ -221,13 +227,22 @@ class _Run:
                 return "record limit"
         return ""
 
-    def _send(self, arrival: Arrival) -> None:
+    def _send_returning(self, now_ns: int) -> None:
+        """Send what comes back now, a burst at most."""
+        for _ in range(BURST):
+            due_ns = self._returns.next_ns()
+            if due_ns is None or due_ns > now_ns:
+                return
+            index, arrival = self._returns.take()
+            if self.records.pending(index):
+                self._send(arrival, index)
+
+    def _send(self, arrival: Arrival, index: int = -1) -> None:
+        """Send a request, whose record has an index if it was sent before."""
         headers, frames = self._inputs.get(arrival.model, arrival.rows, arrival.sizes)
         sent_ns = self._now_ns()
-        index = self.records.sent(arrival.time_ns, sent_ns, arrival.model, arrival.rows, arrival.slo_ns)
-        self.tally.lag.add(sent_ns - arrival.time_ns)
-        if arrival.client >= 0:
-            self._clients[index] = arrival.client
+        if index < 0:
+            index = self._record(arrival, sent_ns)
         left_ns = None if arrival.slo_ns is None else arrival.time_ns + arrival.slo_ns - sent_ns
         if left_ns is not None and left_ns <= 0:
             self.records.expired(index)
@@ -246,6 +261,15 @@ class _Run:
             self.tally.unsent += 1
             # A closed-loop client must not spin on a gateway that is away.
             self._complete(index, self._now_ns() + SECOND_NS // 100)
+
+    def _record(self, arrival: Arrival, sent_ns: int) -> int:
+        """Note a request that is sent now, and return its index."""
+        index = self.records.sent(arrival.time_ns, sent_ns, arrival.model, arrival.rows, arrival.slo_ns)
+        self.tally.lag.add(sent_ns - arrival.time_ns)
+        if arrival.client >= 0:
+            self._clients[index] = arrival.client
+        self._returns.sent(index, arrival)
+        return index
 
     def _hand_over(self, request: InferRequest, frames: list[zmq.Frame]) -> bool:
         """Give a request to the connection, without waiting; return whether it was taken."""
@@ -269,10 +293,13 @@ class _Run:
             return
         self._learn_way_back(index, reply, frames, now_ns)
         if isinstance(reply, InferReply):
+            self._returns.answered(index)
             in_time = self.records.outputs(index, now_ns, reply.timing)
             self.tally.goodput += in_time
             self.tally.late += not in_time
             self.tally.latency.add(now_ns - self.records.intended_ns(index))
+        elif self._returns.refused(now_ns, index, reply.reason):
+            return
         else:
             self.records.error(index, now_ns, reply.reason)
             self.tally.rejected += 1

@@ -39,6 +39,13 @@ EventLog = Annotated[
     Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
 ]
 ReportFolder = Annotated[Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")]
+Retry = Annotated[
+    str,
+    typer.Option(
+        help="After how long a client that is refused for want of time asks once more, with what is left; "
+        "or none."
+    ),
+]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
@@ -65,6 +72,7 @@ def replay(
     zipf: Annotated[float, typer.Option(min=0, help="poisson, gamma: skew over models; 0 is none.")] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
     think: Annotated[str, typer.Option(help="closed: pause between an answer and the next request.")] = "0s",
+    retry: Retry = "none",
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
     event_log: EventLog = None,
@@ -93,7 +101,8 @@ def replay(
         concurrency=concurrency,
         think_ns=duration_ns(think, "--think", least_ns=0),
     )
-    config = ReplayConfig(address=address, seed=seed, token=token)
+    retry_ns = duration_or_none_ns(retry, "--retry") or 0
+    config = ReplayConfig(address=address, seed=seed, token=token, retry_ns=retry_ns)
     _run(recipe, config, models, output, event_log, as_json=as_json)
 
 

@@ -293,3 +293,43 @@ def test_models_that_are_not_served_are_named_before_anything_is_sent(
 def test_no_gateway_is_said_in_time() -> None:
     with pytest.raises(GatewayUnreachable, match=r"127\.0\.0\.1:9"):
         Replayer(ReplayConfig(address="tcp://127.0.0.1:9", connect_timeout_s=0.2))
+
+
+def test_who_is_refused_for_want_of_time_asks_once_more_with_what_is_left(
+    fake_gateway: Any, answering: Any, connected: Open
+) -> None:
+    tries: dict[int, int] = {}
+
+    def decide(number: int, request: Any) -> Any:
+        tries[request.key] = tries.get(request.key, 0) + 1
+        if request.key % 4 == 0:
+            return answering()
+        if request.key % 4 == 1:
+            return answering(reason=Reason.BAD_VALUES)
+        # One in four is refused twice, the other at first.
+        served = request.key % 4 == 2 and tries[request.key] == 2
+        return answering() if served else answering(reason=Reason.OVERLOADED)
+
+    with fake_gateway(decide).serving() as gateway:
+        summary, records = connected(gateway, retry_ns=50 * MS).play(Regular(40, MS, slo_ns=5 * SECOND_NS))
+        seen = gateway.seen
+    assert (summary.offered, summary.goodput, summary.lost) == (40, 20, 0), "it counts as one request"
+    assert summary.rejected == {"bad_values": 10, "overloaded": 10}
+    assert [tries[key] for key in sorted(tries)] == [1, 1, 2, 2] * 10
+    sent: dict[int, list[Any]] = {}
+    for _, request, _ in seen:
+        sent.setdefault(request.key, []).append(request)
+    for first, *again in sent.values():
+        for second in again:
+            waited_ns = second.sent_ns - first.sent_ns
+            assert waited_ns >= 50 * MS
+            assert second.slo_ns == first.slo_ns - waited_ns, "what is left, and no more"
+    took_ns = records.columns()[1]["replied_ns"] - records.columns()[0]["intended_ns"]
+    assert (took_ns[2::4] >= 50 * MS).all(), "its latency is from the first call on"
+
+
+def test_nobody_comes_back_after_the_deadline(fake_gateway: Any, answering: Any, connected: Open) -> None:
+    with fake_gateway(lambda number, request: answering(reason=Reason.OVERLOADED)).serving() as gateway:
+        summary, _ = connected(gateway, retry_ns=2 * SECOND_NS).play(Regular(20, MS, slo_ns=SECOND_NS))
+        assert len(gateway.seen) == 20
+    assert summary.rejected == {"overloaded": 20}
