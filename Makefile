@@ -26,7 +26,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: bench bench-path bench-scale bench-secure bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-floor bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
-.PHONY: policies refusals ribbon experiments predictability gpu-check gpu-bundle request-path
+.PHONY: policies refusals refusals-live ribbon experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -239,6 +239,9 @@ ribbon: $(STAMP) ## Hold the planner against Ribbon's artifact, and repeat the p
 
 refusals: $(STAMP) native ## Say how early refusals come under each policy, and what that costs
 	$(BIN)/python -m mainspring.experiments.policies.refusals $(ARGS)
+
+refusals-live: $(STAMP) native ## The same on a live cluster of emulated devices, in about two minutes
+	$(BIN)/python -m mainspring.experiments.policies.refusals_live $(ARGS)
 
 experiments: $(STAMP) native ## Repeat the paper's figures in short form, in about ten minutes; ARGS="--live" or "--full"
 	$(BIN)/python -m mainspring.experiments.figures $(ARGS)
