@@ -79,3 +79,45 @@ def densest_batch(
         if count * best_ns > best_count * durations_ns[index]:
             best_count, best_ns, best_index, best_first = count, durations_ns[index], index, first
     return (best_index, best_first, best_count) if best_count else None
+
+
+def not_lost(
+    queue: DeadlineQueue,
+    times: InferTimes,
+    top: int,
+    begin_ns: int,
+    inputs_ns: int,
+    found: tuple[int, int, int],
+    calm: bool,
+) -> tuple[int, int, int]:
+    """Return the batch to run in the place of the densest one, ``found``: mostly that.
+
+    By density alone requests of many rows would always be passed over, since batches without them hold more
+    requests, until they are lost. The first that is passed over and would be too late behind the densest
+    batch goes first if that can wait for it, and while it is ``calm`` in any case: what hardly any request is
+    dropped from can be served whole.
+    """
+    index, first, _ = found
+    durations_ns, rows_of_first = times.ns, queue.rows_at(first)
+    for head in range(first):
+        if queue.rows_at(head) <= rows_of_first:
+            # It was passed over because a large batch would make it late; it keeps its place for a small one.
+            continue
+        own = times.index_for(queue.rows_at(head))
+        due_ns = queue.dues[head]
+        alone_ns = durations_ns[own]
+        if due_ns < max(begin_ns, inputs_ns + times.transfer_ns[own]) + alone_ns:
+            continue
+        if due_ns >= begin_ns + durations_ns[index] + alone_ns:
+            return found
+        best_count, best_ns, best_index = 0, 1, 0
+        for larger in range(max(own, top), own - 1, -1):
+            _, rows = fitting(queue, times, larger, begin_ns, inputs_ns, head)
+            waits = calm or begin_ns + durations_ns[larger] + durations_ns[index] <= queue.dues[first]
+            if not rows or not waits:
+                continue
+            count = len(queue.fill(head, times.sizes[larger]))
+            if count * best_ns > best_count * durations_ns[larger]:
+                best_count, best_ns, best_index = count, durations_ns[larger], larger
+        return (best_index, head, best_count) if best_count else found
+    return found

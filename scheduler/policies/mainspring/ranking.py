@@ -21,7 +21,7 @@ from typing import Final, final
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
-from mainspring.scheduler.policies.batching import densest_batch, largest_index
+from mainspring.scheduler.policies.batching import densest_batch, largest_index, not_lost
 from mainspring.scheduler.policies.mainspring.chances import likeliest_batch
 from mainspring.scheduler.policies.mainspring.constants import (
     BATCH_WEIGHT,
@@ -63,6 +63,8 @@ class Ranking:
         self._batches = 0
         self._mean_ns = float(FIRST_BATCH_NS)
         self._mean_copies = 1.0
+        self._calm = True
+        """Whether hardly any request is dropped."""
         self.scale_ns = CALM_SCALE * SCALE_BATCHES * FIRST_BATCH_NS
 
     def bound_ns(self, placement: Placement) -> int:
@@ -80,9 +82,12 @@ class Ranking:
     def candidate(self, placement: Placement, begin_ns: int, inputs_ns: int) -> tuple[int, int, int] | None:
         """Return (rank, size's index, first request's index) of a placement's densest batch, or None."""
         queue, times = placement.model.queue, placement.times
-        found = densest_batch(queue, times, largest_index(placement.model), begin_ns, inputs_ns, self._pads)
+        top = largest_index(placement.model)
+        found = densest_batch(queue, times, top, begin_ns, inputs_ns, self._pads)
         if found is None:
             return None
+        if found[1] and queue.rows != len(queue.dues):
+            found = not_lost(queue, times, top, begin_ns, inputs_ns, found, self._calm)
         index, first, count = found
         duration_ns = times.ns[index]
         density_ns = int(self.scale_ns * math.log(count / duration_ns))
@@ -122,6 +127,7 @@ class Ranking:
         weight = max(BATCH_WEIGHT, 1 / self._batches)
         self._mean_ns += weight * (duration_ns - self._mean_ns)
         self._mean_copies += weight * (len(placement.model.usable) - self._mean_copies)
+        self._calm = dropped < FULL_SCALE_FROM
         turns = SCALE_BATCHES * (CALM_SCALE + (1.0 - CALM_SCALE) * min(1.0, dropped / FULL_SCALE_FROM))
         scale_ns = turns * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
         if abs(scale_ns - self.scale_ns) > RESCALED_FROM * self.scale_ns:
