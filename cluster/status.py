@@ -40,6 +40,7 @@ def kind_status(cluster: Cluster, kind: Kind) -> KindStatus:
         running=len([name for name in staying if name in cluster.workers]),
         leaving=tuple([name for name, (of_kind, _) in cluster.retiring.items() if of_kind == kind.name]),
         fault=kind.offer.fault if kind.provider else "nothing is connected that starts and stops them",
+        price=kind.offer.price,
     )
 
 

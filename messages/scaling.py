@@ -24,6 +24,8 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Those that it runs or is trying to start; not those that it is stopping."""
     fault: str = ""
     """Why it can't run one of them now, and when it tries again; empty if it runs all."""
+    price: float = 0.0
+    """What one costs an hour, in any currency; 0 for not known."""
 
 
 class ProviderHello(msgspec.Struct, frozen=True, tag="provider_hello"):
@@ -100,6 +102,13 @@ class KindStatus(msgspec.Struct, frozen=True):
     """Workers that hand over what they hold, finish what they were told, and are stopped then."""
     fault: str = ""
     """Why its provider can't run one of them now."""
+    price: float = 0.0
+    """What one costs an hour, in any currency; 0 for not known."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are as many workers as are wanted, and none is on its way out."""
+        return self.running == self.wanted and not self.leaving
 
 
 class KindState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -49,7 +49,7 @@ def build_cluster(spec: SimulationSpec) -> Cluster:
         for index, group in enumerate(devices)
     )
     found, later_ns = _models(spec.models)
-    models = tuple(_with_profiles(model, spec.devices) for model in found)
+    models = tuple(with_profiles(model, spec.devices) for model in found)
     largest = max(pages for _, _, pages in workers)
     for model in models:
         if all(kinds_build(kind, model).pages > pages for _, kind, pages in workers):
@@ -197,7 +197,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _with_profiles(model: ModelSpec, groups: Sequence[DeviceGroup]) -> ModelSpec:
+def with_profiles(model: ModelSpec, groups: Sequence[DeviceGroup]) -> ModelSpec:
     """Return a model whose every artifact has a profile for each kind of device."""
     others = [
         msgspec.structs.replace(build, profiles=_profiles(each, groups))

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from mainspring.cli.configuration.devices import NAME as DEVICE_GROUPS
+from mainspring.cli.configuration.devices import DeviceConfig, checked, read_devices
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build
 from mainspring.cli.launcher.logs import check_logging
@@ -42,6 +44,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``device = "cuda"`` it is the number of GPUs found, unless it is given."""
     max_workers: int = 64
     """The most workers of one kind that `mainspring scale` may have it run; it may begin with more."""
+    devices: tuple[DeviceConfig, ...] = ()
+    """Workers on unlike devices, in the place of ``workers``: groups with ``kind``, ``count``, ``speed`` or
+    ``profiles`` of emulated devices, ``pages`` and ``price``. Written as ``[[devices]]`` at the end of the
+    file, or taken from a plan with ``--devices``."""
     device: str = "cpu"
     """What the workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
     engine: str = "onnxruntime"
@@ -194,6 +200,9 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    if DEVICE_GROUPS in tables:
+        groups = read_devices(tables.pop(DEVICE_GROUPS), str(path), path.parent)
+        tables.setdefault("cluster", {})[DEVICE_GROUPS] = groups
     _check_tables(tables, str(path))
     for name, key in PATH_KEYS:
         table = tables.get(name, {})
@@ -210,8 +219,29 @@ def read_config(tables: Tables, source: str) -> Config:
     _check_tables(tables, source)
     parts = {name: _read_table(name, tables.get(name, {}), source) for name in TABLES}
     config = msgspec.convert({name: msgspec.to_builtins(part) for name, part in parts.items()}, Config)
+    config = _with_devices(config, source, "workers" in tables.get("cluster", {}))
     _check_together(config, source)
     return config
+
+
+def _with_devices(config: Config, source: str, counted: bool) -> Config:
+    """Return a configuration with as many workers as its groups of devices have; raise `ConfigError`.
+
+    ``counted`` says whether the number of workers was given as well.
+    """
+    cluster = config.cluster
+    emulated = cluster.engine == "emulated"
+    own = config.worker.device_kind
+    checked(cluster.devices, emulated=emulated, device=cluster.device, own=own, source=source)
+    if not cluster.devices:
+        return config
+    workers = sum(each.count for each in cluster.devices)
+    if counted and cluster.workers != workers:
+        raise ConfigError(
+            f"{source}: [cluster] workers is {cluster.workers} and the groups of [[devices]] have {workers}: "
+            "take workers out"
+        )
+    return msgspec.structs.replace(config, cluster=msgspec.structs.replace(cluster, workers=workers))
 
 
 def merged(tables: Tables, overrides: Tables) -> dict[str, dict[str, Any]]:

@@ -64,6 +64,7 @@ class Crew:
                 self._most,
                 tuple([name for name, kind in self._kinds.items() if kind == each.kind]),
                 faults.get(each.kind, ""),
+                each.price,
             )
             for each in self._pool.kinds
         )

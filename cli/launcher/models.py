@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mainspring.cli.configuration.devices import DeviceConfig
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel
@@ -33,6 +34,8 @@ class ModelSource(msgspec.Struct, frozen=True):
     """CSV file in the columns of Clockwork's table 1 (appendix A)."""
     copies: int = 1
     """Instances of each row of ``profiles``, with weights of their own."""
+    devices: tuple[DeviceConfig, ...] = ()
+    """Kinds of emulated devices, each with profiles or a speed of its own; none for one kind."""
     state_dir: str | None = None
     """Folder in which a repository keeps what is served of it."""
 
@@ -74,8 +77,22 @@ class ModelSource(msgspec.Struct, frozen=True):
         from mainspring.compiler.artifact.profiles import read_profile_table
 
         try:
-            return sorted(read_profile_table(path, self.copies), key=lambda spec: spec.name)
+            specs = sorted(read_profile_table(path, self.copies), key=lambda spec: spec.name)
+            return self._on_kinds(specs) if self.devices else specs
         except CompileError as error:
+            raise ConfigError(str(error)) from None
+
+    def _on_kinds(self, specs: Sequence[ModelSpec]) -> list[ModelSpec]:
+        """Return models with a profile for each kind of device."""
+        from mainspring.simulator.cluster import with_profiles
+        from mainspring.simulator.spec import DeviceGroup, SpecError
+
+        groups = [
+            DeviceGroup(kind=each.kind, speed=each.speed, profiles=each.profiles) for each in self.devices
+        ]
+        try:
+            return [with_profiles(spec, groups) for spec in specs]
+        except SpecError as error:
             raise ConfigError(str(error)) from None
 
     def damaged(self) -> list[str]:

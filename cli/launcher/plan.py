@@ -216,7 +216,9 @@ def model_source(cluster: ClusterConfig, repository: RepositoryConfig) -> ModelS
         )
     if cluster.profiles is not None and cluster.engine != "emulated":
         raise ConfigError("profiles are for the emulated engine (--engine emulated); others need a store")
-    return ModelSource(store=cluster.store, profiles=cluster.profiles, copies=cluster.copies)
+    return ModelSource(
+        store=cluster.store, profiles=cluster.profiles, copies=cluster.copies, devices=cluster.devices
+    )
 
 
 def _provider_keys(keys: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import msgspec
 
 from mainspring.cli.configuration.config import Config, Tables, merged, read_config, read_tables
+from mainspring.cli.configuration.devices import of_plan
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
@@ -46,10 +47,17 @@ class Ports(msgspec.Struct, frozen=True):
     console: str | None = None
 
 
-def run_up(path: Path | None, flags: Tables, ports: Ports, ray: str | None = None) -> None:
+def run_up(
+    path: Path | None,
+    flags: Tables,
+    ports: Ports,
+    ray: str | None = None,
+    devices: Path | None = None,
+) -> None:
     """Run a cluster in the foreground until SIGINT or SIGTERM, then drain it.
 
     Its processes are this machine's, or actors of the Ray cluster at ``ray``: an address, or ``local``.
+    ``devices`` is a plan whose groups of devices it has.
 
     Prints a line that begins with ``ready`` and names the gateway's address once every worker has prepared
     every model that it can, and below it where else it serves; all else, such as which it can't, goes to
@@ -58,7 +66,7 @@ def run_up(path: Path | None, flags: Tables, ports: Ports, ray: str | None = Non
     progress = Progress()
     progress.briefly("reading the configuration and checking the models")
     try:
-        config = cluster_config(path, flags, ports)
+        config = cluster_config(path, flags, ports, devices)
         running = _running(config, ray, progress)
         plan = running.plan
     finally:
@@ -88,6 +96,11 @@ def _running(config: Config, ray: str | None, progress: Progress) -> Running:
     """Return the cluster of a configuration, here or on Ray."""
     if ray is None:
         return Supervisor(make_plan(config), progress.say, progress)
+    if config.cluster.devices:
+        raise ConfigError(
+            "groups of [[devices]] are emulated on this machine: leave them out with --ray, whose nodes have "
+            "devices of their own"
+        )
     from mainspring.cli.launcher.on_ray import cluster_on_ray
 
     progress.briefly("connecting to Ray")
@@ -135,14 +148,17 @@ def remedies(core: State, gateway: GatewayConfig) -> list[str]:
     return [*said, few] if few else said
 
 
-def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
-    """Return the configuration of a file (by default ``mainspring.toml`` here, if there is one) and flags.
+def cluster_config(path: Path | None, flags: Tables, ports: Ports, devices: Path | None = None) -> Config:
+    """Return the configuration of a file (by default ``mainspring.toml`` here, if there is one) and flags,
+    with the groups of devices of a plan if one is given.
 
     Raises `ConfigError`.
     """
     if path is None and DEFAULT_FILE.exists():
         path = DEFAULT_FILE
     tables = read_tables(path) if path is not None else {}
+    if devices is not None:
+        flags = with_plan(tables, flags, devices)
     overrides = merged(merged(flags, {"gateway": _told(ports)}), _told_console(ports.console))
     for one, other in (("store", "profiles"), ("profiles", "store")):
         # A flag replaces the other source of models that the file may name.
@@ -153,6 +169,17 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
         overrides["gateway"] = {**overrides.get("gateway", {}), "address": f"tcp://127.0.0.1:{port}"}
     served = merged(_defaults(any_port=ports.gateway == 0), merged(tables, overrides))
     return read_config(with_gpus(served), str(path) if path is not None else "the command line")
+
+
+def with_plan(tables: Tables, flags: Tables, devices: Path) -> dict[str, dict[str, Any]]:
+    """Return flags with a plan's groups of emulated devices and, if neither file nor flags name any models,
+    its table of profiles; raise `ConfigError` for a file that is no plan."""
+    groups, profiles = of_plan(devices)
+    found: dict[str, Any] = {"devices": groups, "engine": "emulated"}
+    named = {**tables.get("cluster", {}), **flags.get("cluster", {})}
+    if profiles is not None and not named.keys() & {"store", "profiles"}:
+        found["profiles"] = profiles
+    return merged({"cluster": found}, flags)
 
 
 def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:

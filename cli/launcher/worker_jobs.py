@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -31,6 +32,10 @@ class WorkerKind(msgspec.Struct, frozen=True):
     """Those that the cluster begins with."""
     gpus: tuple[FoundDevice, ...] = ()
     """The devices that they share in turn; none for the CPU."""
+    pages: int | None = None
+    """Of each; None for ``[worker] pages``."""
+    price: float = 0.0
+    """What one costs an hour; 0 for not known."""
 
 
 class WorkerPool(msgspec.Struct, frozen=True):
@@ -52,10 +57,15 @@ class WorkerPool(msgspec.Struct, frozen=True):
     def job(self, kind: str, name: str) -> WorkerJob:
         """Return what a worker is told; raise `ConfigError` if it lacks something, such as keys."""
         number = number_of(name)
-        gpus = next(each.gpus for each in self.kinds if each.kind == kind)
+        of_kind = next(each for each in self.kinds if each.kind == kind)
+        gpus = of_kind.gpus
         gpu = gpus[number % len(gpus)] if gpus else None
         where = self.controllers[number if number < len(self.controllers) else 0]
         job = _job(self.config, name, where, gpu, self.shared, self._exec_core(number))
+        if gpu is None:
+            pages = self.config.worker.pages if of_kind.pages is None else of_kind.pages
+            worker = msgspec.structs.replace(job.worker, device_kind=kind, pages=pages)
+            job = msgspec.structs.replace(job, worker=worker)
         cluster = self.config.cluster
         return msgspec.structs.replace(job, log_level=cluster.log_level, log_format=cluster.log_format)
 
@@ -81,6 +91,8 @@ def worker_pool(config: Config, controllers: Sequence[str]) -> WorkerPool:
 
 def _kinds(config: Config) -> tuple[WorkerKind, ...]:
     names = [f"{STEM}-{number}" for number in range(config.cluster.workers)]
+    if config.cluster.devices:
+        return _groups(config, iter(names))
     if config.cluster.device != CUDA:
         return (WorkerKind(_cpu_kind(config), STEM, tuple(names)),)
     found = usable_gpus()
@@ -96,6 +108,20 @@ def _kinds(config: Config) -> tuple[WorkerKind, ...]:
             tuple(gpus),
         )
         for kind, gpus in by_kind.items()
+    )
+
+
+def _groups(config: Config, names: Iterator[str]) -> tuple[WorkerKind, ...]:
+    """Return a kind for each group of unlike devices, which take the names in turn."""
+    return tuple(
+        WorkerKind(
+            group.kind,
+            f"{STEM}-{group.kind}",
+            tuple(itertools.islice(names, group.count)),
+            pages=group.pages,
+            price=group.price,
+        )
+        for group in config.cluster.devices
     )
 
 

@@ -135,7 +135,12 @@ def _source(whole: Config, store: Path | None, profiles: Path | None, copies: in
     if store is not None and profiles is not None:
         raise typer.BadParameter("models come from --store or from --profiles, not from both")
     if store is None and profiles is None:
-        return ModelSource(whole.cluster.store, whole.cluster.profiles, whole.cluster.copies)
+        return ModelSource(
+            whole.cluster.store,
+            whole.cluster.profiles,
+            whole.cluster.copies,
+            whole.cluster.devices,
+        )
     return ModelSource(_text(store), _text(profiles), copies)
 
 

@@ -62,11 +62,6 @@ def parse(text: str) -> tuple[str, int]:
     return kind, int(count)
 
 
-def settled(kind: KindStatus) -> bool:
-    """Say whether there are as many workers as are wanted, and none is on its way out."""
-    return kind.running == kind.wanted and not kind.leaving
-
-
 def line(kind: KindStatus) -> str:
     """Return how a kind stands, for a person."""
     parts = [f"{kind.kind}: {kind.running} of {kind.wanted} workers"]
@@ -88,10 +83,10 @@ def _wait(client: Client, counts: dict[str, int], patience_ns: int, *, quiet: bo
         found = [each for each in client.status().kinds if each.kind in counts]
         for each in found:
             text = line(each)
-            if not quiet and told.get(each.kind) != text and not settled(each):
+            if not quiet and told.get(each.kind) != text and not each.settled:
                 told[each.kind] = text
                 print(text, file=sys.stderr, flush=True)
-        if found and all(settled(each) for each in found):
+        if found and all(each.settled for each in found):
             return True
         if time.monotonic_ns() >= until_ns:
             return False

@@ -66,6 +66,14 @@ ConsolePort = Annotated[str | None, typer.Option(metavar="PORT|off", help="8003 
 DeviceName = Annotated[
     str | None, typer.Option(help="cpu, or cuda for a worker on each of this machine's GPUs.")
 ]
+PlannedDevices = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PLAN",
+        help="Unlike emulated devices, as many of each kind as a plan has (`mainspring plan`), or any spec "
+        "of a simulation; its models, too, if they come from one table of profiles and no others are named.",
+    ),
+]
 KeysOfAll = Annotated[
     Path | None,
     typer.Option(
@@ -92,6 +100,7 @@ def up(
     load_model: LoadModels = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, each one device.")] = None,
     device: DeviceName = None,
+    devices: PlannedDevices = None,
     engine: Annotated[str | None, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = None,
     pages: Annotated[int | None, typer.Option(min=1, help="Pages of 16 MiB in each worker's cache.")] = None,
     policy: PolicyName = None,
@@ -118,10 +127,9 @@ def up(
     values: dict[str, dict[str, Any]] = {
         "cluster": {
             **_texts(store=store, profiles=profiles, run_dir=run_dir, keys=keys),
+            **_texts(device=device, engine=engine),
             "insecure": insecure or None,
             "workers": workers,
-            "device": device,
-            "engine": engine,
             "copies": copies,
             "log_level": log_level,
             "log_format": log_format,
@@ -132,7 +140,7 @@ def up(
         "scheduler": {"policy": policy, "policy_options": parse_options(policy_option or []) or None},
     }
     ports = Ports(port, http_port, grpc_port, metrics_port, console_port)
-    run_up(config, _given(values), ports, ray)
+    run_up(config, _given(values), ports, ray, devices)
 
 
 def _texts(**values: object) -> dict[str, str | None]:
