@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -55,12 +55,24 @@ class Estimator(Protocol):
     """How pools are evaluated."""
 
     name: str
+    dear: bool
+    """Whether an evaluation takes minutes and moves a cluster: then the search alone evaluates."""
+    shares: bool
+    """Whether queries may share executions."""
 
     def evaluate(self, pool: Pool, *, whole: bool = False, load: float = 1.0) -> Estimate:
         """Estimate a pool; ``whole`` if a clear violation is to be played to its end too.
 
         ``load`` thins or crowds the same queries: 0.9 has them come at nine tenths of the rate.
         """
+
+
+@runtime_checkable
+class Settles(Protocol):
+    """An estimator that changes something which is to be left as the plan has it."""
+
+    def settle(self, best: Pool | None) -> None:
+        """Leave the best pool; without one, what was there at first."""
 
 
 def interval(in_time: npt.NDArray[np.bool_], confidence: float) -> tuple[float, float]:

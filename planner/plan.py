@@ -11,10 +11,12 @@ import msgspec
 import numpy as np
 
 from mainspring.planner.advice import Advice, advise
+from mainspring.planner.choice import KINDS, choose_kinds
 from mainspring.planner.errors import PlanError
-from mainspring.planner.estimate import CONFIDENCE, Estimate, Estimator
+from mainspring.planner.estimate import CONFIDENCE, Estimate, Estimator, Settles
+from mainspring.planner.pools.assignment import least_price
 from mainspring.planner.pools.floor import Flags, above_floor, unable
-from mainspring.planner.pools.search import Ending, Task, searches
+from mainspring.planner.pools.search import Before, Ending, Task, searches
 from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import BudgetSpent, Told, Trials
 from mainspring.planner.problem import Pool, Problem, read_problem
@@ -23,7 +25,9 @@ from mainspring.planner.simulated import Simulated
 from mainspring.simulator.spec import SimulationSpec
 
 Chosen = TypeVar("Chosen")
-ESTIMATORS: dict[str, Callable[[Problem, float], Estimator]] = {"queues": Queues, "simulate": Simulated}
+Factory = Callable[[Problem, float], Estimator]
+"""Makes an estimator for a problem, with the confidence of its intervals."""
+ESTIMATORS: dict[str, Factory] = {"queues": Queues, "simulate": Simulated}
 """By name; the first is the default."""
 
 
@@ -33,6 +37,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     """In the order of pools' counts."""
     objective: float
+    rate: float
+    """Requests a second that it is for."""
+    slo_ms: float
+    """Their mean SLO."""
+    load: float
+    """So many times the spec's rate."""
     search: str
     evaluate: str
     confidence: float
@@ -71,11 +81,15 @@ def plan(
     spec: SimulationSpec,
     *,
     search: str = "exact",
-    evaluate: str = "queues",
+    evaluate: str | Factory = "queues",
     confidence: float = CONFIDENCE,
     evaluations: int | None = None,
     seed: int = 0,
     starts: Sequence[Pool] = (),
+    prior: str | None = None,
+    kinds: int = KINDS,
+    load: float = 1.0,
+    before: Before | None = None,
     record: Path | None = None,
     known: Sequence[Estimate] = (),
     told: Told | None = None,
@@ -84,7 +98,9 @@ def plan(
 
     ``confidence`` 0 has the bare share decide, not its interval's lower end. ``evaluations`` bounds the
     search. ``starts`` are pools to begin with, where a search begins somewhere, in the place of those that
-    ``seed`` draws. ``record`` is a file to which each estimate is added, ``known`` are those that it had;
+    ``seed`` draws. ``prior`` names the quick estimator that the search ``informed`` is guided by. ``load``
+    has the queries come at so many times the spec's rate, and ``before`` is a search at another load that
+    this one follows. ``record`` is a file to which each estimate is added, ``known`` are those that it had;
     ``told`` is called after each evaluation. Raises `PlanError` for what can't be planned, and as
     `read_problem`.
     """
@@ -92,19 +108,23 @@ def plan(
         raise PlanError(f"confidence is {confidence}; it is a share from 0 to below 1, such as 0.95")
     if evaluations is not None and evaluations < 1:
         raise PlanError(f"{evaluations} evaluations find nothing: give 1 or more")
-    problem = read_problem(spec)
-    warnings = _check_kinds(problem)
-    estimator = _chosen("estimator", evaluate, ESTIMATORS)(problem, confidence)
+    problem, warnings = _problem(spec, kinds, load)
+    made = _chosen("estimator", evaluate, ESTIMATORS) if isinstance(evaluate, str) else evaluate
+    estimator = made(problem, confidence)
     run = _chosen("search", search, searches())
     space = Space(problem.kinds)
-    possible = above_floor(problem, space.counts)
+    possible = above_floor(problem, space.counts, shared=estimator.shares)
+    starts = inside(problem, starts)
+    guide = None if prior is None else _chosen("estimator", prior, ESTIMATORS)(problem, confidence)
     trials = Trials(estimator, problem.attainment, most=evaluations, record=record, known=known, told=told)
     try:
-        ending = run(Task(problem, space, possible, trials, seed, inside(problem, starts)))
+        ending = run(Task(problem, space, possible, trials, seed, starts, guide, before))
     except BudgetSpent:
         ending = Ending(f"{evaluations} evaluations were made")
     found = _Found(problem, space, possible, estimator, trials, ending)
-    return _summed_up(found, search, evaluate, confidence, warnings)
+    if isinstance(estimator, Settles):
+        estimator.settle(None if trials.best is None else trials.best.pool)
+    return _summed_up(found, search, confidence, warnings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,35 +139,62 @@ class _Found:
     ending: Ending
 
 
-def _summed_up(found: _Found, search: str, evaluate: str, confidence: float, warnings: Sequence[str]) -> Plan:
+def _summed_up(found: _Found, search: str, confidence: float, warnings: Sequence[str]) -> Plan:
     """Return the plan, with what is worth knowing beside its best pool."""
     problem, trials, estimator = found.problem, found.trials, found.estimator
     best, nearest = trials.best, trials.nearest
-    if nearest is None or (best is None and found.ending.proven):
+    unkept = best is None and found.ending.proven and not estimator.dear
+    if not estimator.dear and (nearest is None or (best is None and found.ending.proven)):
         # Skipped pools may come nearer to the promise than those that were tried.
         most = estimator.evaluate(tuple(kind.most for kind in problem.kinds), whole=True)
         nearest = most if nearest is None or most.attainment > nearest.attainment else nearest
         nearest = estimator.evaluate(nearest.pool, whole=True)
-    left = found.space.prices[found.possible]
+    if estimator.dear:
+        one_kind = _tried_of_one_kind(trials)
+    else:
+        one_kind = best_of_one_kind(problem, found.space, estimator)
     return Plan(
         kinds=tuple(kind.name for kind in problem.kinds),
         objective=problem.attainment,
+        rate=problem.queries.rate,
+        slo_ms=float(problem.queries.slo_ns.mean()) / 1e6,
+        load=problem.load,
         search=search,
-        evaluate=evaluate,
+        evaluate=estimator.name,
         confidence=confidence,
         best=best,
         nearest=nearest,
         proven=found.ending.proven,
         ended=found.ending.why,
-        one_kind=best_of_one_kind(problem, found.space, estimator),
-        floor_price=float(left[0]) if len(left) else None,
+        one_kind=one_kind,
+        floor_price=_floor(found),
         pools=len(found.space),
         below_floor=int(np.count_nonzero(~found.possible)),
         violating=trials.violating,
         warnings=tuple(warnings),
-        advice=advise(problem, estimator, nearest) if best is None and found.ending.proven else None,
+        advice=advise(problem, estimator, nearest) if unkept and nearest is not None else None,
         evaluations=tuple(trials.tried),
     )
+
+
+def _floor(found: _Found) -> float | None:
+    """Return the price below which no scheduler keeps the promise; None if none does within the bounds."""
+    left = found.space.prices[found.possible]
+    if not len(left):
+        return None
+    try:
+        least = least_price(found.problem, shared=found.estimator.shares)
+    except ModuleNotFoundError:
+        least = None
+    return max(float(left[0]), least or 0.0)
+
+
+def _tried_of_one_kind(trials: Trials) -> Estimate | None:
+    """Return the cheapest pool of one kind that was tried and holds."""
+    alone = [
+        each for each in trials.tried if sum(map(bool, each.pool)) == 1 and each.holds(trials.attainment)
+    ]
+    return min(alone, key=lambda each: each.price, default=None)
 
 
 def best_of_one_kind(problem: Problem, space: Space, estimator: Estimator) -> Estimate | None:
@@ -157,7 +204,7 @@ def best_of_one_kind(problem: Problem, space: Space, estimator: Estimator) -> Es
         for pool in space.of_one_kind(place):
             if found is not None and pool[place] * kind.price >= found.price:
                 break
-            if not above_floor(problem, np.array([pool], np.int64))[0]:
+            if not above_floor(problem, np.array([pool], np.int64), shared=estimator.shares)[0]:
                 continue
             estimate = estimator.evaluate(pool)
             if estimate.holds(problem.attainment):
@@ -176,6 +223,24 @@ def inside(problem: Problem, pools: Sequence[Pool]) -> tuple[Pool, ...]:
             bounds = ", ".join(f"{kind.least} to {kind.most} {kind.name}" for kind in problem.kinds)
             raise PlanError(f"a search can't start with {','.join(map(str, pool))}: pools have {bounds}")
     return tuple(pools)
+
+
+def _problem(spec: SimulationSpec, kinds: int, load: float) -> tuple[Problem, list[str]]:
+    """Return the problem of a spec with at most so many kinds, and warnings; raise `PlanError`."""
+    if kinds < 1:
+        raise PlanError(f"a pool of {kinds} kinds has no device: give 1 or more")
+    problem = read_problem(spec)
+    problem = problem if load == 1.0 else problem.at_load(load)
+    chosen = choose_kinds(problem, kinds)
+    warnings = []
+    if len(chosen) < len(problem.kinds):
+        left_out = [kind.name for place, kind in enumerate(problem.kinds) if place not in chosen]
+        warnings.append(
+            f"{', '.join(left_out)} left out: of {len(problem.kinds)} kinds the {len(chosen)} are planned "
+            "with that serve most for their price and are not much too slow (--kinds for more)"
+        )
+        problem = problem.with_kinds(chosen)
+    return problem, [*warnings, *_check_kinds(problem)]
 
 
 def _check_kinds(problem: Problem) -> list[str]:

@@ -6,7 +6,8 @@ All pools see the same arrivals, rows and draws, so that two differ by what they
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from mainspring.planner.kernel import Whole
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.spec import DeviceGroup, SimulationSpec, matches
 from mainspring.simulator.workloads import build_source
-from mainspring.traces.arrival import Kind
+from mainspring.traces.arrival import Arrival, Kind
 
 Pool = tuple[int, ...]
 """How many devices of each kind, in the order of the spec."""
@@ -54,6 +55,11 @@ class Queries:
     def __len__(self) -> int:
         return len(self.due_ns)
 
+    @property
+    def rate(self) -> float:
+        """How many come in a second, from the first to the last."""
+        return len(self) / max(1e-9, float(self.due_ns[-1] - self.due_ns[0]) / 1e9)
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -69,6 +75,30 @@ class Problem:
     """How long a device is idle for messages from one query to the next that waits."""
     around_ns: int
     """What a client waits for messages beyond that."""
+    load: float = 1.0
+    """The queries come at so many times the spec's rate."""
+
+    def at_load(self, load: float) -> Problem:
+        """Return the problem of the same queries at another rate, so many times this one's."""
+        due_ns = np.rint(self.queries.due_ns / load).astype(np.int64)
+        return replace(self, queries=replace(self.queries, due_ns=due_ns), load=self.load * load)
+
+    def with_kinds(self, places: Sequence[int]) -> Problem:
+        """Return the problem with some of the kinds alone."""
+        devices = tuple(self.spec.devices[place] for place in places)
+        return replace(
+            self,
+            spec=msgspec.structs.replace(self.spec, devices=devices),
+            kinds=tuple(self.kinds[place] for place in places),
+            durations_ns=self.durations_ns[list(places)],
+        )
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """Yield the queries, as a workload has them."""
+        queries, names = self.queries, [model.name for model in self.models]
+        columns = queries.due_ns, queries.models, queries.rows, queries.slo_ns
+        for time_ns, model, rows, slo_ns in zip(*[each.tolist() for each in columns], strict=True):
+            yield Arrival(time_ns, names[model], rows, slo_ns)
 
     @property
     def attainment(self) -> float:

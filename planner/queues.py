@@ -19,6 +19,8 @@ class Queues:
     """Estimates pools of a problem."""
 
     name = "queues"
+    dear = False
+    shares = False
 
     def __init__(self, problem: Problem, confidence: float = CONFIDENCE) -> None:
         """``confidence`` from 0, for the bare share, to below 1."""

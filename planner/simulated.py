@@ -7,22 +7,20 @@ takes a millisecond, and knows what that one does not: batches, deadlines, memor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import msgspec
-import numpy as np
 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 from mainspring.planner.errors import PlanError
-from mainspring.planner.estimate import CONFIDENCE, Estimate, interval, most_late
+from mainspring.planner.estimate import CONFIDENCE, Estimate, most_late
 from mainspring.planner.problem import Z99, Pool, Problem
+from mainspring.planner.recorded import from_progress, from_records
+from mainspring.planner.sharing import shares_executions
 from mainspring.simulator.run import SimulatedRun, simulate
 from mainspring.simulator.spec import SimulationSpec, Spread, matches
-from mainspring.traces.arrival import Arrival
-from mainspring.traces.records import OUTPUTS
 from mainspring.traces.report import Progress
 from mainspring.traces.source import OpenSource
 
@@ -57,11 +55,13 @@ class Simulated:
     """Estimates pools of a problem by simulating them."""
 
     name = "simulate"
+    dear = False
 
     def __init__(self, problem: Problem, confidence: float = CONFIDENCE) -> None:
         """``confidence`` from 0, for the bare share, to below 1."""
         self._problem = problem
         self._confidence = confidence
+        self.shares = shares_executions(problem.spec)
 
     def evaluate(self, pool: Pool, *, whole: bool = False, load: float = 1.0) -> Estimate:
         """Simulate a pool, as `Estimator.evaluate`; raise `PlanError` for one without devices."""
@@ -75,8 +75,10 @@ class Simulated:
             if progress.late + progress.rejected > limit:
                 raise _ClearViolation(progress)
 
-        busy, spec = _Busy(), self._spec(pool, load)
-        source = OpenSource(self._arrivals(load)) if load != 1.0 else None
+        busy = _Busy()
+        given = problem if load == 1.0 else problem.at_load(load)
+        source = OpenSource(given.arrivals()) if given.load != 1.0 else None
+        spec = self._spec(pool, given.load)
         try:
             run = simulate(spec, analyse=False, record=busy.take, progress=look, source=source)
         except _ClearViolation as violation:
@@ -106,55 +108,15 @@ class Simulated:
                 found.append(Spread(models=model.name, kind="lognormal", sigma=math.log(widest) / Z99))
         return found
 
-    def _arrivals(self, load: float) -> Iterator[Arrival]:
-        """Yield the problem's queries at another rate."""
-        queries, names = self._problem.queries, [model.name for model in self._problem.models]
-        due_ns = np.rint(queries.due_ns / load).astype(np.int64)
-        columns = due_ns.tolist(), queries.models.tolist(), queries.rows.tolist(), queries.slo_ns.tolist()
-        for time_ns, model, rows, slo_ns in zip(*columns, strict=True):
-            yield Arrival(time_ns, names[model], rows, slo_ns)
-
     def _estimate(self, pool: Pool, run: SimulatedRun, busy: _Busy) -> Estimate:
         sent, replied = run.records.columns()
-        answered = replied["outcome"] == OUTPUTS
-        latency_ns = np.where(answered, replied["replied_ns"] - sent["intended_ns"], np.inf)
-        in_time = latency_ns <= sent["slo_ns"]
-        low, high = interval(in_time, self._confidence)
-        ended_ms = latency_ns[answered] / 1e6 if answered.any() else np.zeros(1)
-        p50_ms, p99_ms = np.quantile(ended_ms, [0.5, 0.99], method="inverted_cdf").tolist()
-        reached_ns = float(np.quantile(latency_ns, self._problem.attainment, method="inverted_cdf"))
-        return Estimate(
-            pool=pool,
-            price=self._problem.price(pool),
-            attainment=float(in_time.mean()),
-            low=low,
-            high=high,
-            p50_ms=p50_ms,
-            p99_ms=p99_ms,
-            reached_ms=reached_ns / 1e6 if np.isfinite(reached_ns) else None,
-            utilisation=self._utilisation(pool, busy),
-            queries=len(in_time),
-            complete=True,
+        return from_records(
+            self._problem, pool, sent, replied, self._confidence, self._utilisation(pool, busy)
         )
 
     def _ended_early(self, pool: Pool, progress: Progress, busy: _Busy) -> Estimate:
         """Return what is known of a clear violation."""
-        answered = progress.goodput + progress.late + progress.rejected
-        share = progress.goodput / answered
-        p99_ms = progress.p99_ms or 0.0
-        return Estimate(
-            pool=pool,
-            price=self._problem.price(pool),
-            attainment=share,
-            low=share,
-            high=share,
-            p50_ms=progress.p50_ms or 0.0,
-            p99_ms=p99_ms,
-            reached_ms=None,
-            utilisation=self._utilisation(pool, busy),
-            queries=answered,
-            complete=False,
-        )
+        return from_progress(self._problem, pool, progress, self._utilisation(pool, busy))
 
     def _utilisation(self, pool: Pool, busy: _Busy) -> dict[str, float]:
         """Return which part of the time each kind computed; workers are numbered in the kinds' order."""

@@ -19,11 +19,13 @@ from mainspring.simulator.spec_file import Table, move_paths
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def planned(table: Table, pool: Pool) -> Table:
-    """Return a spec's table with a pool's counts, and paths that lead from anywhere."""
+def planned(table: Table, kinds: Sequence[str], pool: Pool) -> Table:
+    """Return a spec's table with a pool's counts, 0 for kinds that it has not, and paths that lead from
+    anywhere."""
     found = copy.deepcopy(table)
-    for group, count in zip(found["devices"], pool, strict=True):
-        group["count"] = count
+    counts = dict(zip(kinds, pool, strict=True))
+    for group in found["devices"]:
+        group["count"] = counts.get(group["kind"], 0)
     move_paths(found, Path.cwd())
     return found
 

@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cli.configuration.tables",
         "cli.configuration.ray_address",
     },
-    "planner": {"simulator", "traces", "messages"},
+    "planner": {"simulator", "traces", "messages", "client"},
 }
 """Folders, or single modules of folders, that each folder may import beside itself."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from mainspring.experiments.ribbon.agreement import Agreement, agreement
+from mainspring.experiments.ribbon.changed import LOAD, Changed, changed
 from mainspring.experiments.ribbon.convergence import Convergence, convergence
 from mainspring.experiments.ribbon.data import GAUSSIAN, SETTINGS, SHARED, Setting
+from mainspring.experiments.ribbon.guided import Guided, guided
 from mainspring.experiments.ribbon.optima import Optimum, optimum
+from mainspring.experiments.ribbon.served import Served, served
 from mainspring.telemetry.report import write_json
 
-PARTS = ("agreement", "optima", "searches")
+PARTS = ("agreement", "optima", "searches", "guided", "load", "served")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,9 +29,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     agreement: list[Agreement] = []
     optima: list[Optimum] = []
     searches: list[Convergence] = []
+    guided: list[Guided] = []
+    load: list[Changed] = []
+    served: list[Served] = []
 
 
-Parts = Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PARTS)}; all by default.")]
+Parts = Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PARTS)}; by default all but served.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Streams of queries, of whose rates the mean is compared.")]
 Trials = Annotated[int, typer.Option(min=1, help="Seeds of each search.")]
 Only = Annotated[str, typer.Option(help="Models, with commas between.")]
@@ -65,8 +72,36 @@ def main(
         for each in chosen:
             report.searches.extend(convergence(each, trials, output / "specs", shared=shared))
         _show_searches(report.searches)
+    specs = output / "specs"
+    if not parts or "guided" in parts:
+        report.guided.extend(guided(each, trials, specs, shared) for each in chosen)
+        show("Searches guided by an estimator that is up to 10 % off", report.guided)
+    if not parts or "load" in parts:
+        report.load.extend(changed(each, trials, specs, shared) for each in chosen)
+        show(f"Evaluations after the load became {LOAD:g} times as much", report.load)
+    if "served" in (parts or ()):
+        report.served.extend(served(each, specs, shared=shared) for each in chosen)
+        show("Cheapest pools under another policy", report.served)
     write_json(output / "ribbon.json", report)
     typer.echo(output / "ribbon.json")
+
+
+def show(title: str, found: Sequence[msgspec.Struct]) -> None:
+    """Print results as a table, a column for each field."""
+    table = Table(title=title, title_justify="left")
+    for column in found[0].__struct_fields__ if found else ():
+        table.add_column(column.replace("_", " "), justify="right")
+    for each in found:
+        table.add_row(*[_cell(value) for value in msgspec.structs.astuple(each)])
+    Console(width=180).print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def _agreements(chosen: list[Setting], seeds: int, folder: Path, shared: Path) -> list[Agreement]:

@@ -44,25 +44,26 @@ class Remembered:
     """Estimates each pool once for all searches."""
 
     name = "queues"
+    dear = False
+    shares = False
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._known: dict[Pool, Estimate] = {}
+        self._known: dict[tuple[Pool, float], Estimate] = {}
 
     def evaluate(self, pool: Pool, *, whole: bool = False, load: float = 1.0) -> Estimate:
         """Return a pool's estimate, played to its end: as `Estimator.evaluate`."""
-        if load != 1.0:
-            return self._queues.evaluate(pool, whole=whole, load=load)
-        if pool not in self._known:
-            self._known[pool] = self._queues.evaluate(pool, whole=True)
-        return self._known[pool]
+        del whole
+        if (pool, load) not in self._known:
+            self._known[pool, load] = self._queues.evaluate(pool, whole=True, load=load)
+        return self._known[pool, load]
 
 
 def convergence(
     setting: Setting, seeds: int, folder: Path, names: tuple[str, ...] = SEARCHES, shared: Path = SHARED
 ) -> list[Convergence]:
-    """Run searches on a model, by the paper's rule that the bare share decides."""
-    problem = read_problem(spec_of(setting, folder, shared=shared))
+    """Run searches on a model by the paper's rule, the bare share, and with the artifact's target."""
+    problem = read_problem(spec_of(setting, folder, target_ms=setting.artifact_ms, shared=shared))
     space, estimator = Space(problem.kinds), Remembered(Queues(problem, confidence=0.0))
     possible = above_floor(problem, space.counts)
 

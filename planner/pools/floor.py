@@ -4,7 +4,8 @@ Whatever the scheduler does, the queries that end in time were computed between 
 deadline, each by a kind that can end it within its SLO. Give each kind's time a price: then the cheapest
 share of the queries must not cost more than all the time that a pool has. That holds at any prices, so each
 of a grid of prices excludes pools; with the best prices it is the linear program of assigning queries to
-kinds without queueing.
+kinds without queueing (`assignment`). Where queries may share executions, a query's time is its part of the
+best batch (`sharing`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mainspring.planner.problem import Problem
+from mainspring.planner.sharing import shared_ns
 
 Flags = npt.NDArray[np.bool_]
 MOST_PRICES = 200
@@ -25,14 +28,40 @@ SLACK = 1e-9
 """What rounding may add."""
 
 
-def above_floor(problem: Problem, counts: npt.NDArray[np.int64]) -> Flags:
-    """Return which pools, rows of counts, might keep the promise under some scheduler."""
+class Demand(NamedTuple):
+    """What the promise asks of devices, whatever the scheduler."""
+
+    able_ns: npt.NDArray[np.float64]
+    """The time of each counted query on each kind; infinite where it could not end within its SLO."""
+    needed: int
+    """So many of them are to end in time."""
+    time_ns: float
+    """From the first arrival to the last deadline: what each device has."""
+
+
+def demand(problem: Problem, *, shared: bool) -> Demand:
+    """Return what a problem asks; ``shared`` if queries may share executions."""
     queries = problem.queries
-    durations_ns = problem.durations_ns[:, queries.counted :].astype(np.float64)
-    slo_ns, due_ns = queries.slo_ns[queries.counted :], queries.due_ns[queries.counted :]
-    able = np.where(durations_ns <= slo_ns, durations_ns, np.inf)
-    time_ns = float((due_ns + slo_ns).max() - due_ns.min())
-    needed = math.ceil(problem.attainment * len(due_ns) - SLACK)
+    counted = slice(queries.counted, None)
+    alone_ns = problem.durations_ns[:, counted].astype(np.float64)
+    slo_ns, due_ns = queries.slo_ns[counted], queries.due_ns[counted]
+    taken_ns = alone_ns
+    if shared:
+        parts_ns = shared_ns(problem.spec.devices, problem.models, queries.models, queries.rows)
+        taken_ns = np.minimum(alone_ns, parts_ns[:, counted])
+    return Demand(
+        np.where(alone_ns <= slo_ns, taken_ns, np.inf),
+        math.ceil(problem.attainment * len(due_ns) - SLACK),
+        float((due_ns + slo_ns).max() - due_ns.min()),
+    )
+
+
+def above_floor(problem: Problem, counts: npt.NDArray[np.int64], *, shared: bool = False) -> Flags:
+    """Return which pools, rows of counts, might keep the promise under some scheduler.
+
+    ``shared`` if that may run several queries in one execution.
+    """
+    able, needed, time_ns = demand(problem, shared=shared)
     possible = np.zeros(len(counts), np.bool_)
     present = counts > 0
     for kinds in _choices(len(problem.kinds)):

@@ -3,12 +3,18 @@
 After two starting points, the pool of the highest expected improvement over all that are neither tried nor
 ruled out, by a Gaussian process over what was tried. Under first come, first served more devices can lower
 the share in time, so what pruning rules out might hold: it is a heuristic.
+
+After a change of load the first pool is the one that was best before. If it violates now, so do those that
+were no better than it (the paper's set S): what is within them is ruled out, and the process learns of them
+what they would do, in proportion to what the best pool does.
 """
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
+from mainspring.planner.estimate import Estimate
 from mainspring.planner.pools.gaussian import Surrogate
 from mainspring.planner.pools.objective import Pruned, dearest, worth
 from mainspring.planner.pools.search import Ending, Task
@@ -37,8 +43,15 @@ def ribbon(task: Task) -> Ending:
         tried.append(pool)
         values.append(worth(task, estimate))
 
-    for pool in task.starts:
+    starts = task.starts
+    if task.before is not None and not starts:
+        starts = (task.before.best.pool,)
+    for pool in starts:
         evaluate(pool)
+    for told in _expected(task):
+        pruned.note(told)
+        tried.append(told.pool)
+        values.append(worth(task, told))
     while len(tried) < STARTS and len(pruned.left):
         evaluate(_pool(task, int(rng.choice(pruned.left))))
     hopeless = 0
@@ -56,6 +69,21 @@ def ribbon(task: Task) -> Ending:
             )
         evaluate(_pool(task, int(left[at])))
     return Ending("every pool was tried or ruled out")
+
+
+def _expected(task: Task) -> list[Estimate]:
+    """Return what pools would do now that did no better at the load before than the one that was best, if
+    that one violates now."""
+    before = task.before
+    now = None if before is None else task.trials.known(before.best.pool)
+    if before is None or now is None or now.holds(task.trials.attainment):
+        return []
+    share = now.attainment / before.best.attainment
+    return [
+        msgspec.structs.replace(each, attainment=each.attainment * share, low=0.0, complete=False)
+        for each in before.tried
+        if each.attainment <= before.best.attainment and each.pool not in task.trials
+    ]
 
 
 def _pool(task: Task, place: int) -> Pool:

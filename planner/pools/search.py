@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from mainspring.planner.estimate import Estimate, Estimator
 from mainspring.planner.pools.floor import Flags
 from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import Trials
@@ -22,6 +23,17 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, eq=False)
+class Before:
+    """What was tried before the load changed."""
+
+    tried: tuple[Estimate, ...]
+    best: Estimate
+    """The pool that held at the least price then."""
+    load: float
+    """So many times that load is the load now; above 0."""
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     """What a search is given."""
 
@@ -33,6 +45,10 @@ class Task:
     seed: int = 0
     starts: tuple[Pool, ...] = ()
     """Pools to begin with; searches that need some draw others."""
+    prior: Estimator | None = None
+    """A quick estimator that may be off, where evaluations are dear."""
+    before: Before | None = None
+    """The search at another load that this one follows."""
 
 
 Search = Callable[[Task], Ending]
@@ -43,6 +59,7 @@ def searches() -> Mapping[str, Search]:
     from mainspring.planner.pools.climbing import hill_climb, rsm
     from mainspring.planner.pools.exact import exact
     from mainspring.planner.pools.exhaustive import exhaustive
+    from mainspring.planner.pools.informed import informed
     from mainspring.planner.pools.random_order import random_order
     from mainspring.planner.pools.ribbon import ribbon
 
@@ -50,6 +67,7 @@ def searches() -> Mapping[str, Search]:
         "exact": exact,
         "exhaustive": exhaustive,
         "ribbon": ribbon,
+        "informed": informed,
         "random": random_order,
         "hill-climb": hill_climb,
         "rsm": rsm,

@@ -41,12 +41,16 @@ class Trials:
         """The cheapest that holds."""
         self._estimator = estimator
         self._record = record
-        self._known = {each.pool: each for each in known}
+        self._recorded = {each.pool: each for each in known}
         self._by_pool: dict[Pool, Estimate] = {}
         self._told = told
 
     def __contains__(self, pool: Pool) -> bool:
         return pool in self._by_pool
+
+    def known(self, pool: Pool) -> Estimate | None:
+        """Return the estimate of a pool that was tried; None if it was not."""
+        return self._by_pool.get(pool)
 
     def evaluate(self, pool: Pool, *, whole: bool = False) -> Estimate:
         """Return the estimate of a pool, made if it is the first time; raise `BudgetSpent`."""
@@ -54,7 +58,7 @@ class Trials:
             return self._by_pool[pool]
         if self.most is not None and len(self.tried) >= self.most:
             raise BudgetSpent
-        known = self._known.get(pool)
+        known = self._recorded.get(pool)
         if known is None or (whole and not known.complete):
             known = self._estimator.evaluate(pool, whole=whole)
             if self._record is not None:

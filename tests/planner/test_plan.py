@@ -156,7 +156,7 @@ policy = "edf"
     table = tomllib.loads(text)
     found = plan(parse_spec(table, "spec", planned=True))
     assert found.best is not None
-    written = planned(table, found.best.pool)
+    written = planned(table, found.kinds, found.best.pool)
     assert tomllib.loads(toml(written)) == written
     run = parse_spec(tomllib.loads(toml(written)), "plan.toml")
     assert [group.count for group in run.devices] == list(found.best.pool)

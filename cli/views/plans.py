@@ -1,0 +1,74 @@
+"""A plan for a person: how the search goes, what it found, what would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mainspring.planner.estimate import Estimate
+from mainspring.planner.plan import Plan
+from mainspring.planner.problem import Pool
+
+
+def progress(last: Estimate, tried: int, best: Estimate | None) -> str:
+    """Return one line about a search that goes on."""
+    said = f"{tried} tried, last {last.pool} {last.attainment:.2%} in time at {last.price:g}"
+    return said + (f"; best {best.pool} at {best.price:g}" if best is not None else "; none holds yet")
+
+
+def told(found: Plan, output: Path) -> list[str]:
+    """Return what a person is told."""
+    tried = len(found.evaluations)
+    made = f"{tried} pools tried, {found.violating} of them violating; {found.ended}"
+    best = found.best
+    if best is None:
+        return [*_failed(found), made, str(output / "plan.json")]
+    lines = [_line(found, best)]
+    one = found.one_kind
+    if one is not None:
+        lines.append(
+            f"saves {found.saved:.1%} of {_named(found, one.pool)}, the best of one kind, {one.price:g} an "
+            "hour"
+        )
+    else:
+        lines.append("no pool of one kind holds")
+    if found.floor_price is not None:
+        above = best.price / found.floor_price - 1
+        lines.append(
+            f"{above:.1%} above {found.floor_price:g} an hour, below which no scheduler could keep it"
+        )
+    lines += [made + ("; it is the cheapest" if found.proven else "")]
+    return [*lines, f"{output / 'plan.toml'}  {output / 'plan.json'}"]
+
+
+def _failed(found: Plan) -> list[str]:
+    """Say that no pool holds, and what would do."""
+    share = f"{found.objective:.4g}"
+    nearest = found.nearest
+    lines = [f"no pool that was tried ends {share} of the requests in time"]
+    if nearest is not None:
+        lines.append(f"the nearest: {_line(found, nearest)}")
+    if found.advice is None:
+        return lines
+    advice = found.advice
+    for more in advice.more:
+        pool = _named(found, more.pool)
+        lines.append(f"{more.extra} more {more.kind} would do: {pool} holds, for {more.price:g} an hour")
+    if advice.target_ms is not None:
+        lines.append(f"or a target of {advice.target_ms:.4g} ms")
+    if advice.load_share:
+        lines.append(f"or {advice.load_share:.1%} of the load, on {_named(found, advice.load_pool)}")
+    return lines
+
+
+def _line(found: Plan, estimate: Estimate) -> str:
+    used = ", ".join(f"{kind} {share:.0%}" for kind, share in estimate.utilisation.items())
+    return (
+        f"{_named(found, estimate.pool)}: {estimate.price:g} an hour, {estimate.attainment:.2%} in time "
+        f"({estimate.low:.2%} to {estimate.high:.2%}), p50 {estimate.p50_ms:.4g} ms, p99 "
+        f"{estimate.p99_ms:.4g} ms; busy: {used}"
+    )
+
+
+def _named(found: Plan, pool: Pool) -> str:
+    parts = [f"{count} {kind}" for kind, count in zip(found.kinds, pool, strict=True) if count]
+    return " + ".join(parts)

@@ -1,0 +1,83 @@
+"""The same promise for less: the cheapest pools under the policy `mainspring`, which refuses and batches.
+
+Ribbon's serving is first come, first served, each query by itself, and nothing is refused. Here the estimator
+`simulate` runs a whole cluster under the default policy; a request that it refuses counts as a violation. The
+network takes no time, as in Ribbon's latencies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from mainspring.experiments.ribbon.data import SHARED, Arrivals, Setting, spec_of
+from mainspring.planner.plan import plan
+from mainspring.planner.problem import Pool
+from mainspring.scheduler.config import SchedulerConfig
+
+POLICY = "mainspring"
+MARGIN = 0.01
+"""Of the target: what durations vary by."""
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What one model needs under a policy, beside what first come, first served needs."""
+
+    model: str
+    policy: str
+    arrivals: str
+    kinds: tuple[str, ...]
+    pool: Pool | None
+    price: float | None
+    attainment: float | None
+    ribbon_pool: Pool | None
+    ribbon_price: float | None
+    one_kind_price: float | None
+    """The best of one kind, first come, first served."""
+    saved: float | None
+    """Of the best of one kind's price."""
+    ribbon_saved: float | None
+    floor_price: float | None
+    """Where queries share executions."""
+    alone_floor_price: float | None
+    """Where each runs by itself."""
+    evaluations: int
+    proven: bool
+
+
+def served(
+    setting: Setting,
+    folder: Path,
+    *,
+    policy: str = POLICY,
+    arrivals: Arrivals = "artifact",
+    evaluations: int | None = None,
+    shared: Path = SHARED,
+) -> Served:
+    """Find a model's cheapest pool under a policy, by the paper's rule: the bare share in time."""
+    spec = spec_of(setting, folder, arrivals=arrivals, shared=shared)
+    ribbon = plan(spec, confidence=0.0)
+    margin_ms = MARGIN * setting.target_ms
+    scheduler = SchedulerConfig(policy=policy, dispatch_delay_ms=0, response_margin_ms=margin_ms)
+    own = msgspec.structs.replace(spec, scheduler=scheduler)
+    ours = plan(own, evaluate="simulate", confidence=0.0, evaluations=evaluations)
+    one, best = ribbon.one_kind, ours.best
+    return Served(
+        model=setting.name,
+        policy=policy,
+        arrivals=arrivals,
+        kinds=ours.kinds,
+        pool=best.pool if best else None,
+        price=best.price if best else None,
+        attainment=best.attainment if best else None,
+        ribbon_pool=ribbon.best.pool if ribbon.best else None,
+        ribbon_price=ribbon.best.price if ribbon.best else None,
+        one_kind_price=one.price if one else None,
+        saved=1 - best.price / one.price if best and one else None,
+        ribbon_saved=ribbon.saved,
+        floor_price=ours.floor_price,
+        alone_floor_price=ribbon.floor_price,
+        evaluations=len(ours.evaluations),
+        proven=ours.proven,
+    )

@@ -1,0 +1,203 @@
+"""A live estimator on a cluster that a test plays: how it is scaled, watched, and evaluated again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
+from mainspring.messages.scaling import KindStatus
+from mainspring.planner import live
+from mainspring.planner.errors import PlanError
+from mainspring.planner.estimate import Estimate
+from mainspring.planner.live import Gone, Live, Watch
+from mainspring.planner.load import LOOKS, LoadWatch
+from mainspring.planner.plan import plan
+from mainspring.planner.problem import Pool, Problem, read_problem
+from mainspring.planner.queues import Queues
+from tests.planner.specs import spec, workload
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LOOK_S", 0.0)
+
+
+class Cluster:
+    """Kinds with as many workers as it was told, at once, unless ``stuck``."""
+
+    def __init__(self, **counts: int) -> None:
+        self.counts = counts
+        self.moves: list[dict[str, int]] = []
+        self.queued = 0
+        self.stuck = ""
+        self.generation = 0
+
+    def scale_workers(self, kind: str, count: int) -> None:
+        self.counts[kind] = count
+        self.moves.append(dict(self.counts))
+
+    def status(self) -> ClusterStatus:
+        names = {
+            kind: [f"{kind}-{self.generation}-{number}" for number in range(count)]
+            for kind, count in self.counts.items()
+            if kind != self.stuck
+        }
+        everyone = tuple(name for of_kind in names.values() for name in of_kind)
+        return ClusterStatus(
+            policy="first-free",
+            workers=tuple(
+                WorkerStatus(name, kind, 1, 1, 1, 1, 0, 0, ()) for kind in names for name in names[kind]
+            ),
+            models=(ModelStatus("ranker", 1, everyone, everyone, 0),),
+            requests_queued=self.queued,
+            dropped_messages={},
+            kinds=tuple(
+                self.kind(kind, count, len(names.get(kind, ()))) for kind, count in self.counts.items()
+            ),
+        )
+
+    def kind(self, kind: str, wanted: int, running: int) -> KindStatus:
+        return KindStatus(kind, "launcher", 8, wanted, running, fault="no room" * (kind == self.stuck))
+
+
+class Window:
+    """Says what the quick estimator says, after a look at the watch."""
+
+    def __init__(self, problem: Problem, during: Callable[[], None] = lambda: None) -> None:
+        self.queues = Queues(problem, confidence=0.0)
+        self.during = during
+        self.seen: list[tuple[Pool, Gone | None]] = []
+
+    def run(self, pool: Pool, confidence: float, limit: int, watch: Watch) -> Estimate:
+        self.during()
+        watch()
+        thread = watch._thread  # type: ignore[attr-defined]
+        if thread is not None:
+            thread.join()
+        self.seen.append((pool, watch()))
+        return self.queues.evaluate(pool)
+
+
+def estimator(cluster: Cluster, window: Window, problem: Problem, patience_s: float = 5.0) -> Live:
+    said: list[str] = []
+    return Live(
+        problem,
+        0.0,
+        client=cluster,  # type: ignore[arg-type]
+        window=window,
+        patience_s=patience_s,
+        say=said.append,
+    )
+
+
+def problem() -> Problem:
+    return read_problem(spec(workload=workload(rate=200), duration_s=20))
+
+
+def test_it_never_has_less_than_both_pools_have_in_common() -> None:
+    asked, cluster = problem(), Cluster(fast=3, cheap=0)
+    estimator(cluster, Window(asked), asked).evaluate((1, 4))
+    assert cluster.moves == [{"fast": 3, "cheap": 4}, {"fast": 1, "cheap": 4}]
+
+
+def test_a_plan_leaves_the_cluster_as_it_has_it_and_evaluates_nothing_beside_the_search() -> None:
+    asked, cluster = problem(), Cluster(fast=1, cheap=0)
+    window = Window(asked)
+    found = plan(
+        asked.spec,
+        search="informed",
+        prior="queues",
+        evaluate=lambda given, _: estimator(cluster, window, given),
+        confidence=0.0,
+    )
+    assert found.best is not None
+    assert tuple(cluster.counts.values()) == found.best.pool
+    assert len(window.seen) == len(found.evaluations)
+    assert found.evaluate == "live"
+
+
+def test_without_a_pool_that_holds_the_cluster_is_what_it_was() -> None:
+    asked, cluster = read_problem(spec(workload=workload(rate=2000), duration_s=5)), Cluster(fast=2, cheap=1)
+    window = Window(asked)
+    found = plan(
+        asked.spec,
+        search="random",
+        evaluate=lambda given, _: estimator(cluster, window, given),
+        evaluations=2,
+        confidence=0.0,
+    )
+    assert found.best is None
+    assert tuple(cluster.counts.values()) == (2, 1)
+
+
+def test_a_pool_is_evaluated_again_if_workers_were_lost_meanwhile() -> None:
+    asked, cluster = problem(), Cluster(fast=3, cheap=0)
+    times = iter(range(10))
+
+    def lose() -> None:
+        cluster.generation += next(times) == 0
+
+    window = Window(asked, lose)
+    estimator(cluster, window, asked).evaluate((2, 1))
+    assert [pool for pool, _ in window.seen] == [(2, 1), (2, 1)]
+
+    def always() -> None:
+        cluster.generation += 1
+
+    with pytest.raises(PlanError, match=r"workers of 2 fast \+ 1 cheap were lost in each of 3 windows"):
+        estimator(cluster, Window(asked, always), asked).evaluate((2, 1))
+
+
+def test_a_queue_of_which_most_must_be_late_ends_a_window() -> None:
+    asked, cluster = problem(), Cluster(fast=3, cheap=0)
+    window = Window(asked)
+    given = estimator(cluster, window, asked)
+    given.evaluate((3, 0))
+    cluster.queued = 100
+    given.evaluate((2, 0))
+    assert [why for _, why in window.seen] == [None, Gone.VIOLATES]
+
+
+def test_a_cluster_that_can_not_be_the_pool_says_why() -> None:
+    asked = problem()
+    with pytest.raises(PlanError, match="can't start workers of cheap; those that it can are of fast"):
+        estimator(Cluster(fast=1), Window(asked), asked)
+    cluster = Cluster(fast=1, cheap=0)
+    given = estimator(cluster, Window(asked), asked, patience_s=0.0)
+    cluster.stuck = "cheap"
+    with pytest.raises(PlanError, match="cheap: 0 of 2 workers; no room"):
+        given.evaluate((1, 2))
+    wide = tuple(msgspec.structs.replace(group, most=9) for group in spec().devices)
+    with pytest.raises(PlanError, match="can have 8 workers of fast and the plan may want 9"):
+        estimator(Cluster(fast=1, cheap=0), Window(asked), read_problem(spec(devices=wide)))
+
+
+def counts(arrived: int, queued: int = 0) -> live.Counts:
+    return live.Counts(arrived, 0, 0, queued)
+
+
+def test_a_change_of_load_is_noticed_by_its_rate() -> None:
+    watch = LoadWatch(rate=100, slo_s=0.1)
+    assert not any(watch.take(second, counts(round(101 * second))) for second in range(40))
+    found = [watch.take(second, counts(4040 + 150 * (second - 40))) for second in range(40, 60)]
+    first = next(rate for rate in found if rate is not None)
+    assert 115 < first <= 150
+    assert found[-1] == pytest.approx(150, rel=0.01)
+
+
+def test_a_long_queue_says_so_sooner() -> None:
+    def noticed(queued: int) -> int:
+        watch = LoadWatch(rate=100, slo_s=0.1)
+        for second in range(30):
+            watch.take(second, counts(100 * second))
+        for second in range(30, 60):
+            if watch.take(second, counts(2900 + 190 * (second - 29), queued)) is not None:
+                return second - 29
+        return 99
+
+    assert LOOKS <= noticed(queued=50) < noticed(queued=0) or noticed(queued=0) <= LOOKS
+    quiet = LoadWatch(rate=100, slo_s=0.1)
+    assert not any(quiet.take(second, counts(100 * second, 50)) for second in range(40)), "same rate"
