@@ -1,8 +1,8 @@
 """Bytes of one connection to its requests: httptools' parser, and bodies beside it.
 
-Small requests come whole in one read, and their body is cut out of it; if the head is one that was parsed
-before (`heads`), so is the head. What does not is read by the kernel
+Small requests come whole in one read, and their body is cut out of it. What does not is read by the kernel
 straight into memory of the body's announced size: nothing of it is copied but what came along with the head.
+A head that was parsed before (`heads`) is not parsed again.
 That memory is taken page by page as bytes come, so a client that announces much and sends little has little.
 Reads go into one buffer that all connections of a loop share: each is worked off before the next begins.
 """
@@ -85,6 +85,8 @@ class Receiver:
         """Whether no request follows: the client said so of the last one."""
         self._exchange: Exchange | None = None
         """The request whose body is to come."""
+        self._repeated = False
+        """Whether that one's head is known, and the parser sees it only to let its body pass."""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
@@ -178,6 +180,10 @@ class Receiver:
         parser = self._parser
         if self._fault is not None or parser is None:
             return
+        if self._repeated:
+            self._repeated = self._wanted = False
+            self._fed_bytes = 0
+            return
         exchange = Exchange(self._sink, parser.get_method(), self._target, self._headers, self.began_ns)
         exchange.version = parser.get_http_version()
         exchange.keeps_alive = parser.should_keep_alive()
@@ -219,11 +225,11 @@ class Receiver:
     # --- inside ---
 
     def _repeats(self, count: int) -> bool:
-        """Take a request that is there whole and whose head is known; return whether there was one."""
+        """Take a request whose head is known; return False if there was none, or if its body is to pass."""
         self._head = head_of(self._read, count)
         known = self._heads.find(self._head) if self._head else None
         begin = len(self._head)
-        if known is None or begin + known.length > count or self._parser is None:
+        if known is None or self._parser is None:
             return False
         self._head = b""
         self.began_ns, self._length = self._now_ns, known.length
@@ -236,6 +242,12 @@ class Receiver:
             self._fault = fault
             raise
         end = begin + known.length
+        if end > count:
+            self._repeated = not self._wanted
+            if self._wanted:
+                self._piece = bytes(self._shared[begin:count])
+                self._expect_body()
+            return self._wanted
         self._finish(memoryview(bytes(self._shared[begin:end]) if self._wanted else b""))
         if end < count:
             self._parse(self._shared[end:count])

@@ -93,7 +93,23 @@ def test_requests_are_what_they_are_if_all_are_parsed(first: list[bytes], reads:
     heads = Heads()
     for each in first:
         outcome(heads, [each, each])
-    joined = [b"".join(parts) for parts in reads]
+    compare(heads, [b"".join(parts) for parts in reads])
+
+
+@given(st.lists(HEADS, min_size=1, max_size=8), st.lists(st.integers(1, 150), min_size=1, max_size=30))
+def test_it_is_so_wherever_reads_end(requests: list[bytes], sizes: list[int]) -> None:
+    heads = Heads()
+    for each in requests:
+        outcome(heads, [each])
+    stream, reads = b"".join(requests), []
+    for size in sizes:
+        reads.append(stream[:size])
+        stream = stream[size:]
+    compare(heads, [each for each in (*reads, stream) if each])
+
+
+def compare(heads: Heads, joined: list[bytes]) -> None:
+    """Check that what becomes of reads is the same as if nothing were remembered."""
     known, known_fault, known_held = outcome(heads, joined)
     parsed, parsed_fault, parsed_held = outcome(Nothing(), joined)
     assert known.requests == parsed.requests
@@ -107,6 +123,20 @@ def test_a_head_that_came_before_is_not_parsed_again(size: int) -> None:
     sink, _, _ = outcome(heads, [request("POST", "/a", body)] * 5)
     assert heads.found == 4
     assert [each[-1] for each in sink.requests] == [1, 2, 3, 4, 5], "each came when it was read"
+
+
+def test_nor_is_one_whose_body_comes_later() -> None:
+    heads, whole = Known(), request("POST", "/a", b"b" * 90)
+    outcome(heads, [whole])
+    for cut in (whole.index(b"\r\n\r\n") + 4, len(whole) - 50, len(whole) - 1):
+        sink, fault, held = outcome(heads, [whole[:cut], whole[cut:], whole])
+        assert (len(sink.requests), fault, held) == (2, "", 0)
+        assert [each[4] for each in sink.requests] == [b"b" * 90] * 2
+    assert heads.found == 6
+    unwanted = request("POST", "/nowhere", b"b" * 90)
+    outcome(heads, [unwanted])
+    sink, _, held = outcome(heads, [unwanted[:-60], unwanted[-60:], whole])
+    assert ([each[4] for each in sink.requests], held) == ([b"", b"b" * 90], 0)
 
 
 @pytest.mark.parametrize(
