@@ -67,10 +67,10 @@ async def _move(
 
 async def switch(first: Controller, models: dict[str, int]) -> None:
     """Have gateways route these models to other shards; raise `Refusal`."""
-    await first.link.ask(shard_map=newest_map(first).moved(models))
+    changed = newest_map(first).moved(models)
+    await first.link.ask(shard_map=changed)
     # The controller tells the balancer, too, for which it is a gateway.
-    version = newest_map(first).version
-    await until(lambda: newest_map(first).version > version, 1.0)
+    await until(lambda: newest_map(first).version >= changed.version, 1.0)
 
 
 def newest_map(first: Controller) -> ShardMap:

@@ -50,6 +50,8 @@ class Observed(msgspec.Struct, frozen=True):
     @property
     def load(self) -> float:
         """What it was asked for, as a share of what its devices can do."""
+        if not self.rejected:
+            return self.busy
         served = self.requests - self.rejected
         return self.busy * self.requests / served if served > 0 else 1.0 + self.busy
 

@@ -40,6 +40,12 @@ def test_models_leave_a_shard_that_refuses_until_the_loads_are_even() -> None:
     assert 30 <= len(found.models) <= 38
 
 
+def test_models_go_to_a_shard_that_nobody_has_asked_for_anything() -> None:
+    found = plan([shard(0, 0.9, models(0, 100), rejected=200), shard(1, 0.0, {})])
+    assert {(move.source, move.target) for move in found.models} == {(0, 1)}
+    assert 45 <= len(found.models) <= 50, "half of what was asked for"
+
+
 def test_the_busiest_models_that_go_in_are_moved_first() -> None:
     arrived = {"huge": 700, "large": 200, **models(0, 10)}
     found = plan([shard(0, 0.9, arrived, rejected=300), shard(1, 0.4, models(1, 10))])
