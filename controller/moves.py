@@ -60,10 +60,10 @@ class Moves:
         refusal = self._scheduler.refusal(DrainWorker(asked.worker))
         if refusal is not None:
             return Reason.BAD_MESSAGE, refusal
-        if len(self._sessions.workers) < 2:
+        if not self._sessions.workers.keys() - self._moves.keys() - {asked.worker}:
             return (
                 Reason.BAD_MESSAGE,
-                f"{asked.worker} is the only worker here: its models need another",
+                f"{asked.worker} is the only worker that stays here: its models need another",
             )
         self._moves[asked.worker] = _Move(now_ns, who, asked.controller)
         return None

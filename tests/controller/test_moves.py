@@ -132,7 +132,10 @@ def test_a_move_that_can_not_be_is_refused(worker: str, controller: str, says: s
 def test_the_last_worker_stays() -> None:
     bench = Bench()
     bench.join("w0")
-    assert "w0 is the only worker here" in bench.ask("w0")
+    assert "w0 is the only worker that stays here" in bench.ask("w0")
+    bench.join("w1")
+    assert bench.ask("w0") == ""
+    assert "w1 is the only worker that stays here" in bench.ask("w1"), "the other one is on its way"
 
 
 def test_a_worker_that_leaves_by_itself_meanwhile_is_not_drained_when_it_comes_back() -> None:
