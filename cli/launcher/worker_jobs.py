@@ -56,10 +56,9 @@ class WorkerPool(msgspec.Struct, frozen=True):
 
     def job(self, kind: str, name: str) -> WorkerJob:
         """Return what a worker is told; raise `ConfigError` if it lacks something, such as keys."""
-        number = number_of(name)
         of_kind = next(each for each in self.kinds if each.kind == kind)
-        gpus = of_kind.gpus
-        gpu = gpus[number % len(gpus)] if gpus else None
+        of_its_kind, number = self._numbers(of_kind, name)
+        gpu = of_kind.gpus[of_its_kind % len(of_kind.gpus)] if of_kind.gpus else None
         where = self.controllers[number if number < len(self.controllers) else 0]
         job = _job(self.config, name, where, gpu, self.shared, self._exec_core(number))
         if gpu is None:
@@ -68,6 +67,16 @@ class WorkerPool(msgspec.Struct, frozen=True):
             job = msgspec.structs.replace(job, worker=worker)
         cluster = self.config.cluster
         return msgspec.structs.replace(job, log_level=cluster.log_level, log_format=cluster.log_format)
+
+    def _numbers(self, kind: WorkerKind, name: str) -> tuple[int, int]:
+        """Return which worker of its kind a worker is, and which of all, both counted from 0."""
+        number = number_of(name)
+        if name in kind.first:
+            return kind.first.index(name), number
+        if kind.stem == STEM:
+            return number, number
+        # Numbers of those that come later begin at 0 for each of several kinds.
+        return len(kind.first) + number, len(self.exec_cores) + number
 
     def _exec_core(self, number: int) -> int | None:
         """Return the core of a worker's EXEC: its own while there are enough, then they share all in turn."""

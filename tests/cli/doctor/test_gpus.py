@@ -20,6 +20,7 @@ from mainspring.cli.launcher import worker_jobs
 from mainspring.cli.launcher.jobs import WorkerJob
 from mainspring.cli.launcher.placement import Placement, place_near
 from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.worker_jobs import worker_pool
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
@@ -105,6 +106,30 @@ def test_a_worker_runs_near_its_gpu(two_gpus: None, tmp_path: Path, monkeypatch:
     assert (first.worker.exec_core, second.worker.exec_core) == (3, 7)
     assert first.cores == (0, 1, 2, 3)
     assert second.cores == (4, 5, 6, 7)
+
+
+def test_unlike_gpus_in_turn_have_each_a_worker_and_a_later_one_has_a_core_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ("NVIDIA A100", "NVIDIA H200", "NVIDIA A100", "NVIDIA H200")
+    found = [FoundDevice(number, name, f"0000:0{number}:00.0") for number, name in enumerate(names)]
+    usable_gpus.cache_clear()
+    monkeypatch.setattr(gpus, "find_devices", lambda: found)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(worker_jobs, "cores_near", lambda _: frozenset())
+    config = cuda_config(tmp_path)
+    config = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, workers=4))
+    pool = worker_pool(config, ["tcp://a:1"] * 4)
+    usable_gpus.cache_clear()
+    jobs = {job.name: job.worker for job in pool.first_jobs()}
+    assert {name: job.device for name, job in jobs.items()} == {
+        f"worker-{number}": f"cuda:{number}" for number in range(4)
+    }
+    first, second = pool.kinds
+    later = [pool.job(first.kind, f"{first.stem}-{number}").worker for number in range(2)]
+    assert [job.device for job in later] == ["cuda:0", "cuda:2"]
+    assert pool.job(second.kind, f"{second.stem}-0").worker.device == "cuda:1"
+    assert later[0].exec_core != later[1].exec_core
 
 
 @pytest.mark.parametrize(
