@@ -6,16 +6,18 @@ are one model (`mainspring.messages.targets`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import msgspec
 
-from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.targets import TARGET, merged
 
+_LOGGER = logging.getLogger(__name__)
 _SEPARATOR = "@"
 
 
@@ -28,7 +30,13 @@ def served_name(stored: str) -> str:
 def beside(store: Store, name: str) -> list[Manifest]:
     """Return the readable artifacts that a store has of a model, that of the model's own name first."""
     names = [each for each in store.names() if served_name(each) == name] if store.root.is_dir() else []
-    return [store.manifest(each) for each in sorted(names, key=lambda each: (each != name, each))]
+    found = []
+    for each in sorted(names, key=lambda each: (each != name, each)):
+        try:
+            found.append(store.manifest(each))
+        except StoreError as error:
+            _LOGGER.warning("left out: %s", error)
+    return found
 
 
 def put(store: Store, manifest: Manifest, *, adds: bool) -> Manifest:
@@ -40,8 +48,9 @@ def put(store: Store, manifest: Manifest, *, adds: bool) -> Manifest:
     known = [each for each in beside(store, manifest.name) if each.target != manifest.target]
     if not adds:
         store.put_manifest(manifest)
-        for each in beside(store, manifest.name)[1:]:
-            store.remove(each.name)
+        for each in beside(store, manifest.name):
+            if each.name != manifest.name:
+                store.remove(each.name)
         return manifest
     for each in known:
         if (each.source.kind, each.source.sha256, each.source.seed) != (
