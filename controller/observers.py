@@ -19,6 +19,7 @@ from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox, Wire
 from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
+from mainspring.controller.sessions import PeerSession
 from mainspring.controller.snapshot_stream import SnapshotStream
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
@@ -33,7 +34,7 @@ from mainspring.messages.observing import (
     WorkerClock,
 )
 from mainspring.messages.operating import Operated
-from mainspring.messages.peers import Goodbye, Ping, Welcome
+from mainspring.messages.peers import Goodbye, Welcome
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from mainspring.transport.bounds import Delivery
 
@@ -51,23 +52,17 @@ RECHECK_NS: Final = 10_000_000
 """The time between two looks at whether a slow observer has caught up."""
 
 
-class Observer:
+class Observer(PeerSession):
     """The session of one observer."""
 
+    kind = "observer"
+
     def __init__(self, peer: bytes, name: str, number: int, now_ns: int) -> None:
-        self.peer = peer
-        self.name = name
-        self.number = number
-        self.heard_ns = now_ns
-        """When the last message from it arrived."""
-        self.pings = 0
+        super().__init__(peer, name, number, now_ns)
         self.informed = False
         """Whether its snapshot has begun, so that it receives the records that follow."""
         self.devices: Devices | None = None
         """What it was told last of workers' GPUs."""
-
-    def __str__(self) -> str:
-        return f"observer {self.name!r} (session {self.number})"
 
 
 class Observers:
@@ -186,8 +181,7 @@ class Observers:
             if now_ns - observer.heard_ns > self._timeout_ns:
                 self.end(observer, f"silent for {(now_ns - observer.heard_ns) / 1e6:.0f} ms")
                 continue
-            observer.pings += 1
-            if self._wire.send(observer.peer, (encode(Ping(observer.pings, now_ns)),)) is Delivery.GONE:
+            if self._wire.send(observer.peer, (encode(observer.ping(now_ns)),)) is Delivery.GONE:
                 self.end(observer, "its connection ended")
         if now_ns >= self._devices_ns:
             self._devices_ns = now_ns + DEVICES_NS

@@ -7,6 +7,7 @@ at a time.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,9 +18,10 @@ from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox, Wire
 from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
+from mainspring.controller.sessions import RETIRED_REMEMBERED, PeerSession
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
-from mainspring.messages.peers import Goodbye, Ping, Welcome
+from mainspring.messages.peers import Goodbye, Welcome
 from mainspring.messages.roles import Role
 from mainspring.messages.scaling import Offer, Provide, ProviderHello, ProviderLeft, ProviderSaid
 from mainspring.transport.bounds import Delivery
@@ -34,21 +36,15 @@ MOST_CHARACTERS: Final = 500
 """Of what is wrong with a kind; the rest is cut off."""
 
 
-class Provider:
+class Provider(PeerSession):
     """The session of one provider."""
 
+    kind = "provider"
+
     def __init__(self, peer: bytes, name: str, number: int, now_ns: int) -> None:
-        self.peer = peer
-        self.name = name
-        self.number = number
-        self.heard_ns = now_ns
-        """When the last message from it arrived."""
-        self.pings = 0
+        super().__init__(peer, name, number, now_ns)
         self.offers: tuple[Offer, ...] = ()
         """What it said last."""
-
-    def __str__(self) -> str:
-        return f"provider {self.name!r} (session {self.number})"
 
 
 class Providers:
@@ -71,6 +67,8 @@ class Providers:
         self._dropped = dropped
         self._greeted = greeted
         self._providers: dict[bytes, Provider] = {}
+        self._retired: OrderedDict[bytes, None] = OrderedDict()
+        """Processes that lost their name to a newer one, the oldest first."""
         self._number = 0
         self._last_beat_ns = 0
 
@@ -79,14 +77,20 @@ class Providers:
         return self._providers.get(peer)
 
     def hello(self, now_ns: int, peer: bytes, hello: ProviderHello) -> None:
-        """Begin a session, or refuse it; an earlier one of its name ends."""
+        """Begin a session, or refuse it; earlier ones of its name and of its process end."""
         refusal = self._refusal(peer, hello)
         if refusal is not None:
             self._outbox.refuse(now_ns, peer, *refusal)
             return
         for former in list(self._providers.values()):
-            if former.name == hello.provider:
-                self.end(now_ns, former, "it said hello again", said=False)
+            if former.peer == peer:
+                self.end(now_ns, former, "it said hello again", said=former.name != hello.provider)
+            elif former.name == hello.provider:
+                detail = f"a newer process is provider {former.name!r} now"
+                self._outbox.refuse(now_ns, former.peer, "name_taken", detail)
+                self.end(now_ns, former, "a newer process took its name", said=False)
+                self._retire(former.peer)
+        self._retired.pop(peer, None)
         self._number += 1
         provider = Provider(peer, hello.provider, self._number, now_ns)
         self._providers[peer] = provider
@@ -99,7 +103,7 @@ class Providers:
     def running(self, now_ns: int, provider: Provider, offers: Sequence[Offer]) -> None:
         """Take in what a provider runs now."""
         provider.heard_ns = now_ns
-        fault = self._offers_fault(provider.name, offers)
+        fault = self._offers_fault(provider.peer, provider.name, offers)
         if fault is not None:
             self._outbox.refuse(now_ns, provider.peer, *fault)
             return
@@ -139,13 +143,18 @@ class Providers:
                 self._outbox.refuse(now_ns, provider.peer, "unknown_session", why)
                 self.end(now_ns, provider, why)
                 continue
-            provider.pings += 1
-            self._send(now_ns, provider, Ping(provider.pings, now_ns))
+            self._send(now_ns, provider, provider.ping(now_ns))
 
     def goodbye(self, detail: str) -> None:
         """Tell all that the controller stops."""
         for provider in self._providers.values():
             self._wire.send(provider.peer, (encode(Goodbye(detail)),))
+
+    def _retire(self, peer: bytes) -> None:
+        """Remember that a process lost its name: it does not take it back while the newer one lives."""
+        self._retired[peer] = None
+        if len(self._retired) > RETIRED_REMEMBERED:
+            self._retired.popitem(last=False)
 
     def _send(self, now_ns: int, provider: Provider, message: msgspec.Struct) -> None:
         delivery = self._wire.send(provider.peer, (encode(message),))
@@ -166,9 +175,11 @@ class Providers:
                 return "name_taken", foreign
         if len(self._providers) >= MOST_PROVIDERS and peer not in self._providers:
             return "too_many_peers", f"{MOST_PROVIDERS} providers are connected, which is the bound"
-        return self._offers_fault(hello.provider, hello.offers)
+        if peer in self._retired and any(each.name == hello.provider for each in self._providers.values()):
+            return "name_taken", "a newer process has this name; stop this one, or give it a name of its own"
+        return self._offers_fault(peer, hello.provider, hello.offers)
 
-    def _offers_fault(self, name: str, offers: Sequence[Offer]) -> tuple[str, str] | None:
+    def _offers_fault(self, peer: bytes, name: str, offers: Sequence[Offer]) -> tuple[str, str] | None:
         """Return why a provider can't have these kinds, if it can't."""
         if len(offers) > MOST_KINDS:
             return "bad_message", f"it has {len(offers)} kinds of workers; {MOST_KINDS} are the most"
@@ -182,7 +193,7 @@ class Providers:
                 return "bad_message", f"what it runs of kind {offer.kind[:100]!a} is of no use: {fault}"
         for other in self._providers.values():
             taken = [offer.kind for offer in other.offers if offer.kind in kinds]
-            if other.name != name and taken:
+            if other.name != name and other.peer != peer and taken:
                 detail = f"{other.name} has workers of kind {taken[0]} already; a kind has one provider"
                 return "name_taken", detail
         return None
@@ -202,5 +213,9 @@ def _offer_fault(offer: Offer) -> str | None:
 
 
 def _bounded(offers: Sequence[Offer]) -> tuple[Offer, ...]:
-    """Return offers with as much of what is wrong as a person reads."""
-    return tuple([msgspec.structs.replace(each, fault=each.fault[:MOST_CHARACTERS]) for each in offers])
+    """Return offers with as much of what is wrong as a person reads, in characters that a terminal shows."""
+    return tuple([msgspec.structs.replace(each, fault=_shown(each.fault)) for each in offers])
+
+
+def _shown(fault: str) -> str:
+    return "".join([each if each.isprintable() else " " for each in fault[:MOST_CHARACTERS]])

@@ -25,21 +25,18 @@ RETIRED_REMEMBERED = 1024
 """Processes that lost their name and are remembered; beyond this number the oldest is forgotten."""
 
 
-class Session:
-    """What the sessions of workers and gateways have in common."""
+class PeerSession:
+    """What all sessions have in common."""
 
     kind = "peer"
 
-    def __init__(self, peer: bytes, name: str, number: int, now_ns: int, clock_window: int) -> None:
+    def __init__(self, peer: bytes, name: str, number: int, now_ns: int) -> None:
         self.peer = peer
         """The connection's ``ROLE/NAME``."""
         self.name = name
         self.number = number
         """Counts the sessions of its kind from 1. A gateway's has the shard in the bits above, and is
-        used again after `MAX_SESSIONS` at the earliest; a worker's never is in this controller's life."""
-        self.host = ""
-        """The numeric address of its host; empty if it is the controller's own."""
-        self.clock = PeerClock(clock_window)
+        used again after `MAX_SESSIONS` at the earliest; others never are in this controller's life."""
         self.heard_ns = now_ns
         """When the last message from this peer arrived."""
         self._pings = 0
@@ -51,6 +48,16 @@ class Session:
         """Return the next ping to send."""
         self._pings += 1
         return Ping(self._pings, now_ns)
+
+
+class Session(PeerSession):
+    """What the sessions of workers and gateways have in common."""
+
+    def __init__(self, peer: bytes, name: str, number: int, now_ns: int, clock_window: int) -> None:
+        super().__init__(peer, name, number, now_ns)
+        self.host = ""
+        """The numeric address of its host; empty if it is the controller's own."""
+        self.clock = PeerClock(clock_window)
 
     def pong(self, now_ns: int, pong: Pong) -> int:
         """Take a pong in; return by how much the peer's clock has stepped, in nanoseconds, 0 if it has not.

@@ -120,6 +120,37 @@ def test_a_newer_process_of_a_name_takes_its_place_and_is_told_what_the_other_wa
     stage.until(lambda: first.told == [("w0", "w-0")])
     second = greeted(stage, peer_id="provider:launcher-2")
     stage.until(lambda: second.told == [("w0", "w-0")])
+    stage.until(lambda: bool(first.all(Refused)))
+    assert first.last(Refused).code == "name_taken"
+    first.hello()
+    first.send(Running((first.offer,)))
+    stage.until(lambda: first.last(Refused).code == "unknown_session")
+    assert len(first.all(Welcome)) == 1, "it does not take its name back"
+    assert kind_of(stage, gateway).provider == "launcher"
+    second.send(Goodbye("it stops"))
+    stage.until(lambda: kind_of(stage, gateway).provider == "")
+    first.hello()
+    stage.until(lambda: kind_of(stage, gateway).provider == "launcher")
+
+
+def test_one_that_calls_itself_otherwise_leaves_nothing_under_its_former_name(stage: Stage) -> None:
+    stage.start(MODELS)
+    gateway, _ = stage.cluster("a")
+    launcher = greeted(stage)
+    launcher.name = "other"
+    launcher.hello(Offer("tpu", "t", 8))
+    stage.until(lambda: len(launcher.all(Welcome)) == 2)
+    providers = {each.kind: each.provider for each in stage.status(gateway).kinds}
+    assert providers == {"cpu": "", "tpu": "other"}
+
+
+def test_what_is_wrong_with_a_kind_is_told_in_characters_that_a_terminal_shows(stage: Stage) -> None:
+    stage.start(MODELS)
+    gateway, _ = stage.cluster("a")
+    launcher = greeted(stage)
+    launcher.send(Running((Offer("cpu", "w", 8, ("w0",), "\x1b[31mred\nnext" + "x" * 1000),)))
+    stage.until(lambda: kind_of(stage, gateway).fault.startswith(" [31mred next"))
+    assert len(kind_of(stage, gateway).fault) == 500
 
 
 def test_one_that_is_silent_is_lost(stage: Stage) -> None:
