@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mainspring.messages.scaling import KindStatus
 
 LOOK_S = 0.2
+_MOST_DIGITS = 9
+"""Of a count that is worth asking for."""
 
 Wanted = Annotated[
     list[str] | None,
@@ -59,6 +61,8 @@ def parse(text: str) -> tuple[str, int]:
     kind, equals, count = text.rpartition("=")
     if not equals or not kind or not count.strip().isdecimal():
         raise typer.BadParameter(f"{text!r} is not like emulated=4: a kind of worker, =, and how many")
+    if len(count) > _MOST_DIGITS:
+        raise typer.BadParameter(f"{kind}={count[:_MOST_DIGITS]}... is more than any provider runs")
     return kind, int(count)
 
 
