@@ -135,6 +135,7 @@ class Segments:
         if descriptor is None:
             raise BadMessage("a segment came without its descriptor")
         if sender in self._peers:
+            os.close(descriptor)
             raise BadMessage("a second segment came")
         try:
             mapped = map_to_read(descriptor, message.size)

@@ -21,6 +21,7 @@ from mainspring.messages.peers import (
     Output,
     Place,
     Read,
+    Segment,
 )
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.shared_memory import OwnMemory
@@ -222,6 +223,23 @@ def test_without_a_slab_of_its_own_a_worker_reads_inputs_all_the_same(start: Sta
     assert output.places == ()
     assert [len(each) for each in frames] == [SIZE]
     sharing.close()
+    del held
+
+
+def test_a_second_segment_leaves_no_descriptor(large: tuple[Cluster, Sharing]) -> None:
+    cluster, sharing = large
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        offer = encode(Segment(sharing.own.size))
+        assert sharing.link.send_descriptor((offer,), sharing.own.descriptor) is Delivery.SENT
+    # It takes messages in turn: an answer to this one says that the others were worked off.
+    held, place = sharing.placed(bytes(SIZE))
+    action = cluster.next_id()
+    cluster.say(infer(action, (1,)))
+    sharing.send(Input(action, 1, places=(place,)))
+    output, _ = sharing.receive()
+    assert isinstance(output, Output)
+    assert len(os.listdir("/proc/self/fd")) == before
     del held
 
 
