@@ -109,7 +109,7 @@ class Rows:
         """The most rows that a request may have."""
         if self._spec.most is not None:
             return self._spec.most
-        return max([int(self._values[-1]), *[high for _, _, high in self._spec.tail]])
+        return max([int(self._values[-1]), self._spec.least, *[high for _, _, high in self._spec.tail]])
 
     def draw(self, rng: np.random.Generator, count: int) -> Counts:
         """Draw the rows of some requests; how much is drawn for them hangs on their number alone."""

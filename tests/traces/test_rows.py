@@ -46,6 +46,9 @@ def test_a_histogram_is_drawn_by_its_counts(tmp_path: Path) -> None:
     assert set(rows.tolist()) == {2, 8}
     assert (rows == 2).mean() == pytest.approx(0.75, abs=0.01)
     assert Rows(spec, ["m"]).largest == 8
+    raised = msgspec.structs.replace(spec, least=16)
+    assert set(drawn(raised).tolist()) == {16}
+    assert Rows(raised, ["m"]).largest == 16
 
 
 def test_a_log_has_rows_of_its_own(tmp_path: Path) -> None:
