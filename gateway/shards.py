@@ -88,6 +88,7 @@ class Shard:
             return False
         if not 0 <= message.number < MAX_GATEWAY:
             self._count("bad_messages_from_controller")
+            self.session.lose(now_ns, f"the controller gave this gateway the number {message.number}")
             return False
         says = shard_of_gateway(message.number)
         self.astray = says != self.number

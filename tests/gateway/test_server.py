@@ -17,7 +17,7 @@ from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.front_ends import Addresses
-from mainspring.messages import clients, peers
+from mainspring.messages import PROTOCOL_VERSION, clients, peers
 from mainspring.messages.codes import Reason
 from mainspring.traces.replayer import list_models
 from mainspring.transport.hub import Hub
@@ -174,6 +174,18 @@ def test_garbage_from_the_controller_and_the_worker_is_counted(cluster: FakeClus
         assert seen["bad_dispatches"] == 1
         assert seen["unsent_to_workers"] == 1
         client.infer(2)
+        assert isinstance(client.receive(), clients.InferReply)
+
+
+def test_a_number_that_no_gateway_can_have_ends_the_session_and_the_next_hello_begins_another(
+    cluster: FakeCluster,
+) -> None:
+    with gateway(cluster.address) as address, Raw(address) as client:
+        client.ready(cluster)
+        hellos = len(cluster.hellos)
+        cluster.tell(peers.Welcome(PROTOCOL_VERSION, 1 << 40))
+        wait_until(lambda: len(cluster.hellos) > hellos)
+        client.infer(1)
         assert isinstance(client.receive(), clients.InferReply)
 
 
