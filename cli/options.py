@@ -68,6 +68,11 @@ Insecure = Annotated[
 DEFAULT_STORE = Path("store")
 ModelStore = Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Such as workload.rate=500; repeatable."),
+]
+"""What is put over a simulation's spec."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Token = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Token, duration_ns
+from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Settings, Token, duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +19,6 @@ REPLAY = "replay"
 
 Spec = Annotated[
     Path, typer.Argument(metavar="SPEC", help="TOML or JSON, its counts of devices open; see docs/pools.md.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Such as workload.rate=500; repeatable."),
 ]
 Search = Annotated[
     str | None,

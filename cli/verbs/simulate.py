@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from mainspring.cli.launcher.foreground import PolicyOptions
-from mainspring.cli.options import typed
+from mainspring.cli.options import Settings, typed
 
 
 class RefuseWhen(StrEnum):
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from mainspring.simulator.spec_file import Table
 
 Spec = Annotated[Path | None, typer.Argument(metavar="[SPEC]", help="TOML or JSON; see docs/simulation.md.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Such as workload.rate=500; repeatable."),
-]
 Sweeps = Annotated[
     list[str] | None,
     typer.Option("--sweep", metavar="KEY=V1,V2", help="Simulate with each value, on every core; repeatable."),
