@@ -59,7 +59,7 @@ def _table(heading: str, table: Mapping[str, Any]) -> str:
 
 
 def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name)
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _value(value: Any) -> str:
@@ -68,4 +68,4 @@ def _value(value: Any) -> str:
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -84,19 +85,18 @@ class Trials:
 
 
 def read_record(path: Path) -> list[Estimate]:
-    """Return the estimates of a search that was interrupted; the last line may be cut off.
+    """Return the estimates of a search that was interrupted; a last line that is cut off is removed.
 
-    Raises `PlanError` for a file that is no such record.
+    So the search can go on with the file. Raises `PlanError` for a file that is not such a record.
     """
     found: list[Estimate] = []
-    lines = path.read_bytes().split(b"\n")
+    data = path.read_bytes()
+    *lines, cut_off = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
-            if line:
-                found.append(msgspec.json.decode(line, type=Estimate))
+            found.append(msgspec.json.decode(line, type=Estimate))
         except msgspec.MsgspecError as error:
-            if number < len(lines):
-                raise PlanError(
-                    f"{path}:{number}: no estimate of a search ({error}); remove the file"
-                ) from None
+            raise PlanError(f"{path}:{number}: no estimate of a search ({error}); remove the file") from None
+    if cut_off:
+        os.truncate(path, len(data) - len(cut_off))
     return found

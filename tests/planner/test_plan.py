@@ -100,6 +100,7 @@ def test_an_interrupted_search_goes_on(tmp_path: Path) -> None:
     whole, again = plan(spec()), plan(spec(), known=known, record=record)
     assert again.evaluations == whole.evaluations
     assert again.best == whole.best
+    assert [each.pool for each in read_record(record)] == [each.pool for each in whole.evaluations]
     record.write_bytes(b"nonsense\n" + record.read_bytes())
     with pytest.raises(PlanError, match=r"record.jsonl:1: no estimate"):
         read_record(record)
@@ -139,7 +140,7 @@ speed = 4
 price = 0.526
 most = 5
 [[devices]]
-kind = "cheap"
+kind = "cheap 🐌"
 price = 0.15
 least = 1
 most = 6
