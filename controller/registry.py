@@ -123,7 +123,10 @@ class ModelRegistry:
             if known.artifact == built_for(spec, (known.target,)).artifact and targets_of(spec) == made:
                 self._keep(known)
                 return None
-            others = f"artifacts for {', '.join(made)}" if targets_of(spec) != made else "other weights"
+            others = f"artifacts for {', '.join(made)}"
+            if targets_of(spec) == made:
+                same = known.weights_hash == built_for(spec, (known.target,)).weights_hash
+                others = "another executable, or other batch sizes" if same else "other weights"
             detail = f"model {spec.name!r} is served with {others}; remove it first, or choose another name"
             return Reason.MODEL_EXISTS, detail
         fault = spec_fault(spec)

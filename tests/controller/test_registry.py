@@ -34,7 +34,9 @@ def test_adding_again_is_done_and_adding_another_of_the_name_is_refused(stage: S
     assert stage.admin(gateway, add=spec("m0", "h0")).reason is None
     reply = stage.admin(gateway, add=spec("m0", "h1"))
     assert reply.reason is Reason.MODEL_EXISTS
-    assert "'m0'" in reply.detail
+    assert "'m0' is served with other weights" in reply.detail
+    reply = stage.admin(gateway, add=msgspec.structs.replace(spec("m0", "h0"), batch_sizes=(1,)))
+    assert "'m0' is served with another executable, or other batch sizes" in reply.detail
     assert gateway.all(ModelUp) == [ModelUp(spec("m0", "h0"))]
 
 
