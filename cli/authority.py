@@ -56,7 +56,7 @@ class Authority:
             self._certificate = x509.load_pem_x509_certificate((folder / AUTHORITY / TRUSTED).read_bytes())
         except FileNotFoundError:
             raise ConfigError(
-                f"{folder} is no folder of an authority; `mainspring keys init` makes one"
+                f"{folder} is not the folder of an authority; `mainspring keys init` makes one"
             ) from None
         except OSError as error:
             raise ConfigError(f"{folder / AUTHORITY} can't be read: {error.strerror}") from None

@@ -191,7 +191,7 @@ class Client:
     ) -> Sequence:
         """Return a sequence of requests for a model that keeps a state from one to the next.
 
-        Its id is drawn at random unless it is given: whoever knows it may go on with the sequence.
+        Its id is drawn at random unless it is given: anyone who knows it may go on with the sequence.
         """
         return Sequence(self, Places(model, sequence_id, version))
 

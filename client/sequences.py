@@ -94,7 +94,7 @@ class Sequence:
     Its first request begins it, and ``last=True`` or the end of the ``with`` frees its state. Requests run in
     the order of their calls, one at a time. One that fails leaves the state as it was: send it again, or go
     on without it. After `UnknownSequence` (the gateway was restarted, or nothing was sent for too long) the
-    next request begins the sequence anew.
+    next request begins the sequence again.
     """
 
     def __init__(self, client: Client, places: Places) -> None:
@@ -127,7 +127,7 @@ class Sequence:
             )
 
     def close(self) -> None:
-        """Free the state at the gateway; a further request begins the sequence anew."""
+        """Free the state at the gateway; a further request begins the sequence again."""
         with self._lock:
             if self._places.begun:
                 self._places.begun = False

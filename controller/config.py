@@ -98,7 +98,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _check_shards(self) -> None:
         if not 0 <= self.shard < max(1, len(self.shards)):
             raise ValueError(
-                f"the controller's shard is {self.shard}, which is none of its {len(self.shards)} shards; "
+                f"the controller's shard is {self.shard}, which is not one of its {len(self.shards)} shards; "
                 "[shards] lists them, counted from 0"
             )
         if self.shards:

@@ -56,7 +56,10 @@ class Moves:
         others = [address for address in known if address != asked.controller]
         if asked.controller not in known or len(others) == len(known):
             where = ", ".join(known) or "none: [shards] lists them"
-            return Reason.BAD_MESSAGE, f"{asked.controller!r} is none of the controllers, which are {where}"
+            return (
+                Reason.BAD_MESSAGE,
+                f"{asked.controller!r} is not one of the controllers, which are {where}",
+            )
         refusal = self._scheduler.refusal(DrainWorker(asked.worker))
         if refusal is not None:
             return Reason.BAD_MESSAGE, refusal

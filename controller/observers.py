@@ -120,7 +120,7 @@ class Observers:
             detail = protocol_detail(hello.protocol, OBSERVER_VERSION)
             self._outbox.refuse(now_ns, peer, "protocol_mismatch", detail)
         elif fault is not None:
-            self._outbox.refuse(now_ns, peer, "bad_message", f"the hello is of no use: {fault}")
+            self._outbox.refuse(now_ns, peer, "bad_message", f"the hello can't be used: {fault}")
         elif len(self._observers) >= self._config.max_observers:
             limit = self._config.max_observers
             detail = f"{limit} observers are connected, which is the bound (max_observers); close a console"

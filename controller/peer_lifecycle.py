@@ -276,7 +276,7 @@ class PeerLifecycle:
         else:
             fault = name_fault(hello.gateway)
         if fault is not None:
-            return "bad_message", f"the hello is of no use: {fault}"
+            return "bad_message", f"the hello can't be used: {fault}"
         cut = self._cut_off(peer, hello)
         if cut is not None:
             return "unreachable", cut

@@ -167,7 +167,7 @@ class Providers:
             return "protocol_mismatch", protocol_detail(hello.protocol)
         fault = name_fault(hello.provider)
         if fault is not None:
-            return "bad_message", f"the hello is of no use: {fault}"
+            return "bad_message", f"the hello can't be used: {fault}"
         certificate = self._wire.certificate(peer)
         if certificate is not None:
             foreign = certificate.name_fault(Role.PROVIDER, hello.provider.encode())
@@ -190,7 +190,7 @@ class Providers:
         for offer in offers:
             fault = _offer_fault(offer)
             if fault is not None:
-                return "bad_message", f"what it runs of kind {offer.kind[:100]!a} is of no use: {fault}"
+                return "bad_message", f"what it runs of kind {offer.kind[:100]!a} can't be used: {fault}"
         for other in self._providers.values():
             taken = [offer.kind for offer in other.offers if offer.kind in kinds]
             if other.name != name and other.peer != peer and taken:

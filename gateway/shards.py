@@ -137,7 +137,7 @@ class Shard:
             return f"shard {self.number} told a map, which the first controller keeps"
         fault = map_fault(told)
         if fault is not None:
-            return f"the map is none: {fault}"
+            return f"the map can't be used: {fault}"
         if told.addresses != known.addresses:
             return (
                 f"its controllers are {', '.join(told.addresses)}, and this gateway's are "

@@ -57,7 +57,7 @@ class ShardMap(msgspec.Struct, frozen=True, tag="shard_map"):
         return hashed(model, self.shards) if exception is None else exception
 
     def moved(self, models: dict[str, int]) -> ShardMap:
-        """Return the next version, with these models in other shards; no exception stays that is none."""
+        """Return the next version, with these models in these shards; useless exceptions go."""
         wanted = {**self.models, **models}
         exceptions = {name: at for name, at in wanted.items() if at != hashed(name, self.shards)}
         return msgspec.structs.replace(self, version=self.version + 1, models=exceptions)

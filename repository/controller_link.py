@@ -36,7 +36,7 @@ ANSWER_S = 10.0
 """How long the controller may take to answer."""
 TICK_S = 0.1
 ToldMessage = peers.ModelUp | peers.ModelDown | peers.Served | ShardMap
-"""What a controller tells that is no answer."""
+"""What a controller tells without being asked."""
 LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=256 << 20, backlog_messages=100_000)
 
 

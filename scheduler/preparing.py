@@ -141,7 +141,7 @@ class Preparing:
                 return
 
     def _first(self, worker: Worker) -> Model | None:
-        """Return the model that a worker prepares next; None if it was found to be none, or not found yet."""
+        """Return the model that a worker prepares next; None if there is none, or it was not found yet."""
         for name in reversed(self._asked_for):
             model = self._asked_for[name]
             if not model.absent & worker.bit and is_known(model, worker):

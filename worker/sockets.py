@@ -57,4 +57,4 @@ class Sockets(NamedTuple):
     data_address: str
     """Where gateways connect to it."""
     greet: Callable[[str], ToController]
-    """Begins to connect to another controller; raises OSError if the address is none."""
+    """Begins to connect to another controller; raises OSError if it is not an address."""

@@ -185,5 +185,5 @@ def _by_demand(shard: Observed) -> list[tuple[str, float]]:
 
 
 def busiest(arrived: Mapping[str, int], known: Sequence[str], count: int) -> tuple[str, ...]:
-    """Return so many models, those with the most requests first, then by name."""
+    """Return this many models, those with the most requests first, then by name."""
     return tuple(sorted(known, key=lambda name: (-arrived.get(name, 0), name))[:count])

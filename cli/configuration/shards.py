@@ -53,7 +53,7 @@ class ShardsConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.number > 1
 
     def divided(self, workers: int) -> tuple[int, ...]:
-        """Return the workers of each shard, of so many; raise ValueError if they don't go round."""
+        """Return how many of the workers each shard has; raise ValueError if there are too few."""
         if not self.workers:
             share, more = divmod(workers, self.number)
             if not share:

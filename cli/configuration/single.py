@@ -88,13 +88,13 @@ def address_of(config: Config, shard: int | None) -> str:
             "mainspring.toml that --config names"
         )
     if shard is None or shard >= number:
-        chosen = "none is chosen" if shard is None else f"{shard} is none of them"
+        chosen = "none is chosen" if shard is None else f"{shard} is not one of them"
         raise ConfigError(f"there are shards 0 to {number - 1}, and {chosen}: give one with --shard")
     return controllers[shard]
 
 
 def with_shards(config: Config, shard: int | None) -> dict[str, Any]:
-    """Return what a controller of a shard is told of the others, as fields of its configuration."""
+    """Return what a shard's controller knows about the others, as fields of its configuration."""
     if not config.shards.several:
         return {}
     from mainspring.cli.launcher.addresses import connectable

@@ -82,7 +82,7 @@ class ProviderLink:
                 try:
                     self._take(TO_PROVIDER.decode(parts[0]))
                 except BadMessage as error:
-                    _LOGGER.warning("the controller sent a message that is none: %s", error)
+                    _LOGGER.warning("the controller sent something that is not a message: %s", error)
         now_ns = monotonic_ns()
         self._session.connected(now_ns, self._link.opened)
         if self._session.timed_out(now_ns):

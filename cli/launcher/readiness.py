@@ -106,7 +106,7 @@ def failure(status: ClusterStatus, workers: Sequence[int]) -> str:
 
 
 def _by_shard(status: ClusterStatus, workers: Sequence[int]) -> Iterator[tuple[ModelStatus, int]]:
-    """Yield each model that is no repository's with the number of workers that its controller has."""
+    """Yield each model that no repository has, with the number of workers that its controller has."""
     counts = [shard.models for shard in status.shards] or [len(status.models)]
     first = 0
     for count, few in zip(counts, workers, strict=True):

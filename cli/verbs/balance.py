@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Models = Annotated[
     int | None,
-    typer.Option(min=1, help="Move so many models, the busiest first, --from one shard --to another."),
+    typer.Option(min=1, help="Move this many models, the busiest first, --from one shard --to another."),
 ]
 Model = Annotated[
     list[str] | None, typer.Option("--model", help="Move this model --to a shard. May be repeated.")

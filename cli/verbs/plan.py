@@ -49,7 +49,7 @@ Confidence = Annotated[
         min=0, max=1, help="Of the interval whose lower end decides; 0: the share in time decides by itself."
     ),
 ]
-Evaluations = Annotated[int | None, typer.Option(min=1, help="Try so many pools at most.")]
+Evaluations = Annotated[int | None, typer.Option(min=1, help="Try at most this many pools.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the search. The spec has that of arrivals and draws.")]
 Kinds = Annotated[
     int, typer.Option(min=1, help="Plan with so many kinds at most: those that serve most for their price.")

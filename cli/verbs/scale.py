@@ -19,7 +19,10 @@ _MOST_DIGITS = 9
 
 Wanted = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KIND=N", help="How many workers of a kind; without any, what there is is shown."),
+    typer.Argument(
+        metavar="KIND=N",
+        help="How many workers of a kind; without any, the kinds and their workers are shown.",
+    ),
 ]
 Wait = Annotated[
     str,

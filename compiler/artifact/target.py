@@ -67,7 +67,7 @@ def cpu_targets(engine: str, level: str = "") -> tuple[str, ...]:
     machine, best = _parts(instruction_set())
     if level and (_parts(level)[0] != machine or level.rpartition("-")[2] not in _LEVELS[: _rank(best) + 1]):
         known = ", ".join(f"{machine}-{each}" for each in _LEVELS[: _rank(best) + 1])
-        raise ValueError(f"instruction_set {level!r} is none that this machine has: {known}")
+        raise ValueError(f"instruction_set {level!r} is not one that this machine has: {known}")
     whole = not level or _parts(level)[1] == best
     found = [f"{ONNXRUNTIME}-{machine}-{best}"] if whole and engine != TVM else []
     if engine != ONNXRUNTIME:

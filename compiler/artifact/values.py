@@ -63,7 +63,7 @@ def as_texts(slots: Array) -> Array:
         try:
             flat[index] = content.decode()
         except UnicodeDecodeError as error:
-            raise ValueError(f"element {index} is no text in UTF-8: {error}") from error
+            raise ValueError(f"element {index} is not text in UTF-8: {error}") from error
     return found
 
 

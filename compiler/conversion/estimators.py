@@ -60,7 +60,7 @@ def convert_estimator(path: Path, target: Path, *, trust: bool) -> tuple[str, ..
     notes = tuple(dict.fromkeys(str(each.message).split("\n")[0] for each in caught if _matters(each)))
     if not hasattr(estimator, "get_params") or not hasattr(estimator, "fit"):
         raise CompileError(
-            f"{path} holds a {type(estimator).__name__}, which is no estimator of scikit-learn; save the "
+            f"{path} holds a {type(estimator).__name__}, which is not an estimator of scikit-learn; save the "
             "fitted estimator or pipeline itself"
         )
     columns = columns_of(estimator)
@@ -105,7 +105,7 @@ def _load_skops(path: Path, *, trust: bool) -> Any:
         untrusted = skops.io.get_untrusted_types(file=path)
     except Exception as error:
         raise CompileError(
-            f"{path} is no file of skops, or only a part of one ({last_line(error)})"
+            f"{path} is not a file of skops, or only a part of one ({last_line(error)})"
         ) from error
     if untrusted and not trust:
         raise CompileError(

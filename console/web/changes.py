@@ -94,7 +94,7 @@ class Changes:
         except msgspec.ValidationError as error:
             wrong_kind = str(error).endswith(" - at `$.command.type`")
             kinds = f"; its type is one of {', '.join(_COMMANDS)}" if wrong_kind else ""
-            raise BadRequest(f'the body is no {{"command": ...}}: {error}{kinds}') from None
+            raise BadRequest(f'the body is not {{"command": ...}}: {error}{kinds}') from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the body is not JSON: {error}") from None
 

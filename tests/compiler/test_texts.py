@@ -106,7 +106,7 @@ def test_texts_beside_weights_in_pages(store: Store, run_stored: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("x", "z", "says"),
     [
-        (b"\xff", b"a", "element 0 is no text in UTF-8"),
+        (b"\xff", b"a", "element 0 is not text in UTF-8"),
         (b"a" * TEXT_BYTES, b"b", "output 0 has 1,025 bytes; at most 1,024 fit"),
     ],
 )

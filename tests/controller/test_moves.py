@@ -119,7 +119,7 @@ def test_a_worker_that_starts_again_is_sent_after_and_one_that_is_sent_back_is_t
     ("worker", "controller", "says"),
     [
         ("w9", ADDRESSES[1], "there is no worker 'w9'"),
-        ("w0", "tcp://c:1", "'tcp://c:1' is none of the controllers, which are tcp://a:1, tcp://b:1"),
+        ("w0", "tcp://c:1", "'tcp://c:1' is not one of the controllers, which are tcp://a:1, tcp://b:1"),
     ],
 )
 def test_a_move_that_can_not_be_is_refused(worker: str, controller: str, says: str) -> None:

@@ -106,8 +106,8 @@ def test_a_map_that_can_not_be_taken_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"shard": 1}, "shard is 1, which is none of its 0 shards"),
-        ({"shard": 2, "shards": ADDRESSES[:2]}, "shard is 2, which is none of its 2 shards"),
+        ({"shard": 1}, "shard is 1, which is not one of its 0 shards"),
+        ({"shard": 2, "shards": ADDRESSES[:2]}, "shard is 2, which is not one of its 2 shards"),
         ({"shards": ADDRESSES, "shard_pages": (1,)}, "1 numbers for 3 shards"),
         ({"shards": (*ADDRESSES, ADDRESSES[1])}, "have the address tcp://b:1"),
     ],

@@ -63,7 +63,9 @@ def settings(text: str) -> dict[str, dict[str, Any]]:
         except tomllib.TOMLDecodeError:
             found = value
         if not (equals and dot and key):
-            raise typer.BadParameter(f"{each!r} is no setting; one is TABLE.KEY=VALUE", param_hint="--beside")
+            raise typer.BadParameter(
+                f"{each!r} is not a setting; one is TABLE.KEY=VALUE", param_hint="--beside"
+            )
         tables.setdefault(table, {})[key] = found
     return tables
 
