@@ -34,7 +34,7 @@ from mainspring.messages.peers import (
     WorkerHello,
     WorkerUp,
 )
-from mainspring.messages.targets import check_targets
+from mainspring.messages.targets import SEPARATOR, check_targets
 from mainspring.transport.certificate import Certificate
 
 _LOGGER = logging.getLogger(__name__)
@@ -63,6 +63,16 @@ def name_fault(name: str) -> str | None:
             "and . _ - : @ + of ASCII"
         )
     return None
+
+
+def kind_fault(kind: str) -> str | None:
+    """Return what is wrong with what workers call their kind of device, or None."""
+    if 0 < len(kind) <= MAX_NAME_CHARACTERS and kind.isprintable() and SEPARATOR not in kind:
+        return None
+    return (
+        f"a kind of device has 1 to {MAX_NAME_CHARACTERS} characters, all printable and none of them "
+        f"{SEPARATOR}"
+    )
 
 
 def memory_fault(hello: WorkerHello) -> str | None:
@@ -272,7 +282,7 @@ class PeerLifecycle:
                     f"pages are {PAGE_BYTES} bytes here; the worker's are {hello.page_bytes}",
                 )
             fault = name_fault(hello.worker) or memory_fault(hello) or address_fault(hello.data_address)
-            fault = fault or targets_fault(hello)
+            fault = fault or kind_fault(hello.device_kind) or targets_fault(hello)
         else:
             fault = name_fault(hello.gateway)
         if fault is not None:

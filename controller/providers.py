@@ -17,7 +17,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox, Wire
-from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
+from mainspring.controller.peer_lifecycle import kind_fault, name_fault, protocol_detail
 from mainspring.controller.sessions import RETIRED_REMEMBERED, PeerSession
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
@@ -201,8 +201,8 @@ class Providers:
 
 def _offer_fault(offer: Offer) -> str | None:
     """Return what is wrong with a kind that a provider says it has, if anything is."""
-    if not 0 < len(offer.kind) <= 128 or not offer.kind.isprintable():
-        return "a kind has 1 to 128 characters, all printable"
+    if (fault := kind_fault(offer.kind)) is not None:
+        return fault
     if not 0 <= offer.most <= MOST_WORKERS or len(offer.workers) > MOST_WORKERS:
         return f"there can be 0 to {MOST_WORKERS:,} workers"
     for name in (offer.stem, *offer.workers):

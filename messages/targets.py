@@ -22,7 +22,8 @@ TARGET = re.compile(r"(onnxruntime|tvm)-[a-z0-9_]+(-[a-z0-9_]+)?")
 ANY = "*"
 MOST_TARGETS = 16
 """Most that a worker may name."""
-_SEPARATOR = "/"
+SEPARATOR = "/"
+"""Between what workers of a kind call their device and the targets that they run, in the kind's name."""
 
 
 def check_targets(targets: Sequence[str]) -> None:
@@ -142,17 +143,17 @@ def _told(value: object) -> str:
 
 def kind_of(device_kind: str, targets: Sequence[str]) -> str:
     """Return the name of a kind of workers: all that call their device so and run the same targets."""
-    return _SEPARATOR.join((device_kind, *targets))
+    return SEPARATOR.join((device_kind, *targets))
 
 
 def device_kind_of(kind: str) -> str:
     """Return what workers of a kind call their device, which is the name of a profile."""
-    return kind.partition(_SEPARATOR)[0]
+    return kind.partition(SEPARATOR)[0]
 
 
 def targets_in(kind: str) -> tuple[str, ...]:
     """Return the targets that workers of a kind run, the best first."""
-    return tuple(kind.split(_SEPARATOR)[1:])
+    return tuple(kind.split(SEPARATOR)[1:])
 
 
 def kinds_build(kind: str, spec: ModelSpec) -> ModelSpec:

@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from mainspring.messages.targets import SEPARATOR
+
 MIB = 1024 * 1024
 DEVICE = re.compile(r"cpu|cuda:[0-9]{1,3}")
 """The form of `WorkerConfig.device`."""
@@ -138,7 +140,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
         if DEVICE.fullmatch(self.device) is None:
             raise ValueError(f"device {self.device!r} is neither cpu nor cuda:N, such as cuda:0")
-        if "/" in self.device_kind:
+        if SEPARATOR in self.device_kind:
             raise ValueError(f"device_kind {self.device_kind!r} has a /, which the name of a kind can't have")
         if self.instruction_set and not self.computes:
             raise ValueError("instruction_set is for workers that compute on a CPU; leave it out")

@@ -88,6 +88,9 @@ def test_another_page_size_is_refused_naming_both(stage: Stage) -> None:
         ),
         ({"pages": -1}, "-1 pages"),
         ({"worker": ""}, "name has 0 characters"),
+        ({"device_kind": "cpu/tvm-x86_64-avx2"}, "none of them /"),
+        ({"device_kind": "x" * 129}, "1 to 128 characters"),
+        ({"device_kind": "cpu\x1b[2J"}, "all printable"),
     ],
 )
 def test_a_memory_that_contradicts_itself_is_refused(

@@ -174,6 +174,7 @@ def test_one_that_is_silent_is_lost(stage: Stage) -> None:
         ((Offer("cpu", "w", 8), Offer("cpu", "v", 8)), "bad_message", "twice"),
         ((Offer("cpu", "w", -1),), "bad_message", "0 to 4,096 workers"),
         ((Offer("", "w", 8),), "bad_message", "1 to 128 characters"),
+        ((Offer("cpu/tvm-sm_90", "w", 8),), "bad_message", "none of them /"),
         (tuple(Offer(f"k{number}", "w", 8) for number in range(65)), "bad_message", "64 are the most"),
     ],
 )
