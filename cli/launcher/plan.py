@@ -296,7 +296,7 @@ def _console_jobs(config: Config, shards: list[LocalShard], cores: tuple[int, ..
                 controller_address=shard.address,
                 token_file=tokens,
                 shard=shard.number,
-                shards=addresses if len(addresses) > 1 else (),
+                shards=addresses if len({*addresses}) > 1 else (),
             ),
             cores=cores,
             nice=CONSOLE_NICE,

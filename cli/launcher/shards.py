@@ -14,6 +14,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.transport.local import PREFIX as LOCAL
 
 NAME = "controller"
+MAX_PORT = 65_535
 CHANGES = ".changes"
 """The end of the name of the file in the run folder that keeps what clients and operators changed over a
 controller's restart."""
@@ -62,9 +63,18 @@ def local_shards(config: Config, run_dir: Path) -> list[LocalShard]:
 
 
 def console_addresses(address: str, count: int) -> tuple[str, ...]:
-    """Return where the consoles of all controllers are: at ports one behind the other."""
-    stem, _, port = address.rpartition(":")
-    return tuple(f"{stem}:{int(port) + number}" for number in range(count))
+    """Return where the consoles of all controllers are: at ports one behind the other, or at any (0).
+
+    Raises `ConfigError` if there are not as many ports behind the first one.
+    """
+    stem, _, text = address.rpartition(":")
+    first = int(text)
+    if first + count - 1 > MAX_PORT:
+        raise ConfigError(
+            f"[console] address is {address}, and the consoles of {count} controllers are at that port and "
+            f"those behind it: give one of at most {MAX_PORT + 1 - count}"
+        )
+    return tuple(f"{stem}:{first + number if first else 0}" for number in range(count))
 
 
 def listeners(shards: list[LocalShard]) -> Iterator[tuple[str, str]]:

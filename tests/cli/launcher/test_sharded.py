@@ -66,6 +66,23 @@ def test_each_controller_has_a_console_at_a_port_of_its_own(emulated: Callable[.
     assert set(addresses) <= {address for address, _ in plan.listening}
 
 
+def test_consoles_at_any_port_are_so_all_and_there_must_be_ports_for_all(
+    emulated: Callable[..., Config],
+) -> None:
+    config = sharded(emulated(workers=2, console=True))
+
+    def at(port: int) -> list[tuple[str, tuple[str, ...]]]:
+        console = msgspec.structs.replace(config.console, address=f"http://127.0.0.1:{port}")
+        plan = make_plan(msgspec.structs.replace(config, console=console))
+        consoles = [job.console for job in plan.jobs if isinstance(job, ConsoleJob)]
+        return [(each.address, each.shards) for each in consoles]
+
+    assert at(0) == [("http://127.0.0.1:0", ())] * 2
+    assert [address.rpartition(":")[2] for address, _ in at(65_534)] == ["65534", "65535"]
+    with pytest.raises(ConfigError, match="give one of at most 65534"):
+        at(65_535)
+
+
 def test_one_controller_is_as_without_shards(emulated: Callable[..., Config]) -> None:
     config = emulated(workers=2)
     assert make_plan(sharded(config, count=1)) == make_plan(config)
