@@ -9,12 +9,14 @@ def check_range(
     name: str, value: float, *, above: float | None = None, least: float | None = None, most: float = math.inf
 ) -> None:
     """Raise `ValueError` unless a number is finite and in its range."""
+    # A compiled caller has made a float of a whole number.
+    said = str(value).removesuffix(".0")
     if not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; it must be a number that is finite")
+        raise ValueError(f"{name} is {said}; it must be a number that is finite")
     if (above is not None and value <= above) or (least is not None and value < least) or value > most:
         low = f"greater than {above:g}" if above is not None else f"at least {least:g}"
         high = "" if most == math.inf else f" and at most {most:g}"
-        raise ValueError(f"{name} is {value}; it must be {low}{high}")
+        raise ValueError(f"{name} is {said}; it must be {low}{high}")
 
 
 def check_durations(name: str, by_size: dict[str, float]) -> None:

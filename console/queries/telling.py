@@ -136,7 +136,7 @@ def of_plan(view: View, found: Request, evidence: Evidence, worker: str, duratio
 def of_candidate(found: Request, each: Candidate) -> str:
     """Return in words by when a worker that was not the best could have run a request, or why not at all."""
     if each.finish_ns:
-        return f"{_READY[each.readiness]}; done at {at(each.finish_ns, found)}"
+        return f"{_READY.get(each.readiness, each.readiness.value)}; done at {at(each.finish_ns, found)}"
     # Beyond a number of workers, those that are late at first sight are not planned for.
     why = _WHY_NOT.get(each.readiness, f"{_READY.get(each.readiness, each.readiness.value)}, but too late")
     return why + (f": {each.detail}" if each.detail else "")

@@ -78,8 +78,7 @@ class Receiver:
         """A head that what was read begins with, while it is parsed."""
         self._sink: Sink = sink
         self._budget = budget
-        self._max_header_bytes = max_header_bytes
-        self._max_body_bytes = max_body_bytes
+        self._max_header_bytes, self._max_body_bytes = max_header_bytes, max_body_bytes
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._ended = False
         """Whether no request follows: the client said so of the last one."""
@@ -99,8 +98,7 @@ class Receiver:
         self._piece = b""
         self._direct: memoryview | None = None
         """Memory of the body's size, while it is read into."""
-        self._filled = 0
-        self._held_bytes = 0
+        self._filled = self._held_bytes = 0
         self._fault: Fault | None = None
         self._now_ns = 0
         self.began_ns = 0

@@ -27,7 +27,9 @@ def fitting(
     size = times.sizes[index]
     end_ns = max(begin_ns, inputs_ns + times.transfer_ns[index]) + times.ns[index]
     first = queue.first_feasible(end_ns, size) if head < 0 else head
-    if first == len(queue.dues) or (head >= 0 and queue.dues[head] < end_ns):
+    if first == len(queue.dues):
+        return first, 0
+    if head >= 0 and (queue.dues[head] < end_ns or queue.rows_at(head) > size):
         return first, 0
     rows = queue.rows_from(first, size)
     return first, 0 if index and rows <= times.sizes[index - 1] else rows

@@ -185,7 +185,7 @@ def test_a_file_says_it(tmp_path: Path) -> None:
         ("slo_ms = []", "slo_ms is an empty list"),
         ("slo_ms = [10, 0]", "slo_ms is 0"),
         ('slo_ms = ["10"]', "slo_ms expects"),
-        ("load = -1", "load is -1.0; it must be greater than 0"),
+        ("load = -1", "load is -1; it must be greater than 0"),
         ('kind = "log"\nlog = "x"', "load, slo_ms would change nothing of a workload of kind log"),
         ('kind = "csv"', "a workload of kind csv is read from a file: name it with trace"),
         ('trace = "a.csv"', "poisson is generated and would not read a.csv"),

@@ -160,7 +160,7 @@ devices = "worker-0"
         ("factor = 2", "has no key .factor.; did you mean .load_factor."),
         ("infer_factor = 0.5", "infer_factor is 0.5; it must be at least 1"),
         ("infer_factor = 1", "both 1, so that nothing is slow"),
-        ("lasts_s = 20", "every_s is 10.0; it must be greater than 20"),
+        ("lasts_s = 20", "every_s is 10; it must be greater than 20"),
     ):
         path.write_text(text + more)
         with pytest.raises(ConfigError, match=says):

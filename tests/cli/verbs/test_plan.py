@@ -108,7 +108,7 @@ def test_a_spec_that_leaves_counts_open_is_not_simulated(spec: Path) -> None:
     [
         ("objective.attainment=1.2", "attainment is 1.2; it is a share above 0 and below 1"),
         ("objective.atainment=0.9", "did you mean 'attainment'"),
-        ("devices.0.price=-1", "price is -1.0; it must be at least 0"),
+        ("devices.0.price=-1", "price is -1; it must be at least 0"),
         ("devices.0.least=9", "least is 9; it must be at least 0 and at most 4"),
         ("workload.rows.kind=histogramm", "rows expects a whole number or a table of kind"),
     ],

@@ -39,7 +39,7 @@ def test_nothing_is_unpickled_without_trust(tmp_path: Path, suffix: str) -> None
 def test_a_trusted_pickle_of_something_else_is_no_estimator(tmp_path: Path) -> None:
     path = tmp_path / "model.pkl"
     path.write_bytes(pickle.dumps({"weights": [1.0]}))
-    with pytest.raises(CompileError, match="holds a dict, which is no estimator"):
+    with pytest.raises(CompileError, match="holds a dict, which is not an estimator"):
         converted(path, trust=True)
 
 

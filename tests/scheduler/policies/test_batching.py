@@ -95,6 +95,7 @@ def test_a_batch_that_is_to_begin_at_a_request_is_in_time_for_it(
             begin_ns = max(at[0] * MS, at[1] * MS + times.transfer_ns[found[0]])
             assert found[1] == head
             assert queue.dues[head] >= begin_ns + times.ns[found[0]]
+            assert queue.fill(head, SIZES[found[0]])
 
 
 @given(waits, durations, instants, st.booleans())
