@@ -31,6 +31,7 @@ from mainspring.transport.bounds import MAX_TENSORS, PROGRESS_BYTES, Delivery, E
 from mainspring.transport.certificate import Certificate
 from mainspring.transport.handshake import Violation
 from mainspring.transport.secure import SecureSocket
+from mainspring.transport.unsent import FLAGS
 
 HEAD = struct.Struct("<II")
 """The bytes of the message proper, and the number of tensors."""
@@ -40,7 +41,6 @@ READS = 8
 """Reads of one connection before the others have their turns."""
 FLUSH_PARTS = 64
 """Parts handed to the kernel in one call when there is room again."""
-FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _DESCRIPTOR = struct.Struct("i")
 READABLE = select.EPOLLIN | select.EPOLLRDHUP
 WRITABLE = select.EPOLLOUT

@@ -19,8 +19,8 @@ from mainspring.transport.bounds import Ended
 from mainspring.transport.handshake import MIN_SECRET_BYTES, NONCE_BYTES, Handshake, Unproved
 from mainspring.transport.keys import Keys, read_keys
 from mainspring.transport.secure import NotEncrypted, SecureSocket
+from mainspring.transport.unsent import FLAGS
 
-FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 MAX_SECRET_BYTES = 4096
 NEEDS_TLS = "this process asks for TLS: start the other one with --keys"
 

@@ -6,6 +6,7 @@ import socket
 from typing import Final
 
 FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+"""Of every send and receive: never waits, and no signal if the peer has gone."""
 
 
 class Unsent:

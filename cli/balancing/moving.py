@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from mainspring.cli.balancing.planning import ModelMove, WorkerMove
 from mainspring.cli.balancing.session import Controller, until
@@ -47,14 +48,7 @@ async def move_models(controllers: Sequence[Controller], moves: Sequence[ModelMo
 async def _move(
     first: Controller, source: Controller, target: Controller, names: Sequence[str], say: Say
 ) -> list[str]:
-    for name in names:
-        await target.link.ask(add=source.told.models[name])
-    ready = await _prepared(target, names)
-    for name in names:
-        if name not in ready:
-            say(f"{name} stays in shard {source.number}: no worker of shard {target.number} has prepared it")
-            await target.link.ask(remove=name)
-    await _load(source, target, ready)
+    ready = await _copied(source, target, names, say)
     if not ready:
         return []
     await switch(first, dict.fromkeys(ready, target.number))
@@ -62,6 +56,34 @@ async def _move(
         await source.link.ask(remove=name, drain=True, moves=True)
     if not await until(lambda: not any(name in source.told.models for name in ready), DRAINED_S):
         say(f"requests for some models are still in flight in shard {source.number}; they go once those end")
+    return ready
+
+
+async def _copied(source: Controller, target: Controller, names: Sequence[str], say: Say) -> list[str]:
+    """Have models prepared and loaded at ``target``, too; return those that are.
+
+    If that is refused, none of them stays there, and the `Refusal` is raised.
+    """
+    added: list[str] = []
+    try:
+        for name in names:
+            spec = source.told.models.get(name)
+            if spec is None:
+                say(f"{name} was removed from shard {source.number} meanwhile")
+                continue
+            await target.link.ask(add=spec)
+            added.append(name)
+        ready = await _prepared(target, added)
+        for name in [name for name in added if name not in ready]:
+            say(f"{name} stays in shard {source.number}: no worker of shard {target.number} has prepared it")
+            added.remove(name)
+            await target.link.ask(remove=name)
+        await _load(source, target, ready)
+    except Refusal:
+        for name in added:
+            with suppress(Refusal):
+                await target.link.ask(remove=name)
+        raise
     return ready
 
 

@@ -95,6 +95,8 @@ class Crew:
             elif now_ns >= kill_ns:
                 self._say(f"{name} did not leave in time: killed")
                 process.kill()
+                # One that hangs in the kernel takes a while to die even so.
+                self._leaving[name] = process, now_ns + self._stop_ns
 
     @property
     def leaving(self) -> list[Process]:
