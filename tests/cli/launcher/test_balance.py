@@ -105,7 +105,7 @@ def test_a_worker_that_was_moved_is_sent_after_when_it_starts_again(
         (["--worker", "worker-9", "--to", "1"], "no shard has a worker 'worker-9'"),
         (["--model", "none", "--to", "1"], "no shard has a model 'none'"),
         (["--model", "quick-1", "--to", "7"], "there are shards 0 to 1"),
-        (["--worker", "worker-1", "--to", "0"], "worker-1 is the only worker here"),
+        (["--worker", "worker-1", "--to", "0"], "worker-1 is the only worker that stays here"),
         (["--model", "quick-1"], "goes --to a shard"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +99,14 @@ def test_a_search_and_a_load_change_lose_no_request_and_end_on_the_plan(folder: 
         each.close()
 
 
-def test_a_plan_is_the_devices_of_a_cluster(folder: Path) -> None:
+def test_a_plan_is_the_devices_of_a_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan_file = folder / "plan.toml"
     plan_file.write_text(
         '[[devices]]\nkind = "fast"\nspeed = 2\nprice = 0.5\nmost = 3\ncount = 2\n'
         '[[devices]]\nkind = "cheap"\nprice = 0.17\ncount = 0\n'
         '[[models]]\nprofiles = "ranker.csv"\n[[workload]]\nrate = 10\n'
     )
-    os.chdir(folder)
+    monkeypatch.chdir(folder)
     groups, profiles = of_plan(plan_file)
     assert [each["count"] for each in groups] == [2, 0]
     assert profiles is not None
