@@ -43,7 +43,7 @@ MODULES = {
         *("simulator/fleet.py", "simulator/gateway.py", "simulator/outcomes.py", "simulator/slowness.py"),
         "simulator/gateway_core.py",
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),
-        *("telemetry/aggregates.py", "traces/records.py"),
+        *("telemetry/aggregates.py", "traces/records.py", "traces/returning.py"),
     ),
     native.PATH: (
         *("controller/**/*.py", "telemetry/actions.py", "telemetry/bounded.py", "telemetry/histograms.py"),

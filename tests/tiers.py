@@ -61,6 +61,7 @@ TIER_OF = {
     "experiments/test_bench_stock": "unit",
     "experiments/test_bench_warming": "unit",
     "experiments/gpu_check/test_bundle": "codegen",
+    "experiments/gpu_check/test_rehearsal": "codegen",
     "experiments/mixed": "unit",
     "experiments/mixed/test_run": "lab",
     "experiments/test_policies": "codegen",
