@@ -13,7 +13,7 @@ from mainspring.planner.problem import Problem
 
 RELAXED = 1.3
 KINDS = 3
-"""Beyond so many the savings hardly grow, and the space does (Ribbon, figure 8)."""
+"""With more kinds the savings hardly grow, and the space does (Ribbon, figure 8)."""
 
 
 def cost_effectiveness(problem: Problem) -> list[float]:
@@ -23,7 +23,7 @@ def cost_effectiveness(problem: Problem) -> list[float]:
 
 
 def choose_kinds(problem: Problem, most: int = KINDS) -> tuple[int, ...]:
-    """Return the places of the kinds to plan with, at most so many unless ``least`` demands more.
+    """Return the places of the kinds to plan with, at most ``most`` unless ``least`` demands more.
 
     They stay in their order of preference.
     """

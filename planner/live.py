@@ -31,7 +31,7 @@ PATIENCE_S = 120.0
 TRIES = 3
 """Windows for one pool, if workers are lost in each."""
 QUEUES = 2.0
-"""A queue of so many times the queries that come within an SLO is a clear violation."""
+"""A queue is a clear violation from this many times the queries that come within an SLO."""
 
 
 class Gone(Enum):

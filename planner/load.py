@@ -11,7 +11,7 @@ SPAN_S = 10.0
 CHANGED = 0.15
 """A rate that differs by more than this part is another load."""
 SURE = 4.0
-"""And by so many standard deviations of a Poisson number of requests."""
+"""And by this many standard deviations of a Poisson number of requests."""
 LOOKS = 3
 """Looks in a row at which a queue is too long."""
 QUICK_S = 2.0

@@ -76,10 +76,10 @@ class Problem:
     around_ns: int
     """What a client waits for messages beyond that."""
     load: float = 1.0
-    """The queries come at so many times the spec's rate."""
+    """The queries come at the spec's rate times this."""
 
     def at_load(self, load: float) -> Problem:
-        """Return the problem of the same queries at another rate, so many times this one's."""
+        """Return the problem of the same queries at another rate, a multiple of this one's."""
         due_ns = np.rint(self.queries.due_ns / load).astype(np.int64)
         return replace(self, queries=replace(self.queries, due_ns=due_ns), load=self.load * load)
 

@@ -173,7 +173,7 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports, devices: Path
 
 def with_plan(tables: Tables, flags: Tables, devices: Path) -> dict[str, dict[str, Any]]:
     """Return flags with a plan's groups of emulated devices and, if neither file nor flags name any models,
-    its table of profiles; raise `ConfigError` for a file that is no plan."""
+    its table of profiles; raise `ConfigError` for a file that is not a plan."""
     groups, profiles = of_plan(devices)
     found: dict[str, Any] = {"devices": groups, "engine": "emulated"}
     named = {**tables.get("cluster", {}), **flags.get("cluster", {})}

@@ -52,7 +52,10 @@ Confidence = Annotated[
 Evaluations = Annotated[int | None, typer.Option(min=1, help="Try at most this many pools.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the search. The spec has that of arrivals and draws.")]
 Kinds = Annotated[
-    int, typer.Option(min=1, help="Plan with so many kinds at most: those that serve most for their price.")
+    int,
+    typer.Option(
+        min=1, help="Plan with this number of kinds at most: those that serve most for their price."
+    ),
 ]
 Start = Annotated[
     list[str] | None,

@@ -107,7 +107,7 @@ class _Informed:
         self.learn(self._task.trials.evaluate(pool), 1.0)
 
     def learn(self, estimate: Estimate, load: float) -> None:
-        """Learn from what a pool did at so many times the load now."""
+        """Learn from what a pool did at a multiple of the load now."""
         curve = self._curve(estimate.pool)
         expected = curve.attainment(math.log(load))
         # What ends nearly all in time anyway says nothing about the load.

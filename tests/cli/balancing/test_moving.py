@@ -47,7 +47,7 @@ def test_a_map_that_came_with_the_answer_is_not_waited_for() -> None:
 
 
 class Full:
-    """A controller that has room for so many models."""
+    """A controller with room for a number of models."""
 
     def __init__(self, room: int) -> None:
         self.models: list[str] = []
