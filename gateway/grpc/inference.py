@@ -19,7 +19,6 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.access import Caller, Lock
 from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
 from mainspring.gateway.grpc.peers import Call, Peers
-from mainspring.gateway.grpc.requests import parse
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import INTERNAL, Context, Ended, Refused, answered
 from mainspring.gateway.grpc.taking import Taken, Taking
@@ -60,7 +59,7 @@ class Inference:
         data = await context.read()
         if data is aio.EOF:
             raise BadRequest(Reason.BAD_MESSAGE, "the call has no message; it takes one ModelInferRequest")
-        taken = self._taking.take(*parse(data), arrived_ns, caller, call)
+        taken = self._taking.take(self._taking.read(data), arrived_ns, caller, call)
         if taken.parts:
             taken = await self._slices.finish(self._taking.complete(taken))
         outcome = await self._calls.infer(call.connection, taken.request, taken.frames)
@@ -161,9 +160,9 @@ class _Stream:
         arrived_ns = monotonic_ns()
         asked_id = ""
         try:
-            message, raw = parse(data)
-            asked_id = message.id
-            taken = self._taking.take(message, raw, arrived_ns, self._caller, self._call)
+            read = self._taking.read(data)
+            asked_id = read.message.id
+            taken = self._taking.take(read, arrived_ns, self._caller, self._call)
             if taken.parts:
                 taken = await self._completed(taken)
         except BadRequest as error:

@@ -22,8 +22,6 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader
 
-_COPIED_BYTES = 8_192
-"""Up to here protobuf copies tensors faster than they can be cut out."""
 MOST_BESIDE_BYTES = 16 << 20
 """Of a message without its raw contents: protobuf reads it while nobody else is served."""
 _MOST_AXES = 64
@@ -48,27 +46,30 @@ class Forms(NamedTuple):
     """Of those that go to shared memory."""
 
 
-def parse(data: bytes) -> tuple[Message, list[Any]]:
-    """Return a ModelInferRequest without its raw contents, and these, uncopied if they are large.
+def split(data: bytes) -> tuple[bytes, list[Any]]:
+    """Return a ModelInferRequest's bytes without its raw contents, and these, uncopied.
 
     Raises `Unfit` for bytes that are not such a message.
     """
-    if len(data) <= _COPIED_BYTES:
-        message = decode(ModelInferRequest, data)
-        return message, list(message.raw_input_contents)
     try:
-        rest, raw = cut(data, RAW_INPUT_CONTENTS)
+        beside, raw = cut(data, RAW_INPUT_CONTENTS)
     except Malformed as error:
         raise Unfit(
             Reason.BAD_MESSAGE, f"these {len(data):,} bytes are not a ModelInferRequest: {error}"
         ) from None
-    if len(rest) > MOST_BESIDE_BYTES:
+    if len(beside) > MOST_BESIDE_BYTES:
         raise Unfit(
             Reason.BAD_MESSAGE,
-            f"the request has {len(rest):,} bytes beside raw_input_contents, and may have "
+            f"the request has {len(beside):,} bytes beside raw_input_contents, and may have "
             f"{MOST_BESIDE_BYTES:,}; send large tensors there",
         )
-    return decode(ModelInferRequest, rest), raw
+    return beside, raw
+
+
+def parse(data: bytes) -> tuple[Message, list[Any]]:
+    """Return a ModelInferRequest without its raw contents, and these, uncopied; raise as `split`."""
+    beside, raw = split(data)
+    return decode(ModelInferRequest, beside), raw
 
 
 def parameters(fields: Mapping[str, Message]) -> dict[str, Any]:

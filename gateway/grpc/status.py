@@ -73,14 +73,14 @@ async def answered(context: Context, answer: Awaitable[T]) -> T:
     except Refused as refused:
         refusal = refused.refusal
         ending = _refusal(refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
-    except RegionError as error:
-        ending = error.code, error.detail, ()
-    except BadRequest as error:
-        ending = _refusal(error.reason, error.detail)
-    except Withheld as error:
-        ending = "UNAVAILABLE", str(error), ()
-    except Unserved as error:
-        ending = "UNIMPLEMENTED", str(error), ()
+    except RegionError as apart:
+        ending = apart.code, apart.detail, ()
+    except BadRequest as wrong:
+        ending = _refusal(wrong.reason, wrong.detail)
+    except Withheld as withheld:
+        ending = "UNAVAILABLE", str(withheld), ()
+    except Unserved as unserved:
+        ending = "UNIMPLEMENTED", str(unserved), ()
     except Ended as ended:
         ending = ended.code, ended.detail, ()
     except Exception:

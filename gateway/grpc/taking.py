@@ -1,21 +1,26 @@
-"""From a ModelInferRequest to what the request table takes, with the deadline that the call gives it."""
+"""From a ModelInferRequest to what the request table takes, with the deadline that the call gives it.
+
+A client sends the same message again and again, but for its tensors, and to make a request of it costs more
+than all else here. So what a message says beside its tensors is remembered by its bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from mainspring.gateway.bounds import answer_bytes
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc import requests
 from mainspring.gateway.grpc.access import Caller, check, priority
 from mainspring.gateway.grpc.answers import Asked
-from mainspring.gateway.grpc.messages import Message
+from mainspring.gateway.grpc.messages import Message, ModelInferRequest, decode
 from mainspring.gateway.grpc.peers import Call
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.oip.parameters import (
@@ -24,6 +29,7 @@ from mainspring.gateway.oip.parameters import (
     SLO_HEADER,
     SLO_PARAMETER,
     TIMEOUT_PARAMETER,
+    Place,
     default_slo_ns,
     place_of,
     priority_of,
@@ -35,10 +41,15 @@ from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.messages.peers import TensorHeader
 from mainspring.messages.served import ServedModel
 
 TRACEPARENT = "traceparent"
 """Metadata that name the client's span, as W3C's Trace Context has it."""
+MOST_KNOWN: Final = 1_024
+"""Messages that are remembered; once there are more, all are forgotten."""
+_LONGEST_BYTES: Final = 1_024
+"""Of a message that is remembered, without its tensors."""
 
 
 class Limits:
@@ -79,6 +90,41 @@ class Limits:
         return max(1, round(left_s * 1e9))
 
 
+class Said(NamedTuple):
+    """What a message says beside its tensors, of a model as it is now."""
+
+    signature: Signature
+    options: ServedModel
+    version: int | None
+    headers: tuple[TensorHeader, ...]
+    """Of its inputs."""
+    parameters: dict[str, Any]
+    outputs: tuple[str, ...] | None
+    priority: int
+    place: Place
+    asked: Asked
+    answer_bytes: int
+    """About what its answer will have, all outputs taken."""
+    uncopied: bool
+    """Whether its tensors are its raw contents as they came, one for each input."""
+
+    def fits(self, signature: Signature, options: ServedModel, raw: list[Any]) -> bool:
+        """Say whether the same message says the same with these raw contents, of a model as it is now."""
+        return self.signature is signature and self.options == options and len(raw) == len(self.headers)
+
+
+class Read(NamedTuple):
+    """A message as it came."""
+
+    beside: bytes
+    """Without its raw contents."""
+    raw: list[Any]
+    message: Message
+    """Of what is `beside` them."""
+    said: Said | None
+    """What it says, if that is remembered."""
+
+
 class Taken(NamedTuple):
     """A request that the table can have."""
 
@@ -105,19 +151,29 @@ class Taking:
         self._limits = Limits(config)
         self._shared = shared
         self._most_bytes = config.grpc_max_message_bytes
+        self._known: dict[bytes, tuple[Message, Said]] = {}
+        """By the bytes of messages without their raw contents."""
 
-    def take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller, call: Call) -> Taken:
-        """Return the request that a message with these raw contents makes; ``call`` holds its answer's bytes.
+    def read(self, data: bytes) -> Read:
+        """Return the message that bytes are; raise `Unfit`."""
+        beside, raw = requests.split(data)
+        known = self._known.get(beside)
+        if known is not None:
+            return Read(beside, raw, known[0], known[1])
+        return Read(beside, raw, decode(ModelInferRequest, beside), None)
+
+    def take(self, read: Read, arrived_ns: int, caller: Caller, call: Call) -> Taken:
+        """Return the request that a message makes; ``call`` holds its answer's bytes.
 
         ``arrived_ns`` is when its call began, or in a stream it came, on this process's clock. Raises
         `BadRequest`, and `Ended` for what the protocol has and this server has not.
         """
         try:
-            taken = self._take(message, raw, arrived_ns, caller, call)
+            taken = self._take(read, arrived_ns, caller, call)
             call.hold(taken.answer_bytes)
             return taken
         except BadRequest as error:
-            self._calls.turned_away(message.model_name, error.reason)
+            self._calls.turned_away(read.message.model_name, error.reason)
             raise
 
     def complete(self, taken: Taken) -> Steps[Taken]:
@@ -134,45 +190,82 @@ class Taking:
         written = {span: taken.parts[span] for span in asked.spans.values()}
         return taken._replace(request=request, frames=frames, parts=written)
 
-    def _take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller, call: Call) -> Taken:
+    def _take(self, read: Read, arrived_ns: int, caller: Caller, call: Call) -> Taken:
         driver = self._calls.driver
-        name = message.model_name
+        name = read.message.model_name
         check(driver.gate, caller, name)
         if (alone := driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
-        signature = driver.catalog.resolve(name, version_of(message.model_version))
-        inputs = requests.inputs(message, raw, signature)
-        parameters = requests.parameters(message.parameters)
-        options = driver.catalog.options(name)
-        forms = requests.forms(message.outputs, signature)
-        if forms.spans:
-            check_room(signature, inputs.headers, forms.spans)
-        spans = [*spans_in(inputs.frames), *forms.spans.values()]
+        said, frames = self._said(read, name)
+        spans = [] if said.uncopied else [*spans_in(frames), *said.asked.spans.values()]
         parts = self._shared.parts(caller, spans) if spans else {}
-        left_ns, taken_ns = self._limits.slo_ns(parameters, caller, options, arrived_ns), monotonic_ns()
-        held_bytes = answer_bytes(signature, inputs.headers, text=False)
-        place = place_of(signature.spec, *[parameters.get(each) for each in SEQUENCE_PARAMETERS])
+        left_ns = self._limits.slo_ns(said.parameters, caller, said.options, arrived_ns)
+        taken_ns = monotonic_ns()
+        sequence_id, sequence_start, sequence_end = said.place
         request = InferRequest(
             key=self._calls.next_key(),
             model=name,
-            inputs=inputs.headers,
+            inputs=said.headers,
             slo_ns=left_ns,
-            outputs=tuple([output.name for output in message.outputs]) or None,
-            version=signature.spec.version,
+            outputs=said.outputs,
+            version=said.asked.version,
             traceparent=caller.said(TRACEPARENT) or "",
-            priority=priority(driver.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
-            back_ns=self._calls.back.expected_ns(call.way, held_bytes, left_ns, monotonic_ns()),
+            priority=priority(driver.gate, caller, said.priority),
+            back_ns=self._calls.back.expected_ns(call.way, said.answer_bytes, left_ns, taken_ns),
             late_outputs=False,
-            **place._asdict(),
+            sequence_id=sequence_id,
+            sequence_start=sequence_start,
+            sequence_end=sequence_end,
         )
-        asked = Asked(
-            message.id,
-            name,
-            signature.spec.version,
-            forms.classes,
-            signature.whole,
-            options.labels,
-            forms.spans,
-            signature.rows_axes,
-        )
-        return Taken(asked, request, inputs.frames, held_bytes, parts, taken_ns)
+        return Taken(said.asked, request, frames, said.answer_bytes, parts, taken_ns)
+
+    def _said(self, read: Read, name: str) -> tuple[Said, list[Any]]:
+        """Return what a message says, and the bytes of its inputs; raise `BadRequest`."""
+        message, raw, known = read.message, read.raw, read.said
+        catalog = self._calls.driver.catalog
+        version = version_of(message.model_version) if known is None else known.version
+        signature, options = catalog.resolve(name, version), catalog.options(name)
+        if known is not None and known.fits(signature, options, raw):
+            return known, raw
+        said, frames = understand(message, raw, signature, options)
+        if said.uncopied and len(read.beside) <= _LONGEST_BYTES:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[read.beside] = message, said
+        return said, frames
+
+
+def understand(
+    message: Message, raw: list[Any], signature: Signature, options: ServedModel
+) -> tuple[Said, list[Any]]:
+    """Return what a message says to a model, and the bytes of its inputs; raise `BadRequest`."""
+    inputs = requests.inputs(message, raw, signature)
+    parameters = requests.parameters(message.parameters)
+    forms = requests.forms(message.outputs, signature)
+    if forms.spans:
+        check_room(signature, inputs.headers, forms.spans)
+    frames = inputs.frames
+    asked = Asked(
+        message.id,
+        message.model_name,
+        signature.spec.version,
+        forms.classes,
+        signature.whole,
+        options.labels,
+        forms.spans,
+        signature.rows_axes,
+    )
+    said = Said(
+        signature=signature,
+        options=options,
+        version=version_of(message.model_version),
+        headers=inputs.headers,
+        parameters=parameters,
+        outputs=tuple([output.name for output in message.outputs]) or None,
+        priority=priority_of(parameters.get(PRIORITY_PARAMETER)),
+        place=place_of(signature.spec, *[parameters.get(each) for each in SEQUENCE_PARAMETERS]),
+        asked=asked,
+        answer_bytes=answer_bytes(signature, inputs.headers, text=False),
+        uncopied=not forms.spans and len(raw) == len(frames) and all(map(is_, raw, frames)),
+    )
+    return said, frames
