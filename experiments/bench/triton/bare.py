@@ -43,7 +43,7 @@ MARGIN_NS = 1_000_000
 """From the end of an execution to the client."""
 READ_PRIORITY, EXEC_PRIORITY = 30, 25
 """Of the threads, where that is allowed: those of a gateway and of an EXEC that share a core."""
-_DTYPES: dict[str, Any] = {"FP32": np.float32, "INT64": np.int64}
+DTYPES: dict[str, Any] = {"FP32": np.float32, "INT64": np.int64}
 
 
 class Bare:
@@ -64,7 +64,7 @@ class Bare:
         timeout = message.parameters["timeout"].int64_param * 1000 if message.parameters else 0
         deadline_ns = arrived_ns + timeout if timeout else 1 << 62
         tensors = {
-            each.name: np.frombuffer(data, _DTYPES[each.datatype]).reshape(tuple(each.shape))
+            each.name: np.frombuffer(data, DTYPES[each.datatype]).reshape(tuple(each.shape))
             for each, data in zip(message.inputs, raw, strict=True)
         }
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -104,11 +104,16 @@ def prioritise(priority: int) -> None:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
 
 
-async def serve(model: Path, port: int) -> None:
-    """Serve until the process is ended."""
+def session_of(model: Path) -> Any:
+    """Return an ONNX file's session, which executes in the thread that calls it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    bare = Bare(onnxruntime.InferenceSession(str(model), options))
+    return onnxruntime.InferenceSession(str(model), options)
+
+
+async def serve(model: Path, port: int) -> None:
+    """Serve until the process is ended."""
+    bare = Bare(session_of(model))
     server = aio.server(options=[("grpc.max_receive_message_length", -1)])
     handler = {"ModelInfer": grpc.stream_unary_rpc_method_handler(bare.infer)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(INFERENCE, handler),))
@@ -118,11 +123,14 @@ async def serve(model: Path, port: int) -> None:
 
 
 @contextlib.contextmanager
-def bare(model: Path, log: Path) -> Iterator[str]:
-    """Run it on a model's file; yield where it serves gRPC. Raises `Unavailable` if it does not start."""
+def bare(model: Path, log: Path, module: str = __spec__.name) -> Iterator[str]:
+    """Run it, or another ``module`` like it, on a model's file; yield where it serves gRPC.
+
+    Raises `Unavailable` if it does not start.
+    """
     (port,) = free_ports(1)
     with log.open("wb") as file:
-        command = [sys.executable, "-m", __spec__.name, str(model), str(port)]
+        command = [sys.executable, "-m", module, str(model), str(port)]
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

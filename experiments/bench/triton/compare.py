@@ -277,7 +277,10 @@ def main(
         bool,
         typer.Option("--one-core", help="Each server wholly on the last core, the client on the others."),
     ] = False,
-    bare: Annotated[bool, typer.Option("--bare", help="Beside them the least that serves this.")] = False,
+    bare: Annotated[
+        bool,
+        typer.Option("--bare", help="Beside them the least that serves this, of one process and of three."),
+    ] = False,
     beside: Annotated[list[str] | None, typer.Option(help=BESIDE)] = None,
     output: Annotated[Path, typer.Option(help="Folder for triton.json.")] = OUTPUT,
 ) -> None:

@@ -20,12 +20,13 @@ from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.experiments.bench.triton import server
+from mainspring.experiments.bench.triton import apart, server
 from mainspring.experiments.bench.triton.bare import bare
 from mainspring.experiments.bench.triton.subjects import MOST_COPIES, STORE, Subject
 from mainspring.messages.model import ModelSpec
 
-TRITON, MAINSPRING, BARE = "triton", "mainspring", "bare"
+TRITON, MAINSPRING = "triton", "mainspring"
+BARE, APART = "bare", "bare, three processes"
 BESIDE = "A further Mainspring with settings, such as scheduler.response_margin_ms=1; again for more."
 
 
@@ -35,7 +36,7 @@ class Wanted(NamedTuple):
     one_core: bool = False
     """Whether each server is wholly on the last core, and the client on the others."""
     bare: bool = False
-    """Whether the bare server takes part."""
+    """Whether the bare servers take part: of one process, and of three."""
     beside: Sequence[str] = ()
     """Settings of a further Mainspring each, such as ``scheduler.refuse="early"``."""
 
@@ -107,6 +108,7 @@ def servers(
             file = folder / "bare.onnx"
             onnx.save(next(iter(models.values())), str(file))
             addresses[BARE] = stack.enter_context(bare(file, folder / "bare.log"))
+            addresses[APART] = stack.enter_context(bare(file, folder / "apart.log", apart.__name__))
         leave()
         yield addresses, specs
 
