@@ -78,6 +78,20 @@ CAPACITY_DOUBT: Final = 2
 may be quicker, and requests with earlier deadlines may be passed over. Unit: factor. Origin: chosen,
 likewise. Neighbours: 1: the same; 4: the same."""
 
+# What a fast device leaves to an idle slower one.
+LEAVES_FROM: Final = 0.5
+"""The share of the devices that hold a model which are busy, from which on a fast one leaves to an idle
+slower one what that ends in time. Unit: share of devices. Origin: chosen."""
+LEFT_TO_LOOKED_AT: Final = 4
+"""The idle devices of a kind that are looked at for one that ends a batch in time. Unit: devices. Origin:
+chosen, as a bound on what a choice takes."""
+QUEUE_LOOKED_AT: Final = 64
+"""The queued requests of a model that are looked at for one that slower devices can't end in time. Unit:
+requests. Origin: chosen, likewise."""
+SHARES_FROM: Final = 1.4
+"""The factor by which requests take less time together than one by one, from which on they share an execution
+while hardly any is dropped. Unit: factor. Origin: chosen."""
+
 # What a LOAD is worth, and an eviction costs.
 WORTH_SCALE: Final = 10**15
 """The factor that makes whole numbers of rows for each nanosecond. Unit: factor. Origin: chosen, for the

@@ -38,6 +38,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
 from mainspring.scheduler.policies.mainspring.fairness import Fairness
 from mainspring.scheduler.policies.mainspring.loading import ExecPrice, Replication, WorthLoads
 from mainspring.scheduler.policies.mainspring.ranking import Ranking
+from mainspring.scheduler.policies.mainspring.unlike import UnlikeKinds
 from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
 from mainspring.scheduler.policies.notes import Copies, model_note, worker_note
 from mainspring.scheduler.policies.options import MainspringOptions
@@ -68,6 +69,7 @@ class Mainspring(ReadyQueuePolicy):
         self._price = ExecPrice(self._utilisation)
         self._loads = WorthLoads(state, self._popularity, self._price)
         self._replication = Replication(state, self._loads.losses, self._utilisation)
+        self._unlike = UnlikeKinds(state)
         self._distributions = options.distributions
         self._evens_only = False
         """Whether only models that are not erratic are asked for (`_endangered`)."""
@@ -232,6 +234,12 @@ class Mainspring(ReadyQueuePolicy):
             return None
         if self._plans_chances(batch.placement):
             return self._endangered(now_ns, worker, available_ns, batch) or batch
+        if self._ranking.calm:
+            in_order = self._unlike.in_order(now_ns, available_ns, batch)
+            if self._unlike.left_to(now_ns, in_order or batch) is not None:
+                return None
+            if in_order is not None:
+                return in_order
         utilisation = self._utilisation.share(now_ns)
         until_ns = held_until_ns(batch, available_ns, self._waiting, utilisation)
         if until_ns is None:

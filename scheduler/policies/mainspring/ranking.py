@@ -63,7 +63,7 @@ class Ranking:
         self._batches = 0
         self._mean_ns = float(FIRST_BATCH_NS)
         self._mean_copies = 1.0
-        self._calm = True
+        self.calm = True
         """Whether hardly any request is dropped."""
         self.scale_ns = CALM_SCALE * SCALE_BATCHES * FIRST_BATCH_NS
 
@@ -87,7 +87,7 @@ class Ranking:
         if found is None:
             return None
         if found[1] and queue.rows != len(queue.dues):
-            found = not_lost(queue, times, top, begin_ns, inputs_ns, found, self._calm)
+            found = not_lost(queue, times, top, begin_ns, inputs_ns, found, self.calm)
         index, first, count = found
         duration_ns = times.ns[index]
         density_ns = int(self.scale_ns * math.log(count / duration_ns))
@@ -127,7 +127,7 @@ class Ranking:
         weight = max(BATCH_WEIGHT, 1 / self._batches)
         self._mean_ns += weight * (duration_ns - self._mean_ns)
         self._mean_copies += weight * (len(placement.model.usable) - self._mean_copies)
-        self._calm = dropped < FULL_SCALE_FROM
+        self.calm = dropped < FULL_SCALE_FROM
         turns = SCALE_BATCHES * (CALM_SCALE + (1.0 - CALM_SCALE) * min(1.0, dropped / FULL_SCALE_FROM))
         scale_ns = turns * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
         if abs(scale_ns - self.scale_ns) > RESCALED_FROM * self.scale_ns:
