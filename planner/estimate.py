@@ -68,6 +68,14 @@ class Estimator(Protocol):
 
 
 @runtime_checkable
+class Scales(Protocol):
+    """An estimator that can have each kind be slower or faster than its profile."""
+
+    def scaled(self, factors: tuple[float, ...]) -> Estimator:
+        """Return an estimator of the same queries on devices whose kinds take so many times as long."""
+
+
+@runtime_checkable
 class Settles(Protocol):
     """An estimator that changes something which is to be left as the plan has it."""
 

@@ -22,10 +22,17 @@ class Queues:
     dear = False
     shares = False
 
-    def __init__(self, problem: Problem, confidence: float = CONFIDENCE) -> None:
-        """``confidence`` from 0, for the bare share, to below 1."""
+    def __init__(
+        self, problem: Problem, confidence: float = CONFIDENCE, factors: tuple[float, ...] = ()
+    ) -> None:
+        """``confidence`` from 0, for the bare share, to below 1; ``factors`` on each kind's durations."""
         self._problem = problem
         self._confidence = confidence
+        self._factors = factors
+
+    def scaled(self, factors: tuple[float, ...]) -> Queues:
+        """Return the estimator with each kind slower or faster, as `Scales.scaled`."""
+        return Queues(self._problem, self._confidence, factors)
 
     def evaluate(self, pool: Pool, *, whole: bool = False, load: float = 1.0) -> Estimate:
         """Serve all queries by a pool, as `Estimator.evaluate`; raise `PlanError` for one without devices."""
@@ -39,7 +46,8 @@ class Queues:
         kinds = [kind for kind, count in enumerate(pool) for _ in range(count)]
         limit = len(queries) if whole else most_late(len(queries) - counted, problem.attainment)
         deadline_ns[counted:] -= problem.around_ns
-        held_ns = problem.durations_ns + problem.between_ns
+        durations_ns = self._durations_ns()
+        held_ns = durations_ns + problem.between_ns
         done_ns, by = serve(due_ns, held_ns, kinds, deadline_ns, limit)
         served = len(done_ns)
         latency_ns = (done_ns - due_ns[:served])[counted:] + problem.around_ns
@@ -57,18 +65,32 @@ class Queues:
             p50_ms=float(quantiles[0]),
             p99_ms=float(quantiles[1]),
             reached_ms=float(quantiles[2]),
-            utilisation=self._utilisation(pool, kinds, due_ns, done_ns, by),
+            utilisation=self._utilisation(pool, kinds, due_ns, done_ns, by, durations_ns),
             queries=len(in_time),
             complete=complete,
         )
 
+    def _durations_ns(self) -> Whole:
+        """Return how long each query takes on each kind."""
+        durations_ns = self._problem.durations_ns
+        if not self._factors:
+            return durations_ns
+        scaled: Whole = np.rint(durations_ns * np.array(self._factors)[:, None]).astype(np.int64)
+        return scaled
+
     def _utilisation(
-        self, pool: Pool, kinds: list[int], due_ns: Whole, done_ns: Whole, by: Whole
+        self,
+        pool: Pool,
+        kinds: list[int],
+        due_ns: Whole,
+        done_ns: Whole,
+        by: Whole,
+        durations_ns: Whole,
     ) -> dict[str, float]:
         """Return which part of the time from the first arrival to the last end each kind computed."""
         problem, served = self._problem, np.arange(len(done_ns))
         kind_of = np.array(kinds)[by]
-        busy_ns = np.bincount(kind_of, problem.durations_ns[kind_of, served], len(pool))
+        busy_ns = np.bincount(kind_of, durations_ns[kind_of, served], len(pool))
         span_ns = max(1, int(done_ns.max() - due_ns[0]))
         return {
             kind.name: float(busy_ns[place] / (span_ns * count))

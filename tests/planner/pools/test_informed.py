@@ -69,15 +69,18 @@ def test_what_was_learnt_holds_at_another_load() -> None:
     first = task(truth, expected)
     informed(first)
     assert first.trials.best is not None
-    more = 1.3
-    before = Before(tuple(first.trials.tried), first.trials.best, more)
-    taught, alone = [task(truth.at_load(more), expected.at_load(more), told) for told in (before, None)]
-    informed(taught)
-    informed(alone)
-    assert taught.trials.best is not None
-    ahead, behind = taught.trials.tried[0], alone.trials.tried[0]
-    assert ahead.price > behind.price
-    assert ahead.attainment > behind.attainment
+    violating = [0, 0]
+    for more in (1.15, 1.2, 1.25, 1.35, 1.4):
+        before = Before(tuple(first.trials.tried), first.trials.best, more)
+        taught, alone = [task(truth.at_load(more), expected.at_load(more), told) for told in (before, None)]
+        for place, each in enumerate((taught, alone)):
+            informed(each)
+            violating[place] += each.trials.violating
+        assert taught.trials.best is not None
+        assert alone.trials.best is not None
+        assert len(taught.trials.tried) <= len(alone.trials.tried)
+        assert taught.trials.best.price <= alone.trials.best.price
+    assert violating[0] < violating[1]
 
 
 def test_without_an_estimator_it_says_what_is_missing() -> None:
