@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mainspring.client.durations import BadDuration, parse_duration_ns
+
+
+def tls_option(whom: str, where: str) -> Any:
+    """Return the option ``--tls`` of a process that shows ``whom`` a certificate at ``where``."""
+    shown = f"Folder of the certificate that {whom} are shown at {where}."
+    return typer.Option("--tls", readable=False, help=shown)
+
+
+def token_file_option(use: str) -> Any:
+    """Return the option ``--token-file`` of a process that checks tokens; ``use`` says what they are for."""
+    return typer.Option(
+        "--token-file", readable=False, help=f"Tokens, as `mainspring token` writes them, {use}"
+    )
+
 
 DEFAULT_GATEWAY = "tcp://127.0.0.1:7400"
 """Where it listens unless it is told otherwise."""

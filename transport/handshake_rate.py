@@ -1,25 +1,20 @@
 """How many handshakes of TLS a listener begins: what a stranger may cost it.
 
 A handshake costs a server about a millisecond of its core before it knows who asks, and a stranger next to
-nothing. So each host may begin a number at once and then so many a second, and all hosts together as well:
-the processes and clients of a cluster that has just started come within the first number. A connection
-beyond that is closed before anything is read of it, which is counted; who belongs here tries again. Pure:
-instants are arguments.
+nothing. So each host may begin a number at once and then so many a second, and all hosts together as well
+(`transport.config`): the processes and clients of a cluster that has just started come within the first
+number. A connection beyond that is closed before anything is read of it, which is counted; who belongs here
+tries again. Pure: instants are arguments.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
-from typing import Final
+from typing import ClassVar, Final
 
-AT_ONCE: Final = 256
-"""Handshakes that one host may begin at once."""
-PER_S: Final = 32
-"""Those it may begin in each second after that."""
-ALL_AT_ONCE: Final = 1024
-ALL_PER_S: Final = 128
-"""The same of all hosts together."""
+from mainspring.transport.config import TransportConfig
+
 MOST_HOSTS: Final = 4096
 """Hosts that are remembered; the one that came longest ago is forgotten for another."""
 _SECOND_NS: Final = 1_000_000_000
@@ -50,10 +45,14 @@ class _Bucket:
 class HandshakeRate:
     """Says of each new connection whether its handshake may begin."""
 
+    limits: ClassVar[TransportConfig] = TransportConfig()
+    """Of listeners that are made from now on: a process sets what is configured before it makes any."""
+
     def __init__(self, now_ns: int) -> None:
         self.refused = 0
         """Connections that were closed for it."""
-        self._all = _Bucket(now_ns, ALL_AT_ONCE, ALL_PER_S)
+        limits = self._limits = HandshakeRate.limits
+        self._all = _Bucket(now_ns, limits.all_handshakes_at_once, limits.all_handshakes_per_s)
         self._hosts: OrderedDict[str, _Bucket] = OrderedDict()
 
     def allows(self, now_ns: int, address: str) -> bool:
@@ -61,7 +60,9 @@ class HandshakeRate:
         host = _host(address)
         own = self._hosts.get(host)
         if own is None:
-            own = self._hosts[host] = _Bucket(now_ns, AT_ONCE, PER_S)
+            own = self._hosts[host] = _Bucket(
+                now_ns, self._limits.handshakes_at_once, self._limits.handshakes_per_s
+            )
             if len(self._hosts) > MOST_HOSTS:
                 self._hosts.popitem(last=False)
         else:

@@ -26,6 +26,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.transport.config import TransportConfig
 from mainspring.worker.config import WorkerConfig
 
 WORKER_NAME = "worker"
@@ -43,7 +44,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Worker processes, each one device. The cores of this machine bound what more of them are good for. With
     ``device = "cuda"`` it is the number of GPUs found, unless it is given."""
     max_workers: int = 64
-    """The most workers of one kind that `mainspring scale` may have it run; it may begin with more."""
+    """The most workers of one kind that `mainspring scale` may have it run, for each controller if there are
+    several; it may begin with more."""
     devices: tuple[DeviceConfig, ...] = ()
     """Workers on unlike devices, in the place of ``workers``: groups with ``kind``, ``count``, ``speed`` or
     ``profiles`` of emulated devices, ``pages`` and ``price``. Written as ``[[devices]]`` at the end of the
@@ -130,6 +132,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     repository: RepositoryConfig = RepositoryConfig()
     console: ConsoleConfig = ConsoleConfig()
     shards: ShardsConfig = ShardsConfig()
+    transport: TransportConfig = TransportConfig()
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {each.name: each.type for each in msgspec.structs.fields(Config)}
@@ -152,6 +155,8 @@ DERIVED: dict[tuple[str, str], str] = {
     ("gateway", "console_address"): "it is [console] address",
     ("gateway", "repository_address"): "it is [repository] address",
     ("repository", "controller_address"): "it is [controller] address",
+    ("repository", "shards"): "set [shards] controllers",
+    ("repository", "shard_pages"): "set [shards] pages",
     ("repository", "store"): "set [cluster] store; without one it is the folder store in run_dir",
     ("repository", "own_store"): "it says whether [cluster] store is left to the launcher",
     ("repository", "state_dir"): "it is a folder in [cluster] run_dir",

@@ -21,6 +21,7 @@ import msgspec
 from mainspring.cli.launcher.jobs import Job, RepositoryJob
 from mainspring.cli.launcher.logs import set_up_logging
 from mainspring.cli.launcher.signals import stop_on_signals
+from mainspring.transport.handshake_rate import HandshakeRate
 
 PR_SET_PDEATHSIG = 1
 
@@ -42,6 +43,7 @@ def main(path: str) -> int:
             if job.lent_cores:
                 os.sched_setaffinity(0, job.lent_cores)
     set_up_logging(job.name, job.log_level, job.log_format)
+    HandshakeRate.limits = job.transport
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then says SIGTERM.
     stop_on_signals(stop, signal.SIGTERM, second_exit_code=1)

@@ -9,6 +9,8 @@ import typer
 if TYPE_CHECKING:
     import threading
 
+    from mainspring.transport.config import TransportConfig
+
 LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
 LogFormat = Annotated[str, typer.Option(help="text, or json: one object on each line.")]
 DrainTimeout = Annotated[
@@ -28,8 +30,11 @@ PolicyOptions = Annotated[
 ]
 
 
-def begin(process: str, log_level: str, log_format: str) -> threading.Event:
-    """Set logging and signals up; return the event that the first SIGINT or SIGTERM sets.
+def begin(
+    process: str, log_level: str, log_format: str, transport: TransportConfig | None = None
+) -> threading.Event:
+    """Set logging, signals and what listeners allow up; return the event that the first SIGINT or SIGTERM
+    sets.
 
     Raises BadParameter for a level or format that does not exist.
     """
@@ -38,11 +43,14 @@ def begin(process: str, log_level: str, log_format: str) -> threading.Event:
 
     from mainspring.cli.launcher.logs import set_up_logging
     from mainspring.cli.launcher.signals import stop_on_signals
+    from mainspring.transport.handshake_rate import HandshakeRate
 
     try:
         set_up_logging(process, log_level, log_format)
     except ValueError as error:
         raise typer.BadParameter(str(error).replace("log_", "--log-")) from None
+    if transport is not None:
+        HandshakeRate.limits = transport
     stop = threading.Event()
     stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
     return stop

@@ -12,6 +12,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.transport.config import TransportConfig
 from mainspring.worker.config import WorkerConfig
 
 
@@ -23,6 +24,8 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     """Cores that it may use; empty for any."""
     log_level: str = "WARNING"
     log_format: str = "text"
+    transport: TransportConfig = TransportConfig()
+    """What its listeners allow."""
     nice: int = 0
     """Niceness of the process, added to that of its parent; below 0 where the user may."""
     priority: int = 0

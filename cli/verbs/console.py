@@ -18,26 +18,17 @@ from mainspring.cli.configuration.single import (
     with_typed,
 )
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
-from mainspring.cli.options import Controller, Insecure, KeysFolder, SecretFile
+from mainspring.cli.options import Controller, Insecure, KeysFolder, SecretFile, tls_option, token_file_option
 from mainspring.client.address import ADDRESS_VARIABLE
 
 Log = Annotated[
     Path | None,
     typer.Option(readable=False, help="Folder of an event log that is shown instead, with a time slider."),
 ]
-Tls = Annotated[
-    Path | None,
-    typer.Option(
-        readable=False, help="Folder of the certificate that browsers are shown at an https:// address."
-    ),
-]
+Tls = Annotated[Path | None, tls_option("browsers", "an https:// address")]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(
-        readable=False,
-        help="Tokens, as `mainspring token` writes them, with which operators may change what is served. "
-        "Without one, nothing can be changed.",
-    ),
+    token_file_option("with which operators may change what is served. Without one, nothing can be changed."),
 ]
 
 
@@ -86,4 +77,4 @@ def console(
         log_dir="" if log is None else str(log),
     )
     check_exposed([of_console(own)], insecure or whole.cluster.insecure)
-    run(own, begin("console", *log_of(context, whole, log_level, log_format)), ready)
+    run(own, begin("console", *log_of(context, whole, log_level, log_format), whole.transport), ready)

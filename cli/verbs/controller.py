@@ -112,7 +112,7 @@ def controller(
         if event_log is not None:
             claim = claimed(event_log, "another controller", "choose another folder with --event-log")
             stack.enter_context(claim)
-        stop = begin("controller", *log_of(context, whole, log_level, log_format))
+        stop = begin("controller", *log_of(context, whole, log_level, log_format), whole.transport)
         _serve(own, scheduler, source, stop)
 
 

@@ -25,31 +25,28 @@ from mainspring.cli.launcher.foreground import (
     begin,
     ready,
 )
-from mainspring.cli.options import DEFAULT_GATEWAY, Controller, Insecure, KeysFolder, SecretFile, duration_ns
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    Controller,
+    Insecure,
+    KeysFolder,
+    SecretFile,
+    duration_ns,
+    tls_option,
+    token_file_option,
+)
 
 Http = Annotated[
     str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
 ]
-Tls = Annotated[
-    Path | None,
-    typer.Option(
-        readable=False,
-        help="Folder of the certificate that clients are shown at https:// and grpcs:// addresses.",
-    ),
-]
+Tls = Annotated[Path | None, tls_option("clients", "https:// and grpcs:// addresses")]
 CurveKey = Annotated[
     Path | None,
     typer.Option(
         readable=False, help="File of a key, as `mainspring keys curve` writes it: ZeroMQ's clients encrypt."
     ),
 ]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        readable=False,
-        help="Tokens, as `mainspring token` writes them, one of which clients need. Without it: none.",
-    ),
-]
+TokenFile = Annotated[Path | None, token_file_option("one of which clients need. Without it: none.")]
 
 
 def gateway(
@@ -99,5 +96,5 @@ def gateway(
         shown["shards"] = tuple(map(connectable, whole.shards.controllers))
     own = replaced(with_typed(context, whole.gateway, flags), controller_address=door.address, **shown)
     check_exposed(of_gateway(own), insecure or whole.cluster.insecure)
-    stop = begin(own.name or "gateway", *log_of(context, whole, log_level, log_format))
+    stop = begin(own.name or "gateway", *log_of(context, whole, log_level, log_format), whole.transport)
     run(own, stop, lambda addresses: ready(addresses.zeromq))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
-from mainspring.cli.options import DEFAULT_STORE, Insecure, ModelStore
+from mainspring.cli.options import DEFAULT_STORE, Insecure, ModelStore, tls_option, token_file_option
 
 app = typer.Typer(help="Serve compiled models to workers of other hosts.", no_args_is_help=True)
 # Without a callback, typer would take the only verb for the whole application.
@@ -23,18 +23,9 @@ def serve(
     ] = "http://127.0.0.1:7600",
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            readable=False,
-            help="Tokens, as `mainspring token` writes them, one of which workers need ([worker] "
-            "store_token_file). Without it: none.",
-        ),
+        token_file_option("one of which workers need ([worker] store_token_file). Without it: none."),
     ] = None,
-    tls: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False, help="Folder of the certificate that workers are shown at an https:// address."
-        ),
-    ] = None,
+    tls: Annotated[Path | None, tls_option("workers", "an https:// address")] = None,
     client_certificates: Annotated[
         bool, typer.Option(help="Answer those alone that show a certificate of the authority in --tls.")
     ] = False,

@@ -133,7 +133,7 @@ def worker(
     )
     guards = (settings.data_address, door.secret_file, door.folder, "--data-address")
     check_guarded(*guards, insecure=insecure or whole.cluster.insecure)
-    run(settings, begin(name, *log_of(context, whole, log_level, log_format)), ready)
+    run(settings, begin(name, *log_of(context, whole, log_level, log_format), whole.transport), ready)
 
 
 def _computes(

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from mainspring.messages.roles import Role
-from mainspring.transport import handshake_rate
 from mainspring.transport.bounds import Limits
+from mainspring.transport.config import TransportConfig
 from mainspring.transport.greeting import present
 from mainspring.transport.handshake import Identity
-from mainspring.transport.handshake_rate import ALL_AT_ONCE, AT_ONCE, MOST_HOSTS, PER_S, HandshakeRate
+from mainspring.transport.handshake_rate import MOST_HOSTS, HandshakeRate
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
@@ -23,6 +23,11 @@ from tests.transport.issuing import Issue
 
 SECOND = 1_000_000_000
 LIMITS = Limits(1 << 20, 1 << 20, 100)
+DEFAULT = TransportConfig()
+AT_ONCE, PER_S, ALL_AT_ONCE = (
+    *(DEFAULT.handshakes_at_once, DEFAULT.handshakes_per_s),
+    DEFAULT.all_handshakes_at_once,
+)
 
 
 def allowed(rate: HandshakeRate, now_ns: int, address: str, count: int) -> int:
@@ -36,6 +41,31 @@ def test_a_host_has_a_number_at_once_and_then_so_many_a_second() -> None:
     assert allowed(rate, SECOND, "10.0.0.1", 1000) == 0
     assert allowed(rate, 1000 * SECOND, "10.0.0.1", 1000) == AT_ONCE
     assert rate.refused == 4000 - 2 * AT_ONCE - PER_S
+
+
+def test_what_is_configured_counts_for_listeners_that_are_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = HandshakeRate(0)
+    few = TransportConfig(
+        handshakes_at_once=3, handshakes_per_s=2, all_handshakes_at_once=4, all_handshakes_per_s=2
+    )
+    monkeypatch.setattr(HandshakeRate, "limits", few)
+    rate = HandshakeRate(0)
+    assert allowed(rate, 0, "10.0.0.1", 100) == 3
+    assert allowed(rate, 0, "10.0.0.2", 100) == 1
+    assert allowed(rate, SECOND, "10.0.0.1", 100) == 2
+    assert allowed(before, 0, "10.0.0.1", 100) == 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"handshakes_per_s": 0}, "handshakes_per_s is 0; it must be at least 1"),
+        ({"handshakes_at_once": 5000}, "all_handshakes_at_once is 1024, below handshakes_at_once"),
+    ],
+)
+def test_what_can_not_be_configured_is_named(wrong: dict[str, int], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        TransportConfig(**wrong)
 
 
 def test_what_one_host_is_refused_takes_nothing_from_another() -> None:
@@ -87,8 +117,8 @@ def test_who_belongs_here_connects_while_a_stranger_floods(
     issued: Issue, flood: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that the stranger is beyond its number at once, however slow this machine is.
-    monkeypatch.setattr(handshake_rate, "AT_ONCE", 8)
-    monkeypatch.setattr(handshake_rate, "PER_S", 1)
+    few = TransportConfig(handshakes_at_once=8, handshakes_per_s=1)
+    monkeypatch.setattr(HandshakeRate, "limits", few)
     hub, refused = Hub(), list[int]()
     here = present(Role.CONTROLLER, "", str(issued("controller", "controller")))
     listener = Listener(hub, "tcp://[::]:*", LIMITS, here, b"controller")

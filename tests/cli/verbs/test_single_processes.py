@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from mainspring.cli.main import build_app
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
+from mainspring.transport.config import TransportConfig
 from mainspring.transport.greeting import write_secret
 from mainspring.worker.config import WorkerConfig
 from tests.patience import PATIENCE_S
@@ -98,6 +99,9 @@ max_in_flight = 9
 [worker]
 data_address = "tcp://10.0.0.2:7500"
 pages = 3
+
+[transport]
+handshakes_per_s = 64
 """
 
 
@@ -126,10 +130,10 @@ def test_a_file_configures_a_process_and_flags_go_before_it(
     monkeypatch.chdir(tmp_path)
     started: list[msgspec.Struct] = []
     monkeypatch.setattr(f"mainspring.{verb}.server.run", lambda config, *_, **__: started.append(config))
-    logged: list[tuple[str, ...]] = []
+    begun: list[tuple[object, ...]] = []
 
-    def begin(*said: str) -> threading.Event:
-        logged.append(said)
+    def begin(*said: object) -> threading.Event:
+        begun.append(said)
         return threading.Event()
 
     monkeypatch.setattr(f"mainspring.cli.verbs.{verb}.begin", begin)
@@ -139,7 +143,7 @@ def test_a_file_configures_a_process_and_flags_go_before_it(
     found = msgspec.structs.asdict(config)
     assert {key: found[key] for key in wanted} == wanted
     assert found["secret_file"] == "secret"
-    assert logged[0][1:] == ("WARNING", "json")
+    assert begun[0][1:] == ("WARNING", "json", TransportConfig(handshakes_per_s=64))
 
 
 def test_a_file_that_no_process_could_use_is_refused(tmp_path: Path) -> None:
