@@ -17,8 +17,8 @@ PINNED_SHARE: Final = 0.5
 NAMED: Final = 8
 """Most kinds that a refusal names."""
 NO_PROVIDER: Final = (
-    "nothing is connected that starts and stops workers: `mainspring up` with one controller does, on its "
-    "machine; a worker that was started by hand is stopped by hand"
+    "nothing is connected that starts and stops workers: `mainspring up` does, on its machine; a worker that "
+    "was started by hand is stopped by hand"
 )
 
 
@@ -28,8 +28,10 @@ def unpinnable(cluster: Cluster, model: Model) -> str | None:
         return "no worker is connected"
     if is_hopeless(cluster, model):
         return impossible(cluster, model)[1]
-    pinned = {name: cluster.models[name].pages for name in cluster.pinned if name in cluster.models}
-    need = sum({**pinned, model.name: model.pages}.values())
+    pinned = [cluster.models[name] for name in cluster.pinned if name in cluster.models]
+    need = sum(
+        [kept_pages(cluster, each) for each in {each.name: each for each in (*pinned, model)}.values()]
+    )
     room = int(PINNED_SHARE * sum([worker.pages.size for worker in cluster.workers.values()]))
     if need <= room:
         return None
@@ -37,6 +39,13 @@ def unpinnable(cluster: Cluster, model: Model) -> str | None:
         f"pinned models would take {need} pages, and {room} is the most "
         f"({PINNED_SHARE:.0%} of all workers' pages); unpin another one first"
     )
+
+
+def kept_pages(cluster: Cluster, model: Model) -> int:
+    """Return how many pages a model takes that is kept: those of the largest artifact that a worker runs."""
+    if not model.spec.others:
+        return model.pages
+    return max([model.on(kind).pages for kind in cluster.of_kind], default=model.pages)
 
 
 def unscalable(cluster: Cluster, command: ScaleWorkers) -> str | None:
@@ -68,7 +77,7 @@ def _least(cluster: Cluster, kind: Kind) -> tuple[int, str]:
     others = [
         each for name, each in cluster.workers.items() if name not in kind.workers and not each.retiring
     ]
-    need = sum([cluster.models[name].pages for name in cluster.pinned if name in cluster.models])
+    need = sum([kept_pages(cluster, cluster.models[n]) for n in cluster.pinned if n in cluster.models])
     room = sum([worker.pages.size for worker in others])
     each_pages = min([worker.pages.size for worker in own], default=0)
     least = 0

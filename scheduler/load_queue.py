@@ -14,7 +14,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
-from mainspring.cluster.capacity import PINNED_SHARE
+from mainspring.cluster.capacity import PINNED_SHARE, kept_pages
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import able, at, is_barred, is_hopeless, is_loadable
 from mainspring.cluster.placements import Placement, State
@@ -128,9 +128,10 @@ class Pins(ModelQueue):
             model = self._state.cluster.models.get(name)
             if model is None:
                 continue
-            model.pinned = model.pages <= room
+            pages = kept_pages(self._state.cluster, model)
+            model.pinned = pages <= room
             if model.pinned:
-                room -= model.pages
+                room -= pages
                 self.keep(model)
 
     def keep(self, model: Model) -> None:

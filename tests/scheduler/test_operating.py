@@ -1,5 +1,6 @@
 """Operators' commands: what each does, and when it is refused."""
 
+import msgspec
 import pytest
 
 from mainspring.messages.actions import Infer, Load, Prepare, Unload
@@ -23,6 +24,7 @@ from mainspring.messages.operating import (
     UnloadFrom,
     UnpinModel,
 )
+from mainspring.messages.targets import merged
 from tests.scheduler.hand import Hand, reasons, spec
 
 
@@ -263,3 +265,16 @@ def test_commands_that_make_no_sense_are_refused_with_what_is_there() -> None:
     assert refusal(hand, LoadOn("m")) == "no worker is connected"
     assert refusal(hand, PinModel("m")) == "no worker is connected"
     assert refusal(hand, DrainWorker("w0")) == "there is no worker 'w0'; connected are none"
+
+
+def test_pins_take_the_pages_of_the_artifact_that_workers_run() -> None:
+    small = msgspec.structs.replace(spec("two"), target="onnxruntime-avx2")
+    large = msgspec.structs.replace(
+        spec("two", pages=4), target="onnxruntime-avx512", weights_hash="w", executable="y"
+    )
+    hand = Hand(merged(small, large), spec("other"), workers=0)
+    hand.feed(0, WorkerJoined("w0", "gpu", 8, targets=("onnxruntime-avx512",)))
+    assert hand.scheduler.refusal(PinModel("two")) is None
+    hand.feed(1, OperatorAsked("ann", PinModel("two")))
+    assert refusal(hand, PinModel("other")).startswith("pinned models would take 5 pages, and 4 is the most")
+    hand.scheduler.validate()
