@@ -159,9 +159,9 @@ class AsyncClient:
         """Stop serving a model; see `Client.remove_model`."""
         await asyncio.to_thread(self._client.remove_model, name)
 
-    async def scale_workers(self, kind: str, count: int) -> None:
+    async def scale_workers(self, kind: str, count: int, *, shard: int | None = None) -> None:
         """Have this many workers of a kind from now on; see `Client.scale_workers`."""
-        await asyncio.to_thread(self._client.scale_workers, kind, count)
+        await asyncio.to_thread(self._client.scale_workers, kind, count, shard=shard)
 
     async def close(self) -> None:
         """Close the connection; requests without a reply fail."""

@@ -19,13 +19,15 @@ from mainspring.client.address import gateway_address
 from mainspring.client.arrays import check_mapping, is_plain, to_tensors
 from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
 from mainspring.client.channel import Channel
-from mainspring.client.errors import MainspringError
+from mainspring.client.errors import MainspringError, Unavailable
 from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
 from mainspring.client.requests import Call, InferCall
 from mainspring.client.result import InferResult
+from mainspring.client.scaling import shares
 from mainspring.client.sequences import NOWHERE, Place, Places, Sequence
 from mainspring.messages import clients
+from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
 
@@ -211,13 +213,35 @@ class Client:
         """Stop serving a model; what is queued for it is rejected. Raises `UnknownModel`."""
         self._exchange(clients.RemoveModel(self._channel.next_key(), name))
 
-    def scale_workers(self, kind: str, count: int) -> None:
+    def scale_workers(self, kind: str, count: int, *, shard: int | None = None) -> None:
         """Have this many workers of a kind from now on; `status` says in ``kinds`` how far that has come.
+
+        Of several controllers, one that ``shard`` names is to have as many; otherwise all together are, and
+        each new worker goes to the shard with the fewest for its weight, and each that leaves, from the one
+        with the most.
 
         Raises `InvalidRequest`, which says what would be right, if there can't be as many or as few, or
         nothing starts and stops workers of the kind. A token must be one that administers everything.
         """
-        self._exchange(clients.Scale(self._channel.next_key(), kind, count))
+        parts: list[tuple[int | None, int]] = [(shard, count)]
+        if shard is None:
+            whole = self._whole()
+            # What is wrong with a kind that no shard has is the first one's to say.
+            parts = [*shares(whole, kind, count).items()] or [(0 if whole.shards else None, count)]
+        for number, workers in parts:
+            self._exchange(clients.Scale(self._channel.next_key(), kind, workers, number))
+
+    def _whole(self) -> ClusterStatus:
+        """Return the status; raise `Unavailable` unless all controllers answer."""
+        status = self.status()
+        silent = [each for each in status.shards if not each.up]
+        if silent:
+            raise Unavailable(
+                f"the controller of shard {silent[0].number} does not answer: name the shard that is to have "
+                "more workers, or fewer",
+                Reason.CONTROLLER_UNREACHABLE,
+            )
+        return status
 
     def close(self) -> None:
         """Close the connection; requests without a reply fail."""

@@ -216,10 +216,14 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
 
 
 def _forget_retired(cluster: Cluster, name: str) -> None:
-    """Forget that a worker was to leave once it has left and its provider is not to run it."""
+    """Forget that a worker was to leave once it has left and its provider is not to run it.
+
+    One that was to go to another controller, and left before it was sent there, stays if it comes back.
+    """
     retiring = cluster.retiring.get(name)
     kind = None if retiring is None else cluster.kinds.get(retiring[0])
-    if retiring is not None and (kind is None or name not in kind.workers):
+    moves = cluster.moving.pop(name, None) is not None
+    if retiring is not None and (moves or kind is None or name not in kind.workers):
         del cluster.retiring[name]
 
 

@@ -369,6 +369,7 @@ def _model(cluster: Cluster, state: ModelState) -> None:
     model.give_number(state.number)
     counts = model.counts
     counts.arrived, counts.finished, counts.late, counts.rejected = state.counts
+    counts.slo_ns = state.slo_ns
     _overdue(cluster, model, state.overdue)
     for bucket in (model, *model.buckets.values()):
         _bucket(cluster, bucket, state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mainspring.cluster.membership import set_draining
 from mainspring.cluster.provision import Kind
 from mainspring.cluster.state import Cluster
+from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import ScaleWorkers
 from mainspring.messages.scaling import (
     KindState,
@@ -33,9 +34,10 @@ def provider_said(cluster: Cluster, event: ProviderSaid) -> None:
         kind = cluster.kinds.get(offer.kind)
         if kind is None:
             kind = cluster.kinds[offer.kind] = Kind(offer)
-        elif event.greets:
-            kind.workers = offer.workers
-            _tidy(cluster, kind)
+        came = tuple([each for each in offer.moved if each not in kind.workers])
+        kind.workers = offer.workers if event.greets else (*kind.workers, *came)
+        _want_more(cluster, kind, len(came))
+        _tidy(cluster, kind)
         kind.provider, kind.offer = name, offer
     offered = [offer.kind for offer in event.offers]
     for kind in cluster.kinds.values():
@@ -57,8 +59,22 @@ def provide(cluster: Cluster, command: Provide) -> None:
         # To a reader that came late.
         kind = cluster.kinds[command.kind] = Kind(Offer(command.kind, "", 0))
         kind.provider = command.provider
+    gone = [name for name in command.moved if name in kind.workers]
     kind.workers = command.workers
+    _want_more(cluster, kind, -len(gone))
     _tidy(cluster, kind)
+
+
+def _want_more(cluster: Cluster, kind: Kind, more: int) -> None:
+    """Have what operators want of a kind follow the workers that come from, or go to, other controllers."""
+    asked = cluster.operations.get(("kind", kind.name))
+    if asked is None or not more:
+        return
+    at_ns, event = asked
+    command = event.command
+    if isinstance(command, ScaleWorkers):
+        counted = ScaleWorkers(command.kind, max(0, command.count + more))
+        cluster.operations["kind", kind.name] = at_ns, OperatorAsked(event.who, counted)
 
 
 def _tidy(cluster: Cluster, kind: Kind) -> None:
@@ -66,24 +82,28 @@ def _tidy(cluster: Cluster, kind: Kind) -> None:
     for name, (of_kind, _) in list(cluster.retiring.items()):
         if of_kind == kind.name and name not in kind.workers and name not in cluster.workers:
             del cluster.retiring[name]
+            cluster.moving.pop(name, None)
 
 
 def retire(cluster: Cluster, note: Retire) -> None:
     """Note that a worker is to leave, or that it is drained."""
     cluster.retiring[note.worker] = note.kind, note.drained
+    if note.to:
+        cluster.moving[note.worker] = note.to
     set_draining(cluster, note.worker)
 
 
 def retain(cluster: Cluster, name: str) -> None:
     """Note that a worker stays that was to leave."""
     cluster.retiring.pop(name, None)
+    cluster.moving.pop(name, None)
     set_draining(cluster, name)
 
 
 def scale_state(cluster: Cluster) -> ScaleState:
     """Return all of it as an entry of a snapshot."""
     kinds = [KindState(each.name, each.provider, each.offer, each.workers) for each in cluster.kinds.values()]
-    return ScaleState(tuple(kinds), dict(cluster.retiring))
+    return ScaleState(tuple(kinds), dict(cluster.retiring), dict(cluster.moving))
 
 
 def restore_scale(cluster: Cluster, state: ScaleState) -> None:
@@ -93,5 +113,6 @@ def restore_scale(cluster: Cluster, state: ScaleState) -> None:
         kind = cluster.kinds[each.kind] = Kind(each.offer)
         kind.provider, kind.workers = each.provider, each.workers
     former, cluster.retiring = cluster.retiring, dict(state.retiring)
+    cluster.moving = dict(state.moving)
     for name in list({**former, **cluster.retiring}):
         set_draining(cluster, name)

@@ -110,6 +110,7 @@ def _model(cluster: Cluster, model: Model) -> ModelState:
         None if cluster.of_kind.keys() == model.infer_times.keys() else tuple(model.infer_times),
         None if _as_joined(cluster, usable) else usable,
         tuple([request.id for bucket in model.by_bucket for request in bucket.backlog]),
+        counts.slo_ns,
     )
 
 

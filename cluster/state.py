@@ -72,10 +72,10 @@ class Cluster:
         """The kinds of workers that a provider has, or had."""
         self.retiring: dict[str, tuple[str, bool]] = {}
         """Workers that are to leave, connected or not: of which kind, and whether they are drained."""
-        self.models_seen = 0
-        """How many have come; a model's number is how many had come with it."""
-        self.workers_seen = 0
-        """Likewise."""
+        self.moving: dict[str, str] = {}
+        """Of those, the workers that go to another controller, each with its address."""
+        self.models_seen, self.workers_seen = 0, 0
+        """How many have come; a model's, or a worker's, number is how many had come with it."""
         self.last_joined: tuple[int, WorkerJoined] | None = None
         """The last worker that joined by `follow`, and when: the entry may come twice."""
 
@@ -212,16 +212,16 @@ class Cluster:
 
     def admitted(self, now_ns: int, event: RequestArrived, model: Model, due_ns: int | None) -> Request:
         """Enter a request whose id is not known yet, with what `arrived` finds for it."""
-        model.counts.arrived += 1
+        model.counts.came(now_ns, event.deadline_ns)
         request = Request(event, model, now_ns, due_ns, is_cold(model))
         self.requests[request.id] = request
         return request
 
-    def turned_away(self, event: RequestArrived) -> None:
+    def turned_away(self, now_ns: int, event: RequestArrived) -> None:
         """Count a request for a model that is rejected without having been entered."""
         model = self.model_of(event)
         if model is not None:
-            model.counts.arrived += 1
+            model.counts.came(now_ns, event.deadline_ns)
             model.counts.rejected += 1
 
     def enqueue(self, request: Request) -> None:

@@ -19,7 +19,7 @@ def cluster_status(cluster: Cluster, policy: str) -> ClusterStatus:
     """Return every worker and model as it is now; ``policy`` is the name of the scheduler's."""
     return ClusterStatus(
         policy=policy,
-        workers=tuple(_worker(worker) for worker in cluster.workers.values()),
+        workers=tuple(_worker(worker, cluster.moving.get(name)) for name, worker in cluster.workers.items()),
         models=tuple(_model(cluster, model) for model in cluster.models.values()),
         requests_queued=cluster.queued,
         dropped_messages={},
@@ -44,7 +44,7 @@ def kind_status(cluster: Cluster, kind: Kind) -> KindStatus:
     )
 
 
-def _worker(worker: Worker) -> WorkerStatus:
+def _worker(worker: Worker, to: str | None) -> WorkerStatus:
     return WorkerStatus(
         worker=worker.name,
         device_kind=worker.device_kind,
@@ -55,19 +55,21 @@ def _worker(worker: Worker) -> WorkerStatus:
         outstanding=len(worker.exec) + len(worker.load) + len(worker.others),
         clock_offset_ns=0,
         targets=worker.targets,
-        notes=_notes(worker),
+        notes=_notes(worker, to),
     )
 
 
-def leaving_note(worker: Worker) -> str:
-    """Return what a worker does that is to leave."""
+def leaving_note(worker: Worker, to: str | None = None) -> str:
+    """Return what a worker does that is to leave, or to go ``to`` another controller."""
     doing = "finishes what it was told to do" if worker.draining else "hands over what only it holds"
+    if to:
+        return f"it {doing} and goes to the controller at {to} then"
     return f"fewer workers are wanted: it {doing} and is stopped then"
 
 
-def _notes(worker: Worker) -> tuple[str, ...]:
+def _notes(worker: Worker, to: str | None) -> tuple[str, ...]:
     if worker.retiring:
-        return (leaving_note(worker),)
+        return (leaving_note(worker, to),)
     return ("an operator drained it: it gets no work until it is resumed",) if worker.draining else ()
 
 
@@ -88,6 +90,7 @@ def _model(cluster: Cluster, model: Model) -> ModelStatus:
         finished=counts.finished,
         late=counts.late,
         rejected=counts.rejected,
+        slo_ns=counts.slo_ns,
         erratic=is_erratic(model),
     )
 

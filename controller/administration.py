@@ -26,6 +26,7 @@ from mainspring.messages.events import OperatorAsked
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import (
     LoadOn,
+    MoveWorker,
     Operate,
     Operated,
     OperatorCommand,
@@ -126,6 +127,12 @@ class Administration:
             if isinstance(event.command, SetDefaultSlo) or self._scheduler.refusal(event.command) is None:
                 self._carry_out(now_ns, event)
 
+    def recounted(self, kind: str) -> None:
+        """Keep for the next start how many workers of a kind are wanted: some have come or gone by a move."""
+        event = self._scheduler.asked(("kind", kind))
+        if event is not None:
+            self._journal.operated(event)
+
     def status(self, now_ns: int) -> ClusterStatus:
         """Return the cluster's status, of now or a moment ago (`STATUS_AGE_NS`, `STATUS_COST_AGE`)."""
         if self._status is None or now_ns > self._status_until_ns:
@@ -157,14 +164,13 @@ class Administration:
                 self._journal.added(request.add)
             return refusal
         if request.scale is not None:
-            answered = self.operate(now_ns, Operate(request.token, gateway.name, request.scale))
-            return None if answered.done else (Reason.BAD_INPUT, answered.detail)
+            return self._operated(now_ns, gateway, request.token, request.scale)
         if request.load is not None:
             return self._load(now_ns, gateway, request.load)
         if request.shard_map is not None:
             return self._shards.change(request.shard_map)
         if request.move_worker is not None:
-            return self._moves.begin(now_ns, gateway.name, request.move_worker, self._shards.addresses)
+            return self._operated(now_ns, gateway, request.token, request.move_worker)
         assert request.remove is not None
         registry = self._registry
         spec = registry.models.get(request.remove)
@@ -176,6 +182,12 @@ class Administration:
             # The repository itself adds its models again after a restart.
             self._journal.removed(spec.name)
         return refusal
+
+    def _operated(
+        self, now_ns: int, gateway: GatewaySession, token: int, command: OperatorCommand
+    ) -> Refusal | None:
+        answered = self.operate(now_ns, Operate(token, gateway.name, command))
+        return None if answered.done else (Reason.BAD_INPUT, answered.detail)
 
     def _load(self, now_ns: int, gateway: GatewaySession, model: str) -> Refusal | None:
         command = LoadOn(model, idle=True)
@@ -201,9 +213,11 @@ class Administration:
                 f"who asks can't be recorded: a name has 1 to {MAX_NAME_CHARACTERS} characters, all printable"
             )
         if _longest(asked.command) > MAX_NAME_CHARACTERS:
-            return f"no model and no worker has a name of more than {MAX_NAME_CHARACTERS} characters"
+            return f"no model, worker or address has more than {MAX_NAME_CHARACTERS} characters"
         if isinstance(asked.command, SetDefaultSlo):
             return self._slo_refusal(asked.command)
+        if isinstance(asked.command, MoveWorker) and (fault := self._moves.refusal(asked.command)):
+            return fault
         return self._scheduler.refusal(asked.command)
 
     def _slo_refusal(self, command: SetDefaultSlo) -> str | None:

@@ -19,7 +19,7 @@ from mainspring.cluster.snapshot import Part
 from mainspring.controller.counters import Dropped
 from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
-from mainspring.messages.events import Event, RequestArrived, Wakeup
+from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import OperatorCommand
 from mainspring.messages.peers import ClusterStatus
@@ -91,13 +91,10 @@ class LoggedScheduler:
         """Say whether any worker has a model prepared."""
         return self._scheduler.prepared_anywhere(name)
 
-    def outstanding(self, worker: str) -> int:
-        """Return how many actions a worker has been told and has not ended; 0 if it is not connected."""
-        return self._scheduler.outstanding(worker)
-
-    def only_on(self, worker: str) -> list[str]:
-        """Return the models that are resident on this worker and no other."""
-        return self._scheduler.only_on(worker)
+    def asked(self, about: tuple[str, str]) -> OperatorAsked | None:
+        """Return what operators set about a subject (`messages.operating.subject`), as it counts now."""
+        found = self._scheduler.cluster.operations.get(about)
+        return None if found is None else found[1]
 
     def default_slos_ns(self) -> dict[str, int]:
         """Return the default SLOs that operators set (`Cluster.default_slos_ns`)."""

@@ -236,6 +236,14 @@ class PeerLifecycle:
             self._outbox.refuse(now_ns, session.peer, "unknown_session", f"dropped: {reason}")
             self.end(now_ns, session, f"dropped: {reason}", known=True)
 
+    def moved(self, now_ns: int, worker: str, address: str) -> None:
+        """Send a worker to another controller and end its session: the scheduler has let it go."""
+        assert self._moves is not None, "a worker is sent away, and there is no other controller"
+        self._moves.sent(worker, address)
+        session = self._sessions.workers.get(worker)
+        if session is not None:
+            self.end(now_ns, session, f"it was moved to {address}", known=True)
+
     def end_broken(self, now_ns: int) -> None:
         """End the sessions to which a message could not be sent."""
         while broken := self._outbox.take_broken():
@@ -260,9 +268,6 @@ class PeerLifecycle:
             silent_ms = (now_ns - session.heard_ns) / 1e6
             self._outbox.refuse(now_ns, session.peer, "unknown_session", f"silent for {silent_ms:.0f} ms")
             self.end(now_ns, session, f"silent for {silent_ms:.0f} ms")
-        if self._moves is not None:
-            for worker, address in self._moves.beat(now_ns):
-                self.end(now_ns, worker, f"it was moved to {address}")
         for session in self._sessions.all():
             self._outbox.send(session, session.ping(now_ns))
         self.end_broken(now_ns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -58,14 +58,17 @@ class Providers:
         outbox: Outbox,
         dropped: Dropped,
         greeted: Callable[[int], None],
+        places: Mapping[str, str],
     ) -> None:
-        """``greeted`` is called with the time once a provider has said what it has."""
+        """``greeted`` is called with the time once a provider has said what it has; ``places`` has the
+        controllers that workers were sent to (`Journal.places`)."""
         self._timeout_ns = round(config.heartbeat_timeout_ms * 1e6)
         self._scheduler = scheduler
         self._wire = wire
         self._outbox = outbox
         self._dropped = dropped
         self._greeted = greeted
+        self._places = places
         self._providers: dict[bytes, Provider] = {}
         self._retired: OrderedDict[bytes, None] = OrderedDict()
         """Processes that lost their name to a newer one, the oldest first."""
@@ -97,7 +100,8 @@ class Providers:
         self._send(now_ns, provider, Welcome(PROTOCOL_VERSION, provider.number))
         _LOGGER.info("%s begins", provider)
         provider.offers = _bounded(hello.offers)
-        self._scheduler.handle(now_ns, ProviderSaid(provider.name, provider.offers, greets=True))
+        own = tuple([self._own(now_ns, provider, offer) for offer in provider.offers])
+        self._scheduler.handle(now_ns, ProviderSaid(provider.name, own, greets=True))
         self._greeted(now_ns)
 
     def running(self, now_ns: int, provider: Provider, offers: Sequence[Offer]) -> None:
@@ -144,6 +148,16 @@ class Providers:
                 self.end(now_ns, provider, why)
                 continue
             self._send(now_ns, provider, provider.ping(now_ns))
+
+    def _own(self, now_ns: int, provider: Provider, offer: Offer) -> Offer:
+        """Return an offer without the workers that went to another controller, of which the provider has not
+        heard, and tell it."""
+        moved = {name: self._places[name] for name in offer.workers if name in self._places}
+        if not moved:
+            return offer
+        own = tuple([name for name in offer.workers if name not in moved])
+        self._send(now_ns, provider, Provide(provider.name, offer.kind, own, moved))
+        return msgspec.structs.replace(offer, workers=own)
 
     def goodbye(self, detail: str) -> None:
         """Tell all that the controller stops."""

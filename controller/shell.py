@@ -95,7 +95,7 @@ class Shell:
             config.max_models, scheduler, self.sessions, outbox, awaited.left_out
         )
         self.shards = shards = Shards(config, outbox)
-        self.moves = moves = Moves(scheduler, self.sessions, outbox, journal)
+        self.moves = moves = Moves(self.sessions, outbox, journal, shards.addresses)
         self.recovery = ModelRecovery(scheduler, registry, outbox, journal, awaited, shards.has)
         self.peers = PeerLifecycle(
             *(config, scheduler, self.sessions, outbox, registry, self.recovery, dropped),
@@ -108,7 +108,9 @@ class Shell:
             *(config, scheduler, wire, outbox, dropped, self.sessions.devices),
             clocks=self.sessions.clocks,
         )
-        self.providers = Providers(config, scheduler, wire, outbox, dropped, self.administration.restore)
+        self.providers = Providers(
+            *(config, scheduler, wire, outbox, dropped, self.administration.restore), journal.places
+        )
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
         self._error_limit = AnswerLimit()
 
@@ -199,11 +201,16 @@ class Shell:
             case Reject():
                 self._outbox.reject(now_ns, command)
             case Provide():
+                if command.moved:
+                    self.administration.recounted(command.kind)
                 self.providers.provide(now_ns, command)
-            case DropWorker(worker=worker, reason=reason):
+            case DropWorker(worker=worker, reason=reason, to=to):
                 # Its session ends at once, behind what was to be sent before.
                 self._outbox.deliver()
-                self.peers.drop(now_ns, worker, reason)
+                if to:
+                    self.peers.moved(now_ns, worker, to)
+                else:
+                    self.peers.drop(now_ns, worker, reason)
                 self._outbox.gather()
             case _:
                 self._outbox.act(command)
@@ -259,6 +266,9 @@ class Shell:
         match message:
             case Running(offers=offers):
                 self.providers.running(now_ns, provider, offers)
+                for each in offers:
+                    if each.moved:
+                        self.administration.recounted(each.kind)
             case Goodbye(detail=detail):
                 self.providers.end(now_ns, provider, f"it left: {detail}")
 

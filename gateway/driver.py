@@ -148,6 +148,9 @@ class GatewayDriver:
 
     def ask(self, connection: Connection, command: AdminCommand) -> None:
         """Pass a command to change or see the cluster on to the controllers that it concerns."""
+        if isinstance(command, Scale) and (fault := self._wrong_shard(command.shard)):
+            self._reply(connection, ErrorReply(command.key, Reason.BAD_INPUT, fault))
+            return
         shards = [each for each in self._asked_of(command) if each.session.welcomed]
         asked = self._admin.ask(monotonic_ns(), connection, command, [each.number for each in shards])
         if isinstance(asked, ErrorReply):
@@ -161,11 +164,19 @@ class GatewayDriver:
         if len(self.shards) == 1 or isinstance(command, GetStatus | GetMetrics):
             return self.shards
         if isinstance(command, Scale):
-            return self.shards[:1]
+            return [self.shards[command.shard or 0]]
         if isinstance(command, AddModel):
             return [self.shards[self.told.map.place(command.model.name)]]
         has_it = self.told.shard_of(command.name)
         return [self.shards[self.told.map.place(command.name) if has_it is None else has_it]]
+
+    def _wrong_shard(self, shard: int | None) -> str:
+        """Return what is wrong with the shard that is to have more workers or fewer; empty if nothing is."""
+        count = len(self.shards)
+        if shard is None:
+            several = f"there are {count} controllers: name the shard, 0 to {count - 1}, that is meant"
+            return several if count > 1 else ""
+        return "" if 0 <= shard < count else f"there is no shard {shard}; there are 0 to {count - 1}"
 
     # --- sockets ---
 

@@ -216,6 +216,8 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
     key: int
     kind: str
     count: int
+    shard: int | None = None
+    """Of several controllers, the one that is to have as many; to be named if there are several."""
 
 
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):

@@ -34,12 +34,14 @@ class Unanswered(msgspec.Struct, frozen=True):
 
 
 class DropWorker(msgspec.Struct, frozen=True, tag="drop_worker", omit_defaults=True):
-    """Drop a worker that left an action unanswered; it may join again."""
+    """Drop a worker: one that left an action unanswered, which may join again, or that goes elsewhere."""
 
     worker: str
     reason: str
     unanswered: Unanswered | None = None
     """The INFER that was executing, if that is why."""
+    to: str = ""
+    """The address of another controller, which the worker is sent to."""
 
 
 class Ranked(msgspec.Struct, frozen=True, tag="ranked"):

@@ -76,8 +76,24 @@ class ScaleWorkers(msgspec.Struct, frozen=True, tag="scale_workers"):
     count: int
 
 
+class MoveWorker(msgspec.Struct, frozen=True, tag="move_worker"):
+    """Send the worker to another controller: others load what only it holds, it is drained, and then goes."""
+
+    worker: str
+    controller: str
+    """Its address."""
+
+
 OperatorCommand = (
-    DrainWorker | ResumeWorker | PinModel | UnpinModel | LoadOn | UnloadFrom | SetDefaultSlo | ScaleWorkers
+    DrainWorker
+    | ResumeWorker
+    | PinModel
+    | UnpinModel
+    | LoadOn
+    | UnloadFrom
+    | SetDefaultSlo
+    | ScaleWorkers
+    | MoveWorker
 )
 
 
@@ -138,3 +154,5 @@ def described(command: OperatorCommand) -> str:
             return f"give {model} a default SLO of {in_milliseconds(slo_ns)}"
         case ScaleWorkers(kind=kind, count=count):
             return f"have {count:,} worker{'' if count == 1 else 's'} of kind {kind}"
+        case MoveWorker(worker=worker, controller=controller):
+            return f"move {worker} to the controller at {controller}"

@@ -16,10 +16,10 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
-from mainspring.messages.operating import ScaleWorkers
+from mainspring.messages.operating import MoveWorker, ScaleWorkers
 from mainspring.messages.scaling import KindStatus, Provide, ProviderHello, Running
 from mainspring.messages.served import ServedModel
-from mainspring.messages.sharding import MoveWorker, ShardMap, ShardStatus
+from mainspring.messages.sharding import ShardMap, ShardStatus
 
 # --- any peer and the controller ---
 
@@ -291,6 +291,9 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """Of these, executed after their deadline."""
     rejected: int = 0
     """Of these, given up by the scheduler, on arrival or later."""
+    slo_ns: int | None = None
+    """The time to its deadline that the newest request had when it reached the scheduler; None if it had no
+    deadline, or none has come."""
     erratic: bool = False
     """Whether its INFERs take so differently long on some kind of device that no estimate holds."""
 

@@ -26,6 +26,10 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why it can't run one of them now, and when it tries again; empty if it runs all."""
     price: float = 0.0
     """What one costs an hour, in any currency; 0 for not known."""
+    moved: tuple[str, ...] = ()
+    """Of `workers`, those that came from another controller and that this one has not named yet."""
+    taken: tuple[str, ...] = ()
+    """Names that workers of other controllers have: no new one may be called so."""
 
 
 class ProviderHello(msgspec.Struct, frozen=True, tag="provider_hello"):
@@ -42,7 +46,7 @@ class Running(msgspec.Struct, frozen=True, tag="running"):
     offers: tuple[Offer, ...]
 
 
-class Provide(msgspec.Struct, frozen=True, tag="provide"):
+class Provide(msgspec.Struct, frozen=True, tag="provide", omit_defaults=True):
     """Run just these workers of the kind: start those that are missing, and stop all others.
 
     A command of the scheduler, and sent to the provider as it is.
@@ -51,6 +55,8 @@ class Provide(msgspec.Struct, frozen=True, tag="provide"):
     provider: str
     kind: str
     workers: tuple[str, ...]
+    moved: dict[str, str] = {}
+    """Workers that go to another controller, each with that one's address: they are to be run for it."""
 
 
 class ProviderSaid(msgspec.Struct, frozen=True, tag="provider_said"):
@@ -78,6 +84,8 @@ class Retire(msgspec.Struct, frozen=True, tag="retire", omit_defaults=True):
     worker: str
     kind: str
     drained: bool = False
+    to: str = ""
+    """The address of the controller that it is sent to, if it is not to be stopped."""
 
 
 class Retain(msgspec.Struct, frozen=True, tag="retain"):
@@ -129,3 +137,5 @@ class ScaleState(msgspec.Struct, frozen=True, tag="scale_state", omit_defaults=T
     kinds: tuple[KindState, ...] = ()
     retiring: dict[str, tuple[str, bool]] = {}
     """By worker: its kind, and whether it is drained."""
+    moving: dict[str, str] = {}
+    """Of those, the workers that go to another controller, each with its address."""

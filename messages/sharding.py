@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.messages.ids import MAX_SHARDS
+from mainspring.messages.scaling import KindStatus
 
 _DRAWS = 1 << 53
 """As many different numbers as a float tells apart between 0 and 1."""
@@ -80,13 +81,8 @@ class ShardStatus(msgspec.Struct, frozen=True):
     """As `peers.ModelStatus.arrived`, of all models."""
     rejected: int = 0
     """As `peers.ModelStatus.rejected`, of all models."""
-
-
-class MoveWorker(msgspec.Struct, frozen=True):
-    """A worker, and the address of the controller that it is to have."""
-
-    worker: str
-    controller: str
+    kinds: tuple[KindStatus, ...] = ()
+    """Its workers, by kind, if something starts and stops them."""
 
 
 def first_map(addresses: Sequence[str], pages: Sequence[int] = (), version: int = 1) -> ShardMap:

@@ -233,6 +233,8 @@ class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=T
     """The workers where it is resident or loading, in the order in which that began; None: as they joined."""
     backlog: tuple[int, ...] = ()
     """Its queued best-effort requests in the order of their turns."""
+    slo_ns: int | None = None
+    """The time to its deadline that the newest request had when it came."""
 
 
 Told = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mainspring.cluster.capacity import kept_pages
 from mainspring.cluster.pairs import is_prepared_anywhere, tidy
 from mainspring.cluster.requests import Request
 from mainspring.cluster.scaling import provider_left, provider_said
@@ -115,9 +116,9 @@ class Scheduler:
             *(state, self._policy, self._backlog, self._lifecycle, self._pins, self._preparing)
         )
         self._takeovers = Takeovers(state)
-        self._scaling = Scaling(state, draining, self._takeovers)
-        self._operating = Operating(state, self._residency, self._pins, draining, self._scaling)
         self._membership = Membership(*parts, self._preparing)
+        self._scaling = Scaling(state, draining, self._takeovers, self._membership)
+        self._operating = Operating(state, self._residency, self._pins, draining, self._scaling)
 
     def handle(self, now_ns: int, event: Event) -> None:
         """Take an event in. ``now_ns`` never goes back from one call to the next."""
@@ -200,18 +201,6 @@ class Scheduler:
         """Say whether any worker has a model prepared."""
         model = self._state.cluster.models.get(name)
         return model is not None and is_prepared_anywhere(self.cluster, model)
-
-    def outstanding(self, worker: str) -> int:
-        """Return how many actions a worker has been told and has not ended; 0 if it is not connected."""
-        found = self._state.cluster.workers.get(worker)
-        return 0 if found is None else len(found.exec) + len(found.load) + len(found.others)
-
-    def only_on(self, worker: str) -> list[str]:
-        """Return the models that are resident on this worker and no other, the last used ones last."""
-        found = self._state.cluster.workers.get(worker)
-        if found is None:
-            return []
-        return [name for name, each in found.lru.items() if each.model.held == found.bit]
 
     def default_slos_ns(self) -> dict[str, int]:
         """Return the default SLOs that operators set (`Cluster.default_slos_ns`)."""
@@ -329,7 +318,7 @@ def validate(state: SchedulerState) -> None:
         _check_loads(state, worker)
     for action_id, worker in state.idle_loads.items():
         assert worker.load.get(action_id) is not None, f"{worker.name} has no LOAD {action_id} outstanding"
-    kept = sum(model.pages for model in cluster.models.values() if model.pinned)
+    kept = sum([kept_pages(cluster, model) for model in cluster.models.values() if model.pinned])
     assert kept <= Pins(state).room_now, f"models that are kept take {kept} of {Pins(state).room_now} pages"
 
 

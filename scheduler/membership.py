@@ -198,14 +198,16 @@ class Membership:
             if request.place is Place.QUEUED and cluster.serves(request.model):
                 self._lifecycle.reconsider(now_ns, request.model.base)
 
-    def drop(self, now_ns: int, name: str, reason: str, unanswered: Unanswered | None = None) -> None:
-        """Drop a worker whose state can't be trusted any more; it may join again."""
+    def drop(
+        self, now_ns: int, name: str, reason: str, unanswered: Unanswered | None = None, to: str = ""
+    ) -> None:
+        """Drop a worker whose state can't be trusted any more, or that goes ``to`` another controller."""
         cluster = self._state.cluster
         worker = cluster.workers.get(name)
         if worker is not None and unanswered is not None:
             learn_from_unanswered(cluster, now_ns, worker, unanswered)
         # What it changes is entered step by step: other parts react to each step.
-        self._state.commands.append(DropWorker(name, reason, unanswered))
+        self._state.commands.append(DropWorker(name, reason, unanswered, to))
         self.leave(now_ns, name, reason)
 
 

@@ -18,6 +18,7 @@ from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
+    MoveWorker,
     OperatorCommand,
     PinModel,
     ResumeWorker,
@@ -68,6 +69,8 @@ class Operating:
                 return None if name in self._state.cluster.pinned else f"{name!r} is not pinned"
             case ScaleWorkers():
                 return unscalable(self._state.cluster, command)
+            case MoveWorker(worker=name):
+                return self._no_worker(name) or self._immovable(name)
         model = self._state.cluster.models.get(command.model)
         if model is None:
             return self._no_model(command.model)
@@ -98,6 +101,8 @@ class Operating:
                     self._draining.resumed(now_ns, worker)
             case ScaleWorkers():
                 self._scaling.settle(now_ns)
+            case MoveWorker(worker=name, controller=to):
+                self._scaling.move(now_ns, name, to)
             case PinModel():
                 self._pins.enforce()
             case UnpinModel():
@@ -126,6 +131,18 @@ class Operating:
         connected, more = ", ".join(sorted(workers)[:NAMED]), len(workers) - NAMED
         others = f" and {more} more" if more > 0 else ""
         return f"there is no worker {name!r}; connected are {connected or 'none'}{others}"
+
+    def _immovable(self, name: str) -> str | None:
+        """Return why a worker that is connected can't go to another controller."""
+        cluster = self._state.cluster
+        if name in cluster.moving:
+            return f"{name} is on its way to {cluster.moving[name]} already"
+        if name in cluster.retiring:
+            return f"{name} is about to be stopped: fewer workers of its kind are wanted"
+        staying = [each for each in cluster.workers.values() if not each.retiring and each.name != name]
+        if not staying:
+            return f"{name} is the only worker that stays here: its models need another"
+        return None
 
     def _no_model(self, name: str) -> str:
         models = self._state.cluster.models.values()

@@ -62,7 +62,7 @@ class RequestLifecycle:
             return
         refusal = self._refusal(event)
         if refusal is not None:
-            state.cluster.turned_away(event)
+            state.cluster.turned_away(now_ns, event)
             state.emit(now_ns, Reject(event.request_id, *refusal))
             return
         model = state.cluster.model_of(event)
@@ -283,7 +283,7 @@ class RequestLifecycle:
         """Reject a request on arrival."""
         self._policy.refused(now_ns, model, event.rows)
         evidence = reject_evidence(self._state.cluster, model, found, model.waiting)
-        self._state.cluster.turned_away(event)
+        self._state.cluster.turned_away(now_ns, event)
         self._state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
         self._missed.want(model)
 

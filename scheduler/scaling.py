@@ -5,6 +5,9 @@ the models that only such workers hold (`load_queue.Takeovers`), the last used f
 later. Then it is *drained*: it gets no more work. Once nothing is outstanding on it, its provider is told to
 run all others. If more are wanted meanwhile, those that retire stay.
 
+A worker that goes to another controller of the cluster retires in the same way, and is sent there at the end
+instead of stopped. Its provider, if it has one, is told so: it is to run it for that controller.
+
 What is to be run is decided once and said as a whole set (`messages.scaling.Provide`), so that it makes no
 difference which provider, or how often, carries it out.
 """
@@ -20,6 +23,7 @@ from mainspring.messages.scaling import Provide, ProviderSaid, Retain, Retire
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.draining import Draining
 from mainspring.scheduler.load_queue import Takeovers
+from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.state import SchedulerState
 
 LOOK_NS: Final = 20_000_000
@@ -32,10 +36,13 @@ _SCALE: Final = Alarm.SCALE
 class Scaling:
     """Has every kind's provider run as many workers as are wanted."""
 
-    def __init__(self, state: SchedulerState, draining: Draining, takeovers: Takeovers) -> None:
+    def __init__(
+        self, state: SchedulerState, draining: Draining, takeovers: Takeovers, membership: Membership
+    ) -> None:
         self._state = state
         self._draining = draining
         self._takeovers = takeovers
+        self._membership = membership
         self._since: dict[str, int] = {}
         """When each worker that retires was told to."""
         self._looks_ns: int | None = None
@@ -57,6 +64,11 @@ class Scaling:
                 self._fit(now_ns, kind)
         self.look(now_ns)
 
+    def move(self, now_ns: int, name: str, to: str) -> None:
+        """Begin to send a worker to another controller, at an address."""
+        self._retire(now_ns, self._state.cluster.workers[name].device_kind, name, to)
+        self.look(now_ns)
+
     def look(self, now_ns: int) -> None:
         """Take those that retire a step further; look again while there are any."""
         cluster = self._state.cluster
@@ -66,10 +78,13 @@ class Scaling:
             self._since.clear()
             self._takeovers.end()
             return
-        waits = False
+        for name in list(cluster.moving):
+            self._send_away(now_ns, name)
+        waits = bool(cluster.moving)
         for kind in cluster.kinds.values():
             if kind.provider:
-                gone = [name for name in kind.workers if self._is_gone(now_ns, kind, name)]
+                leaving = [name for name in kind.workers if name not in cluster.moving]
+                gone = [name for name in leaving if self._is_gone(now_ns, name)]
                 if gone:
                     self._provide(now_ns, kind, [name for name in kind.workers if name not in gone])
                 waits = waits or bool([name for name in kind.workers if name in cluster.retiring])
@@ -82,17 +97,19 @@ class Scaling:
         count, cluster = wanted(self._state.cluster, kind.name), self._state.cluster
         if count is None:
             return
-        staying = [name for name in kind.workers if name not in cluster.retiring]
+        # Those that go to another controller are counted there once they have gone.
+        staying = [n for n in kind.workers if n not in cluster.retiring or n in cluster.moving]
         run = list(kind.workers)
         if len(staying) > count:
-            for name in self._first_to_go(staying)[: len(staying) - count]:
+            here = [name for name in staying if name not in cluster.moving]
+            for name in self._first_to_go(here)[: len(staying) - count]:
                 if name in cluster.workers:
-                    self._retire(now_ns, kind, name)
+                    self._retire(now_ns, kind.name, name)
                 else:
                     run.remove(name)
         else:
             missing = count - len(staying)
-            leaving = [name for name in cluster.retiring if name in kind.workers]
+            leaving = [n for n in cluster.retiring if n in kind.workers and n not in cluster.moving]
             for name in reversed(leaving[max(0, len(leaving) - missing) :]):
                 self._retain(now_ns, name)
                 missing -= 1
@@ -121,13 +138,25 @@ class Scaling:
             name = f"{kind.offer.stem}-{number}"
             others = [each for each in cluster.kinds.values() if name in each.workers]
             taken = name in run or name in cluster.workers or name in cluster.retiring
+            taken = taken or name in kind.offer.taken
             if not others and not taken:
                 return name
             number += 1
 
-    def _retire(self, now_ns: int, kind: Kind, name: str) -> None:
+    def _send_away(self, now_ns: int, name: str) -> None:
+        """Send a worker to another controller once it is drained and nothing is outstanding on it."""
+        cluster = self._state.cluster
+        if not self._is_gone(now_ns, name):
+            return
+        to = cluster.moving[name]
+        kind = cluster.kinds.get(cluster.retiring[name][0])
+        if kind is not None and name in kind.workers:
+            self._provide(now_ns, kind, [each for each in kind.workers if each != name], {name: to})
+        self._membership.drop(now_ns, name, f"it was moved to {to}", to=to)
+
+    def _retire(self, now_ns: int, kind: str, name: str, to: str = "") -> None:
         self._since[name] = now_ns
-        self._state.emit(now_ns, Retire(name, kind.name))
+        self._state.emit(now_ns, Retire(name, kind, to=to))
         self._takeovers.begin(self._state.cluster.workers[name])
         self._state.loads_dirty = True
 
@@ -138,8 +167,8 @@ class Scaling:
         if worker is not None:
             self._draining.resumed(now_ns, worker)
 
-    def _is_gone(self, now_ns: int, kind: Kind, name: str) -> bool:
-        """Take a worker that retires a step further; return whether its provider is to run it no more."""
+    def _is_gone(self, now_ns: int, name: str) -> bool:
+        """Take a worker that retires a step further; return whether it is not needed here any more."""
         cluster = self._state.cluster
         retiring, worker = cluster.retiring.get(name), cluster.workers.get(name)
         if retiring is None or worker is None:
@@ -148,12 +177,12 @@ class Scaling:
             since_ns = self._since.setdefault(name, now_ns)
             if self._takeovers.lacks(worker) and now_ns - since_ns < TAKEOVER_NS:
                 return False
-            self._state.emit(now_ns, Retire(name, kind.name, drained=True))
+            self._state.emit(now_ns, Retire(name, retiring[0], drained=True))
             self._draining.drained(now_ns, worker)
         return _is_idle(worker)
 
-    def _provide(self, now_ns: int, kind: Kind, run: list[str]) -> None:
-        self._state.emit(now_ns, Provide(kind.provider, kind.name, tuple(run)))
+    def _provide(self, now_ns: int, kind: Kind, run: list[str], moved: dict[str, str] | None = None) -> None:
+        self._state.emit(now_ns, Provide(kind.provider, kind.name, tuple(run), moved or {}))
 
 
 def _is_idle(worker: Worker) -> bool:

@@ -292,7 +292,10 @@ class Simulation:
             return
         peer = self.fleet.peers[command.worker]
         if isinstance(command, DropWorker):
-            self.fleet.drop(now_ns, peer)
+            if command.to:
+                self.fleet.leave(command.worker)
+            else:
+                self.fleet.drop(now_ns, peer)
             self._worker_lost(command.worker)
             return
         self.fleet.send(now_ns, peer, command)

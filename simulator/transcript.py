@@ -60,8 +60,8 @@ def _command(message: Event | Command) -> str | None:
             finish_ns = message.earliest_finish_ns
             possible = "" if finish_ns is None else f"; earliest finish {finish_ns / 1e6:.3f}"
             return f"REJECT request {message.request_id} {message.reason.value}: {message.detail}{possible}"
-        case DropWorker():
-            return f"DROP {message.worker}: {message.reason}"
+        case DropWorker(to=to):
+            return f"{'MOVE' if to else 'DROP'} {message.worker}: {message.reason}"
         case Ranked(due_ns=due_ns, turn_ns=turn_ns):
             rank = f"came {turn_ns / 1e6:.3f}" if due_ns is None else f"due {due_ns / 1e6:.3f}"
             return f"RANK request {message.request_id} as if it {rank}"

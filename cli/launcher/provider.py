@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import Protocol
 
@@ -40,10 +40,11 @@ class Runner(Protocol):
     def offers(self) -> tuple[Offer, ...]:
         """Return the kinds of workers that there are, with those that are run now and what is wrong."""
 
-    def run(self, kind: str, workers: tuple[str, ...]) -> None:
+    def run(self, kind: str, workers: tuple[str, ...], moved: Mapping[str, str]) -> None:
         """Run just these workers of a kind from now on: start those that are missing, stop all others.
 
-        What can't be started is tried again, and `offers` says why.
+        Those that ``moved`` are run on for another controller, at the address that is named for each. What
+        can't be started is tried again, and `offers` says why.
         """
 
 
@@ -110,7 +111,7 @@ class ProviderLink:
             case peers.Ping():
                 self._send(peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns()))
             case Provide():
-                self._runner.run(message.kind, message.workers)
+                self._runner.run(message.kind, message.workers, message.moved)
             case peers.Welcome():
                 self._session.welcome(now_ns)
             case peers.Refused():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -63,7 +63,7 @@ class RayWorkers:
             for kind in self._pool.kinds
         )
 
-    def run(self, kind: str, workers: tuple[str, ...]) -> None:
+    def run(self, kind: str, workers: tuple[str, ...], moved: Mapping[str, str]) -> None:  # noqa: ARG002 - `ShardWorkers` keeps those
         """Start the workers that are missing, and tell all others of the kind to leave."""
         for name in [name for name, each in self._workers.items() if each.kind == kind]:
             if name not in workers:

@@ -23,6 +23,7 @@ from mainspring.cli.launcher.provider import ProviderLink, Runner
 from mainspring.cli.launcher.readiness import Readiness
 from mainspring.cli.launcher.repository import FirstLook
 from mainspring.cli.launcher.run_dir import claimed, make_private
+from mainspring.cli.launcher.shard_workers import ShardWorkers
 from mainspring.cli.launcher.shards import CHANGES
 from mainspring.messages.roles import Role
 from mainspring.transport.greeting import present
@@ -57,7 +58,8 @@ class Running(ABC):
         self._say = say
         self._step = step
         self._jobs, self._token = with_own_token(plan.jobs)
-        self._provider: ProviderLink | None = None
+        self._providers: list[ProviderLink] = []
+        """One for each controller."""
         self._serving = False
         self.first_look = FirstLook(plan.repository)
         """What came of the models that the repository held at the start."""
@@ -92,11 +94,11 @@ class Running(ABC):
                     on_ready()
                 while not stop.wait(TEND_INTERVAL_S):
                     self._tend()
-                    if self._provider is not None:
-                        self._provider.turn()
+                    for provider in self._providers:
+                        provider.turn()
             finally:
-                if self._provider is not None:
-                    self._provider.close("the cluster stops")
+                for provider in self._providers:
+                    provider.close("the cluster stops")
                 self._stop()
 
     @abstractmethod
@@ -122,10 +124,8 @@ class Running(ABC):
         return f"logs are in {self.plan.run_dir}"
 
     def _provide(self, stop: threading.Event) -> None:
-        """Begin to start and stop workers as the controller says; wait until it knows this provider."""
+        """Begin to start and stop workers as controllers say; wait until they know this provider."""
         plan = self.plan
-        if len(plan.shards) > 1:
-            return
         if is_tcp(plan.controller_address) and plan.cluster.keys and not plan.provider_keys:
             self._say(
                 f"workers can't be scaled: [cluster] keys has no folder {LAUNCHER} for this process: "
@@ -137,10 +137,21 @@ class Running(ABC):
         except OSError as error:
             self._say(f"workers can't be scaled: {error.strerror or error}")
             return
-        self._provider = ProviderLink(plan.controller_address, LAUNCHER, self._runner, shows, self._say)
+        addresses = plan.pool.shards
+        runners: list[Runner] = [self._runner]
+        if len(addresses) > 1:
+            workers = ShardWorkers(self._runner, addresses, plan.pool.first_shards())
+            runners = [workers.part(shard) for shard in range(len(addresses))]
+        self._providers = [
+            ProviderLink(address, LAUNCHER, runner, shows, self._say)
+            for address, runner in zip(addresses, runners, strict=True)
+        ]
         give_up = time.monotonic() + PROVIDER_PATIENCE_S
-        while not self._provider.known and not stop.wait(TEND_INTERVAL_S) and time.monotonic() < give_up:
-            self._provider.turn()
+        while not all(each.known for each in self._providers) and time.monotonic() < give_up:
+            if stop.wait(TEND_INTERVAL_S):
+                return
+            for provider in self._providers:
+                provider.turn()
             self._tend()
 
     def _wait_until_ready(self, stop: threading.Event) -> None:

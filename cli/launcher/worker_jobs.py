@@ -20,6 +20,7 @@ from mainspring.worker.engines.cuda.engine import kind_of
 from mainspring.worker.engines.cuda.numa import cores_near
 
 STEM = "worker"
+_AT = "@"
 
 
 class WorkerKind(msgspec.Struct, frozen=True):
@@ -48,7 +49,19 @@ class WorkerPool(msgspec.Struct, frozen=True):
     """The core of EXEC of each worker that the cluster begins with."""
     kinds: tuple[WorkerKind, ...]
     controllers: tuple[str, ...] = ()
-    """The address of the controller of each of these; those that come later have the first one's."""
+    """The address of the controller of each of these; those that come later say by their name which shard is
+    theirs (`stem_at`)."""
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The addresses of all controllers, by shard; each has a worker at the start."""
+        return tuple(dict.fromkeys(self.controllers))
+
+    def first_shards(self) -> list[tuple[str, int]]:
+        """Return the workers that the cluster begins with, each with its shard."""
+        shards = {address: shard for shard, address in enumerate(self.shards)}
+        names = [name for kind in self.kinds for name in kind.first]
+        return [(name, shards[self.controllers[number_of(name)]]) for name in names]
 
     def first_jobs(self) -> list[WorkerJob]:
         """Return the jobs of the workers that the cluster begins with; raise `ConfigError`."""
@@ -59,23 +72,30 @@ class WorkerPool(msgspec.Struct, frozen=True):
         of_kind = next(each for each in self.kinds if each.kind == kind)
         of_its_kind, number = self._numbers(of_kind, name)
         gpu = of_kind.gpus[of_its_kind % len(of_kind.gpus)] if of_kind.gpus else None
-        where = self.controllers[number if number < len(self.controllers) else 0]
+        shard = shard_of(name)
+        first = name in of_kind.first and number < len(self.controllers)
+        where = self.controllers[number] if first else self.shards[shard if shard < len(self.shards) else 0]
         job = _job(self.config, name, where, gpu, self.shared, self._exec_core(number))
         if gpu is None:
             pages = self.config.worker.pages if of_kind.pages is None else of_kind.pages
             worker = msgspec.structs.replace(job.worker, device_kind=kind, pages=pages)
             job = msgspec.structs.replace(job, worker=worker)
         cluster = self.config.cluster
-        return msgspec.structs.replace(job, log_level=cluster.log_level, log_format=cluster.log_format)
+        return msgspec.structs.replace(
+            job,
+            log_level=cluster.log_level,
+            log_format=cluster.log_format,
+            transport=self.config.transport,
+        )
 
     def _numbers(self, kind: WorkerKind, name: str) -> tuple[int, int]:
         """Return which worker of its kind a worker is, and which of all, both counted from 0."""
         number = number_of(name)
         if name in kind.first:
             return kind.first.index(name), number
-        if kind.stem == STEM:
+        if kind.stem == STEM and not shard_of(name):
             return number, number
-        # Numbers of those that come later begin at 0 for each of several kinds.
+        # Numbers of those that come later begin at 0 for each of several kinds, and for each shard.
         return len(kind.first) + number, len(self.exec_cores) + number
 
     def _exec_core(self, number: int) -> int | None:
@@ -85,6 +105,17 @@ class WorkerPool(msgspec.Struct, frozen=True):
         if not self.config.worker.realtime:
             return None
         return spread(sorted(os.sched_getaffinity(0)), number + 1)[number]
+
+
+def stem_at(stem: str, shard: int) -> str:
+    """Return how the workers of a kind are called that come later to a shard, without their number."""
+    return f"{stem}{_AT}{shard}" if shard else stem
+
+
+def shard_of(name: str) -> int:
+    """Return the shard that a worker was started for which came later, by its name."""
+    at = name.rpartition("-")[0].rpartition(_AT)
+    return int(at[2]) if at[0] and at[2].isdecimal() else 0
 
 
 def number_of(name: str) -> int:

@@ -11,6 +11,7 @@ from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Toke
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client
+    from mainspring.messages.peers import ClusterStatus
     from mainspring.messages.scaling import KindStatus
 
 LOOK_S = 0.2
@@ -22,6 +23,14 @@ Wanted = Annotated[
     typer.Argument(
         metavar="KIND=N",
         help="How many workers of a kind; without any, the kinds and their workers are shown.",
+    ),
+]
+Shard = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Of several controllers, the one that is to have N; otherwise all together are, and new workers "
+        "go where there are fewest for the shard's weight.",
     ),
 ]
 Wait = Annotated[
@@ -36,6 +45,7 @@ def scale(
     wanted: Wanted = None,
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
+    shard: Shard = None,
     wait: Wait = "60s",
     as_json: AsJson = False,
 ) -> None:
@@ -51,9 +61,9 @@ def scale(
     patience_ns = duration_ns(wait, "--wait", least_ns=0)
     with Client(address, token=token) as client:
         for kind, count in counts.items():
-            client.scale_workers(kind, count)
+            client.scale_workers(kind, count, shard=shard)
         done = not counts or not patience_ns or _wait(client, counts, patience_ns, quiet=as_json)
-        found = client.status().kinds
+        found = client.status()
     _show(found, as_json=as_json)
     if not done:
         raise typer.Exit(1)
@@ -100,14 +110,18 @@ def _wait(client: Client, counts: dict[str, int], patience_ns: int, *, quiet: bo
         time.sleep(LOOK_S)
 
 
-def _show(kinds: tuple[KindStatus, ...], *, as_json: bool) -> None:
+def _show(found: ClusterStatus, *, as_json: bool) -> None:
     import msgspec
 
+    kinds = found.kinds
     if as_json:
         print(json.dumps(msgspec.to_builtins(kinds), indent=2))
         return
     for kind in kinds:
         by = f"by {kind.provider}, at most {kind.most}" if kind.provider else "by nobody now"
         print(f"{line(kind)} ({by})")
+    for shard in found.shards:
+        for kind in shard.kinds:
+            print(f"shard {shard.number}: {line(kind)}")
     if not kinds:
         print("nothing is connected that starts and stops workers: `mainspring up` does")

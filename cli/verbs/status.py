@@ -44,6 +44,9 @@ def status(
     console.print(_workers(found) if found.workers else "no worker has joined: start one")
     for kind in found.kinds:
         console.print(scale.line(kind), soft_wrap=True)
+    for shard in found.shards:
+        for kind in shard.kinds:
+            console.print(f"shard {shard.number}: {scale.line(kind)}", soft_wrap=True)
     for worker in found.workers:
         for note in worker.notes:
             console.print(f"{worker.worker}: {note}", soft_wrap=True)

@@ -82,7 +82,7 @@ def _why_draining(view: View, name: str) -> str:
     if worker.stopping:
         return "it is stopping and begins nothing more"
     if worker.retiring:
-        return leaving_note(worker)
+        return leaving_note(worker, view.cluster.moving.get(name))
     if not worker.draining:
         return ""
     _, asked = view.cluster.operations[("worker", name)]

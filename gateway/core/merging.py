@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions
 from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.scaling import KindStatus
 from mainspring.messages.sharding import ShardMap, ShardStatus
 
 
@@ -31,7 +32,7 @@ def merged_status(parts: Mapping[int, ClusterStatus], shard_map: ShardMap) -> Cl
         left_out={name: why for each in found for name, why in each.left_out.items()},
         shards=tuple(shards),
         map_version=shard_map.version,
-        kinds=tuple([kind for each in found for kind in each.kinds]),
+        kinds=_kinds([each.kinds for each in found]),
     )
 
 
@@ -49,7 +50,27 @@ def _shard(number: int, address: str, pages: int, status: ClusterStatus | None) 
         queued=status.requests_queued,
         arrived=sum([model.arrived for model in models]),
         rejected=sum([model.rejected for model in models]),
+        kinds=status.kinds,
     )
+
+
+def _kinds(parts: Sequence[tuple[KindStatus, ...]]) -> tuple[KindStatus, ...]:
+    """Return the workers of each kind that all shards have together."""
+    found: dict[str, KindStatus] = {}
+    for kind in [each for part in parts for each in part]:
+        known = found.get(kind.kind)
+        if known is not None:
+            kind = msgspec.structs.replace(  # noqa: PLW2901 - what is known so far, with this one
+                known,
+                provider=known.provider or kind.provider,
+                most=max(known.most, kind.most),
+                wanted=known.wanted + kind.wanted,
+                running=known.running + kind.running,
+                leaving=known.leaving + kind.leaving,
+                fault="; ".join(dict.fromkeys(each for each in (known.fault, kind.fault) if each)),
+            )
+        found[kind.kind] = kind
+    return tuple(found.values())
 
 
 def merged_metrics(parts: Mapping[int, ClusterMetrics]) -> ClusterMetrics:
@@ -64,6 +85,7 @@ def merged_metrics(parts: Mapping[int, ClusterMetrics]) -> ClusterMetrics:
         workers=tuple([worker for each in found for worker in each.workers]),
         models_served=sum(each.models_served for each in found),
         requests_queued=sum(each.requests_queued for each in found),
+        kinds=_kinds([each.kinds for each in found]),
     )
 
 

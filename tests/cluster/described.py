@@ -13,6 +13,8 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Timeline
 from mainspring.cluster.workers import Worker
 
+COUNTS = ("arrived", "finished", "late", "rejected", "slo_ns")
+
 
 def described(cluster: Cluster) -> dict[str, Any]:
     """Return all that `apply` keeps, and nothing that is the scheduler's own."""
@@ -28,6 +30,7 @@ def described(cluster: Cluster) -> dict[str, Any]:
         "operations": list(cluster.operations.items()),
         "kinds": {n: (k.provider, k.offer, k.workers) for n, k in cluster.kinds.items()},
         "retiring": list(cluster.retiring.items()),
+        "moving": dict(cluster.moving),
         "estimates": _estimates(cluster.estimates),
     }
 
@@ -47,7 +50,7 @@ def _model(cluster: Cluster, model: Model) -> dict[str, Any]:
         "prepared": sorted(_named(cluster, model.prepared)),
         "absent": sorted(_named(cluster, model.absent)),
         "usable": list(model.usable),
-        "counts": [getattr(model.counts, name) for name in ("arrived", "finished", "late", "rejected")],
+        "counts": [getattr(model.counts, name) for name in COUNTS],
         "overdue": model.overdue or {},
         "infer": {kind: list(times.ns) for kind, times in model.infer_times.items()},
         "inputs": {kind: list(times.transfer_ns) for kind, times in model.infer_times.items()},

@@ -18,8 +18,9 @@ from mainspring.messages.codec import encode
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.messages.operating import MoveWorker
 from mainspring.messages.peers import AdminRequest, GatewayHello, Pong, WorkerHello
-from mainspring.messages.sharding import AGAIN, MOVED, MoveWorker
+from mainspring.messages.sharding import AGAIN, MOVED
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from tests.controller.peers import MS, spec
@@ -78,17 +79,15 @@ def test_what_only_it_holds_is_loaded_elsewhere_before_a_worker_is_drained_and_s
     bench.beat(30 * MS)
     loads = [each for to, each in bench.wire.sent if to == b"worker/w1" and each["type"] == "load"]
     assert len(loads) == 1
-    assert "w0" not in bench.scheduler.cluster.drained
+    assert not bench.scheduler.cluster.is_drained("w0")
     load = msgspec.convert({key: value for key, value in loads[0].items() if key != "type"}, Load)
     done = Result(load.action_id, "w1", Status.OK, 31 * MS, 32 * MS)
     bench.receive(33 * MS, b"worker/w1", done)
-    bench.beat(130 * MS)
-    assert "w0" in bench.scheduler.cluster.drained
     assert not bench.greets("w0")
-    bench.beat(230 * MS)
+    bench.beat(130 * MS)
     assert bench.greets("w0") == [{"type": "greet", "controller": ADDRESSES[1], "again": False}]
     assert list(bench.shell.sessions.workers) == ["w1"]
-    assert "w0" not in bench.scheduler.cluster.drained
+    assert not bench.scheduler.cluster.is_drained("w0")
     bench.scheduler.validate()
 
 
@@ -133,14 +132,17 @@ def test_the_last_worker_stays() -> None:
     bench = Bench()
     bench.join("w0")
     assert "w0 is the only worker that stays here" in bench.ask("w0")
+    bench = Bench()
+    bench.join("w0", holds=True)
     bench.join("w1")
     assert bench.ask("w0") == ""
+    assert "w0 is on its way to tcp://b:1 already" in bench.ask("w0")
     assert "w1 is the only worker that stays here" in bench.ask("w1"), "the other one is on its way"
 
 
 def test_a_worker_that_leaves_by_itself_meanwhile_is_not_drained_when_it_comes_back() -> None:
     bench = Bench()
-    bench.join("w0")
+    bench.join("w0", holds=True)
     bench.join("w1")
     bench.ask("w0")
     bench.beat(30 * MS)
@@ -148,7 +150,8 @@ def test_a_worker_that_leaves_by_itself_meanwhile_is_not_drained_when_it_comes_b
     bench.shell.peers.end(40 * MS, session, "it died")
     bench.beat(130 * MS)
     bench.join("w0")
-    assert not bench.scheduler.cluster.drained
+    assert not bench.scheduler.cluster.moving
+    assert not bench.scheduler.cluster.retiring
     assert not bench.greets("w0")
 
 

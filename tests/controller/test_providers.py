@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mainspring.controller.journal import Journal
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_PROVIDER
 from mainspring.messages.codes import Reason
@@ -110,6 +111,37 @@ def test_what_was_asked_outlives_the_controller_and_a_provider_that_was_away(
     stage.gateway()
     again = greeted(stage)
     stage.until(lambda: again.told == [("w0", "w-0", "w-1")])
+
+
+def test_a_worker_that_came_by_a_move_is_wanted_after_a_restart(stage: Stage, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"state_file": str(tmp_path / "changes")}
+    first = stage.start(MODELS, **settings)
+    gateway, _ = stage.cluster("a")
+    launcher = greeted(stage)
+    scaled(stage, gateway, 1)
+    both = Offer("cpu", "w", 8, ("w0", "w9"), moved=("w9",))
+    launcher.send(Running((both,)))
+    stage.until(lambda: kind_of(stage, gateway).wanted == 2)
+    stage.stop()
+    stage.peers.clear()
+    stage.start(MODELS, **settings, address=first.address)
+    later = stage.gateway()
+    again = provider(stage)
+    again.hello(Offer("cpu", "w", 8, ("w0", "w9")))
+    stage.until(lambda: bool(stage.status(later).kinds) and kind_of(stage, later).wanted == 2)
+
+
+def test_a_provider_that_has_not_heard_of_a_move_is_told_of_it_when_it_greets(
+    stage: Stage, tmp_path: Path
+) -> None:
+    Journal(str(tmp_path / "changes")).moved("w9", "tcp://b:1")
+    stage.start(MODELS, state_file=str(tmp_path / "changes"))
+    gateway, _ = stage.cluster("a")
+    launcher = provider(stage)
+    launcher.hello(Offer("cpu", "w", 8, ("w0", "w9")))
+    stage.until(lambda: bool(launcher.all(Provide)))
+    assert launcher.all(Provide)[0] == Provide("launcher", "cpu", ("w0",), {"w9": "tcp://b:1"})
+    assert kind_of(stage, gateway).wanted == 1
 
 
 def test_a_newer_process_of_a_name_takes_its_place_and_is_told_what_the_other_was(stage: Stage) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.messages import actions, clients, commands, events, metrics, peers, sharding
+from mainspring.messages import actions, clients, commands, events, metrics, operating, peers, sharding
 from mainspring.messages.codec import (
     FROM_CLIENT,
     FROM_GATEWAY,
@@ -83,7 +83,7 @@ def built(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
 
 NESTED = (
     *(Artifact, events.Resident, peers.TensorHeader, clients.Timing, peers.WorkerStatus, peers.ModelStatus),
-    *(ServedModel, sharding.Shard, sharding.ShardStatus, sharding.MoveWorker),
+    *(ServedModel, sharding.Shard, sharding.ShardStatus, operating.MoveWorker),
 )
 for nested in NESTED:
     st.register_type_strategy(nested, built(nested))

@@ -9,10 +9,10 @@ import pytest
 
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Infer, Load, Prepare
-from mainspring.messages.commands import Command
+from mainspring.messages.commands import Command, DropWorker
 from mainspring.messages.events import Event, OperatorAsked, Wakeup, WorkerJoined, WorkerLeft
 from mainspring.messages.evidence import LoadReason
-from mainspring.messages.operating import LoadOn, PinModel, ScaleWorkers
+from mainspring.messages.operating import LoadOn, MoveWorker, PinModel, ScaleWorkers
 from mainspring.messages.scaling import Offer, Provide, ProviderLeft, ProviderSaid, Retire
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
@@ -275,3 +275,62 @@ def test_fewer_than_pinned_models_need_are_refused() -> None:
 def test_without_a_provider_the_refusal_says_what_would_do() -> None:
     hand = Hand(spec("a"), workers=1)
     assert "mainspring up" in refusal(hand, 2)
+
+
+def test_a_worker_that_goes_to_another_controller_is_counted_there_and_runs_on() -> None:
+    hand = Hand(spec("a"), workers=2)
+    provided(hand, "w0", "w1")
+    scale(hand, 2, 2)
+    hand.warm("a")
+    holder = hand.scheduler.cluster.models["a"].holders[0].name
+    (other,) = {"w0", "w1"} - {holder}
+    commands = hand.feed(100, OperatorAsked("ann", MoveWorker(holder, "tcp://b:1")))
+    (load,) = loads(commands)
+    assert (load.worker, load.model) == (other, "a"), "what only it holds is loaded elsewhere first"
+    assert "on its way" in (hand.scheduler.refusal(MoveWorker(holder, "tcp://b:1")) or "")
+    assert "only worker that stays" in (hand.scheduler.refusal(MoveWorker(other, "tcp://b:1")) or "")
+    assert hand.scheduler.status().kinds[0].wanted == 2
+    hand.ok(108, load)
+    commands = hand.feed(140, Wakeup())
+    (provide,) = [each for each in commands if isinstance(each, Provide)]
+    assert (provide.workers, provide.moved) == ((other,), {holder: "tcp://b:1"})
+    (drop,) = [each for each in commands if isinstance(each, DropWorker)]
+    assert (drop.worker, drop.to) == (holder, "tcp://b:1")
+    (kind,) = hand.scheduler.status().kinds
+    assert (kind.wanted, kind.running, kind.leaving) == (1, 1, ())
+    assert not hand.scheduler.cluster.moving
+    assert not told(hand.feed(150, Wakeup())), "no other one takes its place"
+
+
+def test_a_worker_that_comes_from_another_controller_is_one_more() -> None:
+    hand = Hand(spec("a"), workers=1)
+    provided(hand, "w0")
+    scale(hand, 2, 1)
+    offer = Offer("gpu", "w", 8, ("w0", "w9"), moved=("w9",))
+    assert not told(hand.feed(3, ProviderSaid("launcher", (offer,)))), "it is wanted"
+    assert hand.scheduler.status().kinds[0].wanted == 2
+    assert not told(hand.feed(4, ProviderSaid("launcher", (offer,)))), "said again, it is the same one"
+    assert hand.scheduler.status().kinds[0].wanted == 2
+    assert told(scale(hand, 5, 1)) == [("w0",)]
+
+
+def test_a_worker_that_is_about_to_go_elsewhere_counts_until_it_has_gone() -> None:
+    hand = Hand(spec("a", single_ms=40), workers=2)
+    provided(hand, "w0", "w1")
+    hand.warm("a")
+    holder = hand.scheduler.cluster.models["a"].holders[0].name
+    hand.request(100, 1, "a", 200)
+    hand.feed(101, OperatorAsked("ann", MoveWorker(holder, "tcp://b:1")))
+    assert told(scale(hand, 102, 3)) == [("w0", "w1", "w-0")]
+    hand.feed(103, WorkerLeft(holder, "it died"))
+    assert not hand.scheduler.cluster.retiring
+    assert not hand.scheduler.cluster.moving
+    assert holder in hand.scheduler.cluster.kinds["gpu"].workers, "it may come back, and stays then"
+
+
+def test_no_new_worker_has_the_name_of_another_controllers() -> None:
+    hand = Hand(spec("a"), workers=1)
+    hand.feed(
+        1, ProviderSaid("launcher", (Offer("gpu", "w", 8, ("w0",), taken=("w-0", "w-2")),), greets=True)
+    )
+    assert told(scale(hand, 2, 3)) == [("w0", "w-1", "w-3")]

@@ -17,7 +17,9 @@ from mainspring.cli.launcher.plan import Plan, make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.main import build_app
 from mainspring.client.client import Client
+from mainspring.client.errors import InvalidRequest
 from mainspring.client.result import InferResult
+from mainspring.compiler.artifact.profiles import EMULATED
 from tests.cli.launcher.test_local import INPUT, wait_for
 from tests.cli.launcher.test_sharded import MODELS, sharded
 from tests.patience import PATIENCE_S
@@ -97,6 +99,39 @@ def test_a_worker_that_was_moved_is_sent_after_when_it_starts_again(
         )
         balance(plan, "--worker", "worker-0", "--to", "0")
         assert [each.workers for each in client.status().shards] == [2, 1]
+
+
+def test_workers_are_scaled_over_all_shards_and_those_that_move_count_where_they_are(
+    emulated: Callable[..., Config],
+) -> None:
+    plan = make_plan(sharded(emulated(workers=2, copies=8)))
+    with LocalCluster(plan, lambda _: None) as cluster, Client(cluster.address) as client:
+
+        def kinds() -> list[tuple[int, int]]:
+            return [(each.wanted, each.running) for shard in client.status().shards for each in shard.kinds]
+
+        client.scale_workers(EMULATED, 4)
+        wait_for(lambda: kinds() == [(2, 2), (2, 2)], "two workers for each controller")
+        names = {each.worker for each in client.status().workers}
+        assert names == {"worker-0", "worker-1", "worker-2", "worker@1-0"}
+        before = cluster.supervisor.pid("worker-0")
+        balance(plan, "--worker", "worker-0", "--to", "1")
+        wait_for(lambda: kinds() == [(1, 1), (3, 3)], "the count to follow the worker")
+        assert cluster.supervisor.pid("worker-0") == before, "it goes on as the process that it was"
+        client.scale_workers(EMULATED, 5)
+        wait_for(lambda: kinds() == [(2, 2), (3, 3)], "the new worker where there are fewest")
+        client.scale_workers(EMULATED, 1, shard=1)
+        wait_for(lambda: kinds() == [(2, 2), (1, 1)], "one worker of shard 1")
+        wait_for(
+            lambda: (
+                [(each.wanted, each.running, each.leaving) for each in client.status().kinds] == [(3, 3, ())]
+            ),
+            "all together",
+        )
+        with pytest.raises(InvalidRequest, match="there is no shard 2; there are 0 to 1"):
+            client.scale_workers(EMULATED, 1, shard=2)
+        with pytest.raises(InvalidRequest, match="kinds are emulated"):
+            client.scale_workers("v100", 1)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_worker_without_keys_is_a_fault_until_it_has_some(emulated: Callable[.
         return Process(job, plan.run_dir, Backoff(1, 1))
 
     crew = Crew(pool, processes, made, lambda _: None)
-    crew.run(EMULATED, ("worker-0", "worker-1"))
+    crew.run(EMULATED, ("worker-0", "worker-1"), {})
     (offer,) = crew.offers()
     assert offer.workers == ("worker-0", "worker-1")
     assert "mainspring keys issue worker worker-1" in offer.fault
@@ -159,5 +159,5 @@ def test_a_worker_without_keys_is_a_fault_until_it_has_some(emulated: Callable[.
     crew.tend(time.monotonic_ns() + 10_000_000_000)
     assert crew.offers()[0].fault == ""
     assert [process.job.name for process in processes] == ["worker-1"]
-    crew.run(EMULATED, ("worker-0",))
+    crew.run(EMULATED, ("worker-0",), {})
     assert processes == []
