@@ -21,9 +21,9 @@ ARGS ?=
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo fuzz schemathesis lint types chart ray docs suites wild clean
+.PHONY: help setup lock native demo fuzz schemathesis lint types chart hosts ray docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
-.PHONY: bench bench-path bench-scale bench-secure bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
+.PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-floor bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies refusals refusals-live ribbon experiments predictability gpu-check gpu-bundle request-path
@@ -144,6 +144,12 @@ bench-path: $(STAMP) native ## Measure what the serving path adds to a model's o
 
 bench-scale: $(STAMP) native ## Measure what requests cost with one gateway and with several before one controller
 	$(BIN)/python -m mainspring.experiments.bench.scale $(ARGS)
+
+bench-shards: $(STAMP) native ## Simulate ten controllers, 2,560 devices and 64,000 models and the death of one (half an hour)
+	$(BIN)/python -m mainspring.experiments.shards $(or $(ARGS),--warm-up 0.5 --duration 1.5 --rounds 1 --skip-one --death 3)
+
+hosts: $(STAMP) native ## Run a cluster in three network namespaces, as the superuser: clocks, losses, partitions, fetching
+	$(BIN)/pytest tests/hosts $(ARGS)
 
 bench-secure: $(STAMP) native ## Measure what TLS between processes adds to a request, and takes from large tensors
 	$(BIN)/python -m mainspring.experiments.bench.secure $(ARGS)

@@ -18,6 +18,7 @@ by side, over models that have nothing to do with where these are.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +27,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mainspring.cli.balancing.planning import Observed, plan
+from mainspring.cli.balancing.planning import Observed, needed, plan
 from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.sharding import ShardMap, first_map
 from mainspring.simulator.cluster import Cluster, build_cluster, preload
 from mainspring.simulator.offered import expected_rates
@@ -111,15 +113,12 @@ def _every(mixes: int, mix: int) -> str:
 
 def balanced(spec: SimulationSpec, cluster: Cluster, shard_map: ShardMap, rounds: int) -> ShardMap:
     """Return the map that `mainspring balance` comes to in some rounds."""
-    pages = {model.name: model.pages for model in cluster.models}
     short = msgspec.structs.replace(spec, warm_up_s=ROUND_S / 2, duration_s=ROUND_S)
     for turn in range(rounds):
         records, simulation = several(short, cluster, shard_map)
-        found = plan(observed(simulation, records, shard_map, pages), most_models=MOST_MOVES)
-        loads = " ".join(
-            f"{shard.load:.2f}{'!' if shard.refuses else ''}"
-            for shard in observed(simulation, records, shard_map, pages)
-        )
+        seen = observed(simulation, records, shard_map, cluster.models)
+        found = plan(seen, most_models=MOST_MOVES)
+        loads = " ".join(f"{shard.load:.2f}{'!' if shard.overloaded else ''}" for shard in seen)
         print(f"  round {turn + 1}: loads {loads}; {len(found.models)} models move {found.why}", flush=True)
         if not found.models:
             break
@@ -128,17 +127,21 @@ def balanced(spec: SimulationSpec, cluster: Cluster, shard_map: ShardMap, rounds
 
 
 def observed(
-    simulation: ShardedSimulation, records: Records, shard_map: ShardMap, pages: dict[str, int]
+    simulation: ShardedSimulation, records: Records, shard_map: ShardMap, models: Sequence[ModelSpec]
 ) -> list[Observed]:
     """Return the shards as `mainspring balance` would see them at the end of a run."""
+    specs = {model.name: model for model in models}
+    pages = {model.name: model.pages for model in models}
     sent, replied = records.columns()
+    slo_ns = int(sent["slo_ns"].max())
     names = np.array(records.models)
     place = np.array([shard_map.place(name) for name in records.models])[sent["model"]]
     found = []
     for number, shard in enumerate(simulation.shards):
         assert shard is not None, "a controller is down while the cluster is looked at"
         mine = place == number
-        models, counts = np.unique(sent["model"][mine], return_counts=True)
+        asked, counts = np.unique(sent["model"][mine], return_counts=True)
+        arrived = {str(names[model]): int(count) for model, count in zip(asked, counts, strict=True)}
         busy_ns = sum(worker.busy_ns for worker in shard.workers.values())
         found.append(
             Observed(
@@ -146,9 +149,13 @@ def observed(
                 workers=tuple(shard.workers),
                 largest_pages=max(worker.pages for worker in shard.workers.values()),
                 busy=busy_ns / (simulation.now_ns * len(shard.workers)),
-                arrived={str(names[model]): int(count) for model, count in zip(models, counts, strict=True)},
+                arrived=arrived,
                 rejected=int((mine & (replied["outcome"] != OUTPUTS)).sum()),
                 pages=pages,
+                needs={
+                    name: needed(next(iter(specs[name].profiles.values())).infer_ns, count / ROUND_S, slo_ns)
+                    for name, count in arrived.items()
+                },
             )
         )
     return found
@@ -208,8 +215,33 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     spec = at_rate(spec, cluster)
     shard_map = first_map([f"tcp://shard-{number}:7401" for number in range(options.shards)])
     found: dict[str, Any] = {"pages": spec.devices[0].pages}
-    shard_map = balanced(spec, cluster, shard_map, options.rounds)
+    if options.moved is not None and options.moved.exists():
+        shard_map = shard_map.moved(json.loads(options.moved.read_text(encoding="utf-8")))
+    else:
+        shard_map = balanced(spec, cluster, shard_map, options.rounds)
+        if options.moved is not None:
+            options.moved.write_text(json.dumps(shard_map.models), encoding="utf-8")
     found["moved"] = len(shard_map.models)
+    if not options.only_one:
+        _play_several(options, spec, cluster, shard_map, found)
+    if not options.skip_one:
+        began_s = time.perf_counter()
+        alone = simulate(spec, cluster=cluster, analyse=False)
+        found["requests"], found["one"] = in_time(alone.records)
+        _say("one controller, free", found["one"], found["requests"], began_s)
+        if "sharded" in found:
+            print(f"  goodput of {options.shards} / of one: {found['sharded'] / found['one']:.4f}")
+    return found
+
+
+def _play_several(
+    options: argparse.Namespace,
+    spec: SimulationSpec,
+    cluster: Cluster,
+    shard_map: ShardMap,
+    found: dict[str, Any],
+) -> None:
+    """Play a spec with several controllers, and again with one that dies."""
     began_s = time.perf_counter()
     records, _ = several(spec, cluster, shard_map)
     found["requests"], found["sharded"] = in_time(records)
@@ -223,15 +255,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         found["others"], found["unlike"] = unlike(records, after, shard_map, options.death)
         _say(f"shard {options.death} dead for a second", found["after_death"], found["requests"], began_s)
         print(f"  of {found['others']:,} requests to other shards {found['unlike']:,} ended otherwise")
-        del after
-    del records
-    if not options.skip_one:
-        began_s = time.perf_counter()
-        alone = simulate(spec, cluster=cluster, analyse=False)
-        found["one"] = in_time(alone.records)[1]
-        _say("one controller, free", found["one"], found["requests"], began_s)
-        print(f"  goodput of {options.shards} / of one: {found['sharded'] / found['one']:.4f}")
-    return found
 
 
 def _say(what: str, good: int, requests: int, began_s: float) -> None:
@@ -254,7 +277,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warm-up", type=float, default=2.0, help="virtual seconds before requests count")
     parser.add_argument("--duration", type=float, default=2.0, help="virtual seconds of requests that count")
     parser.add_argument("--death", type=int, help="a shard whose controller dies in the middle, for 1 s")
-    parser.add_argument("--skip-one", action="store_true", help="leave the one controller out")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--skip-one", action="store_true", help="leave the one controller out")
+    parts.add_argument("--only-one", action="store_true", help="play nothing but the one controller")
+    parser.add_argument(
+        "--moved",
+        type=Path,
+        metavar="FILE",
+        help="which models the rounds moved: read if it exists, and written if not, so that a large size can "
+        "be played in parts",
+    )
     return parser
 
 

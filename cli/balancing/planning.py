@@ -1,19 +1,24 @@
 """What to move so that no shard has to refuse requests while another one has time. Pure.
 
-Of each shard it is measured how busy its devices were over a while, and how many of its requests it refused.
-What it was asked for is its *load*: of a shard that refuses half of its requests, twice what it did. Models
-leave shards that refuse and have more load than the average, each for the one with the least, as long as that
-stays below the average. Requests for models that are not resident are refused anywhere, so those with less
-load may refuse some, too.
+Of each shard it is measured which requests came over a while, and how many it refused. What it was asked for
+is its *load*: the devices that its requests need, in the best batches that those can fill which come within a
+deadline. How busy the devices were says less: where there is time, batches are begun with fewer requests, so
+that a shard at two thirds of what it can do looks as busy as one that refuses.
+
+Models leave shards that refuse, or are asked for more than they can do, and have more load than the average,
+each for the one with the least, as long as that stays below the average. Requests for models that are not
+resident are refused anywhere, so those with less load may refuse some, too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from mainspring.messages.metrics import ClusterMetrics
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
 
 REFUSES = 0.005
@@ -36,6 +41,11 @@ class Observed(msgspec.Struct, frozen=True):
     rejected: int
     pages: dict[str, int]
     """Of each model."""
+    needs: dict[str, float] = {}
+    """Devices that each model's requests need (`needed`); empty where no model's durations are known, which
+    then share evenly what the devices did."""
+    fixed: frozenset[str] = frozenset()
+    """Models that stay: those of a model repository, whose versions are together where hashing puts them."""
 
     @property
     def requests(self) -> int:
@@ -48,8 +58,15 @@ class Observed(msgspec.Struct, frozen=True):
         return self.rejected > REFUSES * self.requests
 
     @property
+    def overloaded(self) -> bool:
+        """Whether it refuses more than it should, or will: it is asked for more than its devices can do."""
+        return self.refuses or (bool(self.needs) and self.load > 1.0)
+
+    @property
     def load(self) -> float:
         """What it was asked for, as a share of what its devices can do."""
+        if self.needs and self.workers:
+            return sum(self.needs.values()) / len(self.workers)
         if not self.rejected:
             return self.busy
         served = self.requests - self.rejected
@@ -80,21 +97,45 @@ class Plan(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+def needed(infer_ns: Mapping[int, int], rate: float, slo_ns: int | None) -> float:
+    """Return the devices that a model's requests need, so many a second with this deadline.
+
+    In the best batch that ends within the deadline and that the requests fill which come within one.
+    ``infer_ns`` has durations by batch size.
+    """
+    most = math.inf if slo_ns is None else max(1.0, rate * slo_ns / 1e9)
+    each_ns = min(
+        duration_ns / min(size, most)
+        for size, duration_ns in infer_ns.items()
+        if size == min(infer_ns) or slo_ns is None or duration_ns <= slo_ns
+    )
+    return rate * each_ns / 1e9
+
+
 def observed(
     number: int,
     before: tuple[ClusterStatus, ClusterMetrics],
     after: tuple[ClusterStatus, ClusterMetrics],
     interval_s: float,
+    specs: Mapping[str, ModelSpec],
 ) -> Observed:
-    """Return a shard by what its controller said at the beginning and at the end of a while."""
+    """Return a shard by what its controller said at the beginning and at the end of a while.
+
+    ``specs``: its models, by name.
+    """
     old = {model.name: model for model in before[0].models}
-    arrived, rejected = {}, 0
+    arrived, rejected, needs = {}, 0, {}
+    kinds = [worker.device_kind for worker in after[0].workers]
+    usual = max(kinds, key=kinds.count, default="")
     for model in after[0].models:
         was = old.get(model.name)
         came = model.arrived - (was.arrived if was is not None else 0)
         rejected += max(0, model.rejected - (was.rejected if was is not None else 0))
         if came > 0:
             arrived[model.name] = came
+            infer_ns = _durations(specs.get(model.name), usual)
+            if infer_ns:
+                needs[model.name] = needed(infer_ns, came / interval_s, model.slo_ns)
     known = {worker.worker: worker.busy_ns.get("exec", 0) for worker in before[1].workers}
     busy_ns = sum(
         max(0, worker.busy_ns.get("exec", 0) - known.get(worker.worker, 0)) for worker in after[1].workers
@@ -108,16 +149,26 @@ def observed(
         arrived=arrived,
         rejected=rejected,
         pages={model.name: model.pages for model in after[0].models},
+        needs=needs if len(needs) == len(arrived) else {},
+        fixed=frozenset([name for name, spec in specs.items() if spec.served_as]),
     )
+
+
+def _durations(spec: ModelSpec | None, kind: str) -> dict[int, int]:
+    """Return how long a model's batches take on a kind of device by its profile, or on another one."""
+    if spec is None:
+        return {}
+    profile = spec.profiles.get(kind) or next(iter(spec.profiles.values()), None)
+    return {} if profile is None else profile.infer_ns
 
 
 def plan(shards: Sequence[Observed], most_models: int = 100) -> Plan:
     """Return what to move off the shards that refuse: at most ``most_models``."""
     serving = [shard for shard in shards if shard.workers]
-    if not any(shard.refuses for shard in serving):
+    if not any(shard.overloaded for shard in serving):
         return Plan(why="no shard refuses more than it should")
     average = _average(serving)
-    refusing = [shard for shard in serving if shard.refuses and shard.load > average]
+    refusing = [shard for shard in serving if shard.overloaded and shard.load > average]
     others = [shard for shard in serving if shard.load < average]
     if not refusing or not others:
         return Plan(
@@ -177,11 +228,12 @@ def _average(shards: Sequence[Observed]) -> float:
 
 def _by_demand(shard: Observed) -> list[tuple[str, float]]:
     """Return each model that was asked for with the devices that it needs, the busiest first."""
-    if not shard.requests:
-        return []
-    each = shard.load * len(shard.workers) / shard.requests
-    order = sorted(shard.arrived, key=lambda name: (-shard.arrived[name], name))
-    return [(name, each * shard.arrived[name]) for name in order]
+    needs = shard.needs
+    if not needs and shard.requests:
+        each = shard.load * len(shard.workers) / shard.requests
+        needs = {name: each * count for name, count in shard.arrived.items()}
+    movable = [(name, need) for name, need in needs.items() if name not in shard.fixed]
+    return sorted(movable, key=lambda each: (-each[1], each[0]))
 
 
 def busiest(arrived: Mapping[str, int], known: Sequence[str], count: int) -> tuple[str, ...]:

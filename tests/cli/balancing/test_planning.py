@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cli.balancing.planning import ModelMove, Observed, WorkerMove, busiest, observed, plan
+from mainspring.cli.balancing.planning import ModelMove, Observed, WorkerMove, busiest, needed, observed, plan
 from mainspring.messages.metrics import ClusterMetrics, WorkerActions
+from mainspring.messages.model import Profile
 from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
+from tests.controller.peers import spec
 
 
 def shard(
@@ -143,10 +147,44 @@ def test_a_shard_is_seen_by_what_its_controller_counts_between_two_looks() -> No
         worker = WorkerActions("w", "cpu", 8, 6, {"exec": busy_ns, "load": 99}, {})
         return ClusterMetrics((1,), (1,), (1,), (), (worker,), 2, 0, (1,))
 
-    found = observed(3, (status(10, 1), metrics(10**9)), (status(110, 21), metrics(5 * 10**9)), 10.0)
+    before, after = (status(10, 1), metrics(10**9)), (status(110, 21), metrics(5 * 10**9))
+    found = observed(3, before, after, 10.0, {})
     assert found == Observed(3, ("w",), 8, 0.4, {"m": 100}, 20, {"m": 3, "idle": 2})
     assert found.refuses
     assert found.load == 0.5
+    profile = Profile({1: 20_000_000, 4: 40_000_000}, 1)
+    known = msgspec.structs.replace(spec("m"), profiles={"cpu": profile})
+    found = observed(3, before, after, 10.0, {"m": known})
+    assert found.needs == {"m": pytest.approx(10 * 0.04 / 4)}, "without a deadline any batch may fill"
+    assert found.load == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("rate", "slo_ms", "devices"),
+    [
+        (1.0, 100.0, 0.010),
+        (20.0, 100.0, 20 * 0.016 / 2),
+        (1000.0, 100.0, 1000 * 0.040 / 8),
+        (1000.0, 30.0, 1000 * 0.016 / 2),
+        (1000.0, 5.0, 1000 * 0.010),
+        (1.0, None, 0.040 / 8),
+    ],
+)
+def test_requests_need_the_best_batches_that_they_fill_within_a_deadline(
+    rate: float, slo_ms: float | None, devices: float
+) -> None:
+    infer_ns = {1: 10_000_000, 2: 16_000_000, 8: 40_000_000}
+    slo_ns = None if slo_ms is None else round(slo_ms * 1e6)
+    assert needed(infer_ns, rate, slo_ns) == pytest.approx(devices)
+
+
+def test_a_shard_that_is_asked_for_more_than_it_can_do_gives_before_it_refuses() -> None:
+    hot = msgspec.structs.replace(shard(0, 0.9, {"a": 90, "b": 10}), needs={"a": 3.0, "b": 2.0})
+    cool = msgspec.structs.replace(shard(1, 0.9, {"c": 90}), needs={"c": 1.0})
+    assert (hot.load, cool.load) == (1.25, 0.25), "however busy both look"
+    assert plan([hot, cool]).models == (ModelMove("b", 0, 1),)
+    easy = msgspec.structs.replace(hot, needs={"a": 2.0, "b": 1.9})
+    assert "no shard refuses" in plan([easy, cool]).why
 
 
 def test_the_busiest_models_are_chosen() -> None:
