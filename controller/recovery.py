@@ -58,7 +58,7 @@ class ModelRecovery:
                 spec = self._awaited.found.get_nowait()
             except queue.Empty:
                 return
-            if self._own(spec.name):
+            if self._own(spec.public_name):
                 self._serve(now_ns, spec, "its manifest can be read again")
             self._registry.left_out.pop(spec.name, None)
 

@@ -157,10 +157,11 @@ class Controller:
 
     def _add(self, models: Sequence[ModelSpec], served: Sequence[ServedModel]) -> None:
         shell, now_ns = self._shell, time.monotonic_ns()
-        own = [spec for spec in models if shell.shards.has(spec.name)]
+        own = [spec for spec in models if shell.shards.has(spec.public_name)]
         refusals = [shell.registry.add(now_ns, spec) for spec in shell.journal.applied(own)]
         shell.administration.restore(now_ns)
-        for refusal in (*refusals, *map(shell.registry.serve, served)):
+        known = [model for model in served if shell.shards.has(model.name)]
+        for refusal in (*refusals, *map(shell.registry.serve, known)):
             if refusal is not None:
                 raise ValueError(refusal[1])
 

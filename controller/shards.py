@@ -33,7 +33,8 @@ class Shards:
         return () if self._first is None else self._first.addresses
 
     def has(self, model: str) -> bool:
-        """Whether this controller has a model at its start; what was moved since is in its journal."""
+        """Whether this controller has a model at its start, by what clients call it; what was moved since is
+        in its journal."""
         return self._first is None or self._first.place(model) == self._number
 
     def welcome(self, gateway: GatewaySession) -> None:

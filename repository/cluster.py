@@ -17,40 +17,72 @@ from mainspring.messages.sharding import ShardMap
 
 
 class Cluster:
-    """The models of one controller's session."""
+    """The models of a session with each controller, of one or several."""
 
-    def __init__(self) -> None:
+    def __init__(self, shards: int = 1) -> None:
         self.models: dict[str, ModelSpec] = {}
         """Of a repository, by the scheduler's name, without those that are to go."""
         self.retiring: dict[str, ModelSpec] = {}
         """Those that go once no gateway has a request for them in flight."""
         self.served: dict[str, ServedModel] = {}
         """What gateways take requests for, by what clients call it."""
-        self.known = False
-        """Whether a controller has told all of it."""
-        self.workers = 0
-        self.pages = 0
-        """Of the worker that has most."""
+        self._shards: dict[str, int] = {}
+        """Where each of ``models`` and ``retiring`` is."""
+        self._served_by: dict[str, int] = {}
+        """The shard that told each of ``served``."""
+        self._known = [False] * shards
+        """Whether each controller has told all of it."""
+        self._workers = [0] * shards
+        self._pages = [0] * shards
         self._states: dict[str, ModelStatus] = {}
         self._of: dict[str, set[str]] = {}
         """The names in ``models``, by what clients call the model."""
         self._news: set[str] | None = None
         """Of which models something was told that `news` has not returned; None: of all."""
 
-    def lost(self) -> None:
-        """The controller is gone; what it told stands until another one does."""
-        self.known = False
+    @property
+    def known(self) -> bool:
+        """Whether all controllers have told all of it."""
+        return all(self._known)
+
+    @property
+    def workers(self) -> int:
+        """How many are connected."""
+        return sum(self._workers)
+
+    @property
+    def pages(self) -> int:
+        """Of the worker that has most, in the shard whose largest worker has least, of those with workers."""
+        return min([each for each in self._pages if each], default=0)
+
+    def knows(self, shard: int) -> bool:
+        """Whether a shard's controller has told all of it."""
+        return self._known[shard]
+
+    def shard_of(self, name: str) -> int | None:
+        """Return the shard of one of ``models`` and ``retiring``."""
+        return self._shards.get(name)
+
+    def lost(self, shard: int = 0) -> None:
+        """A controller is gone; what it told stands until another one does."""
+        self._known[shard] = False
         self._news = None
 
-    def welcomed(self) -> None:
+    def welcomed(self, shard: int = 0) -> None:
         """A controller begins to tell all that it knows."""
-        self.known = False
-        self.models, self.retiring, self.served, self._states, self._of = {}, {}, {}, {}, {}
+        self._known[shard] = False
+        for name in [name for name, at in self._shards.items() if at == shard]:
+            spec = self.models.pop(name, None)
+            if spec is not None:
+                self._gone(spec)
+            self._forget(name)
+        for name in [name for name, at in self._served_by.items() if at == shard]:
+            del self.served[name], self._served_by[name]
         self._news = None
 
-    def complete(self) -> None:
-        """The controller has told all."""
-        self.known = True
+    def complete(self, shard: int = 0) -> None:
+        """A controller has told all."""
+        self._known[shard] = True
         self._news = None
 
     def news(self) -> set[str] | None:
@@ -67,30 +99,36 @@ class Cluster:
         """Return what clients call the models in ``models``."""
         return self._of.keys()
 
-    def heard(self, message: ModelUp | ModelDown | Served | ShardMap) -> None:
-        """Take note of what the controller tells gateways."""
+    def heard(self, message: ModelUp | ModelDown | Served | ShardMap, shard: int = 0) -> None:
+        """Take note of what a controller tells gateways."""
         match message:
             case ModelUp(model=spec):
                 if spec.served_as:
                     self.models[spec.name] = spec
+                    self._shards[spec.name] = shard
                     self._of.setdefault(spec.served_as, set()).add(spec.name)
                     self.retiring.pop(spec.name, None)
                     self._tell(spec.served_as)
-            case ModelDown(name=name, drain=drain):
+            case ModelDown(name=name, drain=drain) if self._shards.get(name, shard) == shard:
                 gone = self.models.pop(name, None)
                 if gone is not None:
                     self._gone(gone)
                 if drain and gone is not None:
                     self.retiring[name] = gone
                 elif not drain:
-                    self.retiring.pop(name, None)
-                    self._states.pop(name, None)
+                    self._forget(name)
             case Served(model=model):
                 self._tell(model.name)
                 if model.versions:
                     self.served[model.name] = model
-                else:
+                    self._served_by[model.name] = shard
+                elif self._served_by.get(model.name, shard) == shard:
                     self.served.pop(model.name, None)
+                    self._served_by.pop(model.name, None)
+
+    def _forget(self, name: str) -> None:
+        for each in (self.retiring, self._states, self._shards):
+            each.pop(name, None)
 
     def _gone(self, spec: ModelSpec) -> None:
         names = self._of[spec.served_as]
@@ -103,19 +141,23 @@ class Cluster:
         if self._news is not None:
             self._news.add(name)
 
-    def status(self, status: ClusterStatus) -> None:
-        """Take note of where models are prepared."""
-        self.workers = len(status.workers)
-        self.pages = max((worker.pages for worker in status.workers), default=0)
-        self._states = {state.name: state for state in status.models if state.name in self.models}
+    def status(self, status: ClusterStatus, shard: int = 0) -> None:
+        """Take note of where a shard's models are prepared."""
+        self._workers[shard] = len(status.workers)
+        self._pages[shard] = max((worker.pages for worker in status.workers), default=0)
+        for name in [name for name in self._states if self._shards.get(name) == shard]:
+            del self._states[name]
+        for state in status.models:
+            if state.name in self.models and self._shards[state.name] == shard:
+                self._states[state.name] = state
 
     def preparation(self, name: str) -> Preparation:
-        """Return how far the workers are with a model."""
-        state = self._states.get(name)
+        """Return how far the workers of its shard are with a model."""
+        state, workers = self._states.get(name), self._workers[self._shards.get(name, 0)]
         if state is None:
-            return Preparation(0, 0, self.workers, "")
+            return Preparation(0, 0, workers, "")
         return Preparation(
-            len(state.prepared_on), len(state.failed_on), self.workers, next(iter(state.failed_on), "")
+            len(state.prepared_on), len(state.failed_on), workers, next(iter(state.failed_on), "")
         )
 
     def is_resident(self, name: str) -> bool:
@@ -147,7 +189,7 @@ class Preparation(msgspec.Struct, frozen=True):
     failed: int
     """Workers that could not."""
     workers: int
-    """All that are connected."""
+    """All of the model's shard that are connected."""
     why: str
     """One of the failures."""
 

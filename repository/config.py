@@ -44,6 +44,11 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     what it says over TCP is not encrypted."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
+    shards: tuple[str, ...] = ()
+    """Addresses of all controllers where each has a part of the models, in the order of their shards; empty:
+    there is one."""
+    shard_pages: tuple[int, ...] = ()
+    """The weight of each shard; empty: the same of all."""
     controller_timeout_ms: float = 1_000.0
     """A controller that was silent for this long is lost; hellos follow until one answers."""
     store: str = ""

@@ -43,8 +43,9 @@ LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=256 << 20, backlog_messages=
 class Heard(Protocol):
     """Takes note of what a controller tells."""
 
-    known: bool
-    """Whether it has told all of it."""
+    @property
+    def known(self) -> bool:
+        """Whether it has told all of it."""
 
     def heard(self, message: ToldMessage) -> None:
         """It told this."""

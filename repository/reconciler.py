@@ -63,9 +63,12 @@ Step = Compile | Add | Warm | Serve | Retire
 class Reconciler:
     """All models of one repository."""
 
-    def __init__(self, *, explicit: bool, load_models: Iterable[str] = (), patience: Patience) -> None:
+    def __init__(
+        self, *, explicit: bool, load_models: Iterable[str] = (), patience: Patience, shards: int = 1
+    ) -> None:
+        """``shards``: how many controllers there are."""
         self.records: dict[str, Record] = {}
-        self.cluster = Cluster()
+        self.cluster = Cluster(shards)
         self.looked = False
         """Whether the folder was looked at; until then nothing is known to be missing."""
         self._explicit = explicit

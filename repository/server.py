@@ -20,8 +20,9 @@ from mainspring.repository.builds import Build, Patience, Stage
 from mainspring.repository.compile_child import Job
 from mainspring.repository.compiling import CompileFailed, Compiler, sweep
 from mainspring.repository.config import RepositoryConfig
-from mainspring.repository.controller_link import ControllerLink, Refusal
+from mainspring.repository.controller_link import Refusal
 from mainspring.repository.index import index_of
+from mainspring.repository.links import Links
 from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Step, Warm
 from mainspring.repository.requests import Control, Requests
 from mainspring.repository.scanner import SETTLING_POLL_S, Scanner
@@ -95,10 +96,12 @@ class Repository:
             # Later, what is loaded is what clients have left loaded: the controller says.
             load_models=() if self._files.begun() else config.load_models,
             patience=Patience(round(config.prepare_patience_s * 1e9), round(config.warm_patience_s * 1e9)),
+            shards=len(config.shards) or 1,
         )
         self._scanner = Scanner(config, self.reconciler, self._wake.set)
-        self._link = ControllerLink(
-            config.controller_address,
+        self._links = Links(
+            config.shards or (config.controller_address,),
+            config.shard_pages,
             config.controller_timeout_ms,
             self.reconciler.cluster,
             self._wake.set,
@@ -113,7 +116,7 @@ class Repository:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Return what runs until the process stops."""
-        return [self._link.run(), self._look(), self._settle(), self._compile(), self._watch_workers()]
+        return [self._links.run(), self._look(), self._settle(), self._compile(), self._watch_workers()]
 
     async def close(self) -> None:
         """End the compiler, and what is asked for."""
@@ -141,10 +144,9 @@ class Repository:
             began_s = time.monotonic()
             if self.reconciler.preparing():
                 with contextlib.suppress(Refusal):
-                    reply = await self._link.ask(status=True)
-                    if reply.status is not None:
-                        self.reconciler.cluster.status(reply.status)
-                        self._wake.set()
+                    for shard, status in (await self._links.statuses()).items():
+                        self.reconciler.cluster.status(status, shard)
+                    self._wake.set()
             took_s = time.monotonic() - began_s
             await asyncio.sleep(max(STATUS_POLL_S, STATUS_SHARE * took_s))
 
@@ -171,8 +173,8 @@ class Repository:
                 self._jobs.put_nowait(build)
             case Add(spec=spec):
                 self._ask(f"add {spec.name}", self._add(step))
-            case Warm(name=name) if name not in self._link.loading:
-                self._ask(f"load {name}", self._link.load(name))
+            case Warm(name=name) if not self._links.loads(name):
+                self._ask(f"load {name}", self._links.load(name))
             case Serve(model=model):
                 self._ask(f"serve {model.name}", self._serve(step))
             case Retire(name=name):
@@ -203,7 +205,7 @@ class Repository:
 
     async def _add(self, step: Add) -> None:
         try:
-            await self._link.ask(add=step.spec)
+            await self._links.add(step.spec)
         except Refusal as error:
             if error.passing:
                 raise
@@ -215,13 +217,13 @@ class Repository:
     async def _serve(self, step: Serve) -> None:
         if step.model.versions:
             self._files.write(step.model, step.specs)
-        await self._link.ask(serve=step.model)
+        await self._links.serve(step.model)
         _LOGGER.info("model %s is served in versions %s", step.model.name, list(step.model.versions))
         if not step.model.versions:
             self._files.remove(step.model.name)
 
     async def _retire(self, step: Retire) -> None:
-        await self._link.ask(remove=step.name, drain=True)
+        await self._links.remove(step.name)
 
     async def _compile(self) -> None:
         """Compile one build after the other; while none waits, delete unused artifacts."""

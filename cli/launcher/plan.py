@@ -229,7 +229,6 @@ def _provider_keys(keys: str) -> str:
 
 def _jobs(config: Config, source: ModelSource, shards: list[LocalShard], pool: WorkerPool) -> tuple[Job, ...]:
     cluster, replace = config.cluster, msgspec.structs.replace
-    first = shards[0].address
     shared, exec_cores = pool.shared, pool.exec_cores
     nice, priority = (CONTROL_NICE, CONTROL_PRIORITY) if config.worker.realtime else (0, 0)
     jobs: list[Job] = [
@@ -246,11 +245,17 @@ def _jobs(config: Config, source: ModelSource, shards: list[LocalShard], pool: W
     ]
     jobs.append(_gateway_job(config, tuple(shard.address for shard in shards), shared, exec_cores))
     if config.repository.path:
-        jobs.append(repository_job(config.repository, first, shared))
+        pages = shards[0].controller.shard_pages
+        jobs.append(repository_job(config.repository, [each.address for each in shards], pages, shared))
     if cluster.console:
         jobs += _console_jobs(config, shards, shared)
     jobs += pool.first_jobs()
-    return tuple(replace(job, log_level=cluster.log_level, log_format=cluster.log_format) for job in jobs)
+    alike = {
+        "log_level": cluster.log_level,
+        "log_format": cluster.log_format,
+        "transport": config.transport,
+    }
+    return tuple(replace(job, **alike) for job in jobs)
 
 
 def _gateway_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,9 +51,16 @@ def with_store(config: Config, run_dir: Path) -> Config:
     )
 
 
-def repository_job(repository: RepositoryConfig, controller: str, cores: tuple[int, ...]) -> RepositoryJob:
-    """Return what the repository's process is told."""
-    told = msgspec.structs.replace(repository, controller_address=controller)
+def repository_job(
+    repository: RepositoryConfig, controllers: Sequence[str], pages: tuple[int, ...], cores: tuple[int, ...]
+) -> RepositoryJob:
+    """Return what the repository's process is told; ``pages``: the weights of several controllers."""
+    told = msgspec.structs.replace(
+        repository,
+        controller_address=controllers[0],
+        shards=tuple(controllers) if len(controllers) > 1 else (),
+        shard_pages=pages,
+    )
     return RepositoryJob(name=NAME, repository=told, cores=cores, nice=NICE)
 
 

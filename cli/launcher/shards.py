@@ -87,11 +87,6 @@ def listeners(shards: list[LocalShard]) -> Iterator[tuple[str, str]]:
 
 def _several(config: Config, run_dir: Path) -> tuple[list[ControllerConfig], tuple[int, ...]]:
     """Return the configurations of several controllers, and how many workers each has."""
-    if config.repository.path:
-        raise ConfigError(
-            "a model repository serves all its models by one controller: leave [shards] out, or add models "
-            "of a store with `mainspring models add`"
-        )
     number, replace = config.shards.number, msgspec.structs.replace
     addresses = config.shards.controllers or tuple(
         f"{LOCAL}{run_dir}/{NAME}{f'-{each}' if each else ''}.sock" for each in range(number)

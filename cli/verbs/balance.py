@@ -141,7 +141,8 @@ async def _look(controllers: Sequence[Session], interval_s: float) -> Plan:
     await asyncio.sleep(interval_s)
     after = [(await each.status(), await each.metrics()) for each in controllers]
     found = [
-        observed(each.number, before[each.number], after[each.number], interval_s) for each in controllers
+        observed(each.number, before[each.number], after[each.number], interval_s, each.told.models)
+        for each in controllers
     ]
     for shard in found:
         _say(
@@ -174,6 +175,12 @@ async def _named(controllers: Sequence[Session], wanted: _Wanted) -> Plan:
     unknown = [name for name in names if name not in owner]
     if unknown:
         raise ConfigError(f"no shard has a model {unknown[0]!r}; `mainspring models list` shows them")
+    of_repository = [name for name in names if controllers[owner[name]].told.models[name].served_as]
+    if of_repository:
+        raise ConfigError(
+            f"{of_repository[0]!r} is of a model repository, whose models stay where hashing puts them: move "
+            "a worker there instead"
+        )
     of_worker = {w.worker: each.number for each in controllers for w in (await each.status()).workers}
     missing = [name for name in wanted.workers if name not in of_worker]
     if missing:

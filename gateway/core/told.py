@@ -119,7 +119,11 @@ class Told:
             due_ns = part.next_wakeup_ns()
             if due_ns is None or now_ns < due_ns:
                 continue
+            served = list(part.served)
             workers += [worker for worker in part.tick(now_ns) if self._worker_gone(worker)]
+            for name in served:
+                if not any(name in each.served for each in self.parts):
+                    self.catalog.serve(ServedModel(name, {}))
             mine = [name for name in self.catalog.signatures if self.shards.get(name, 0) == number]
             moved += [name for name in mine if name not in part.signatures and self._settle(name)]
         return workers, moved

@@ -23,9 +23,11 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from mainspring.cli.configuration.config import read_config
+from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
+from mainspring.cli.main import build_app
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError, Unavailable, UnknownModel
 from mainspring.gateway.config import GatewayConfig
@@ -33,6 +35,7 @@ from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.repository import ModelRepository, RepositoryError
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
+from mainspring.messages.sharding import first_map
 from mainspring.transport.greeting import write_secret
 from mainspring.worker.config import MIB
 from tests.repository.nets import COLUMNS, configure, put
@@ -73,14 +76,19 @@ class Site:
         self.said: list[str] = []
 
     @contextmanager
-    def cluster(self, *, compatibility: str = "", **repository: Any) -> Iterator[tuple[LocalCluster, Client]]:
-        gateway, controller, control, http, grpc = free_ports(5)
+    def cluster(
+        self, *, compatibility: str = "", controllers: int = 1, **repository: Any
+    ) -> Iterator[tuple[LocalCluster, Client]]:
+        gateway, control, http, grpc, *ports = free_ports(4 + controllers)
         self.address = f"tcp://127.0.0.1:{control}"
         self.http = f"http://127.0.0.1:{http}"
         self.grpc = f"127.0.0.1:{grpc}"
         config = read_config(
             {
-                "cluster": {"run_dir": str(self.run_dir), "ready_timeout_s": 90, "log_level": "INFO"},
+                "cluster": {
+                    **{"run_dir": str(self.run_dir), "ready_timeout_s": 90, "log_level": "INFO"},
+                    "workers": controllers,
+                },
                 "worker": {"pages": 4, "io_bytes": 16 * MIB},
                 "gateway": {
                     "address": f"tcp://127.0.0.1:{gateway}",
@@ -88,7 +96,7 @@ class Site:
                     "grpc_address": f"grpc://{self.grpc}",
                     "compatibility": compatibility,
                 },
-                "controller": {"address": f"tcp://127.0.0.1:{controller}"},
+                "shards": {"controllers": [f"tcp://127.0.0.1:{port}" for port in ports]},
                 "repository": {
                     "path": str(self.path),
                     "address": self.address,
@@ -162,12 +170,13 @@ def serves(client: Client, wanted: float, model: str = "net") -> bool:
 class Callers:
     """A closed loop of clients: what they got, in the order in which it came."""
 
-    def __init__(self, address: str, clients: int = 2) -> None:
+    def __init__(self, address: str, model: str = "net", clients: int = 2) -> None:
         self.answers: list[float] = []
         self.cold: list[float] = []
         """Answers that had to wait for the model to be loaded."""
         self.errors: list[BaseException] = []
         self._address = address
+        self._model = model
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
 
@@ -186,7 +195,7 @@ class Callers:
         with Client(self._address) as client:
             while not self._stop.is_set():
                 try:
-                    result = client.infer("net", ONES, slo_ms=SLO_MS)
+                    result = client.infer(self._model, ONES, slo_ms=SLO_MS)
                     self.answers.append(float(result["y"][0, 0]))
                     if result.timing.cold_start:
                         self.cold.append(self.answers[-1])
@@ -276,6 +285,33 @@ def test_a_repository_that_is_away_is_said_to_be(site: Site) -> None:
     with pytest.raises(RepositoryError, match="is away") as caught:
         asyncio.run(site.control().index())
     assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
+
+
+def test_several_controllers_have_the_models_among_them(site: Site) -> None:
+    shards = first_map(["a", "b"])
+    first, second = (next(f"net-{n}" for n in range(99) if shards.place(f"net-{n}") == at) for at in (0, 1))
+    for name in (first, second):
+        put(site.path, name, 1, 2.0)
+    with site.cluster(controllers=2) as (cluster, client):
+        assert [shard.models for shard in client.status().shards] == [1, 1]
+        with Callers(cluster.address, first) as callers, Callers(cluster.address, second) as others:
+            put(site.path, second, 2, 3.0)
+            wait_for(lambda: serves(client, 3.0, second), "a version in the second shard")
+            os.kill(cluster.supervisor.pid("controller-1") or 0, signal.SIGKILL)
+            wait_for(lambda: cluster.supervisor.starts("controller-1") == 2, "the restart")
+            put(site.path, first, 2, 4.0)
+            wait_for(lambda: serves(client, 4.0, first), "a version in the first shard")
+            wait_for(lambda: serves(client, 3.0, second), "what is served after the restart")
+        assert callers.errors == []
+        assert others.errors == []
+        wait_for(lambda: [shard.models for shard in client.status().shards] == [1, 1], "old versions to go")
+        app, moved = build_app(), client.status().models[0].name
+        there = ["--controller", cluster.plan.controller_address, "--secret-file", f"{site.run_dir}/secret"]
+        arguments = ["balance", *there, "--model", moved, "--to", "1"]
+        with pytest.raises(ConfigError, match="is of a model repository"):
+            app(arguments, standalone_mode=False)
+        shutil.rmtree(site.path / second)
+        wait_for(lambda: [spec.name for spec in client.models()] == [first], "a model to go")
 
 
 @pytest.mark.parametrize("victim", ["repository", "controller", "gateway"])

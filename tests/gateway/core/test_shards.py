@@ -18,6 +18,7 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import gateway_number, shard_of
 from mainspring.messages.peers import Dispatch, ModelDown, Output, Rejected
+from mainspring.messages.served import ServedModel
 from tests.gateway.core.test_state_machine import ALICE, MS, OUTPUTS
 from tests.gateway.fakes import make_spec
 
@@ -192,6 +193,18 @@ def test_what_one_controller_does_not_confirm_is_forgotten_and_the_rest_stays(sh
     assert (workers, moved) == ([], ["both"])
     assert sorted(shards.told.catalog.signatures) == ["both", "own-0", "own-1", "own-2"]
     assert shards.told.shard_of("both") == 0
+
+
+def test_what_is_served_of_a_repository_goes_with_the_controller_that_told_it(shards: Shards) -> None:
+    told = shards.told
+    for shard, model in ((0, "x"), (1, "y")):
+        told.model_up(shard, make_spec(f"{model}-1"))
+        told.serve(shard, ServedModel(model, {1: f"{model}-1"}))
+    shards.welcome(1)
+    told.told_all(0, 1)
+    told.tick(10 * 1000 * MS)
+    assert sorted(told.catalog.served) == ["x"], "its controller came back without it"
+    assert told.catalog.resolve("x").spec.name == "x-1"
 
 
 def test_a_moved_worker_is_gone_once_no_shard_has_it(shards: Shards) -> None:
