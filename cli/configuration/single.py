@@ -24,13 +24,26 @@ ConfigFile = Annotated[
         show_default=False,
     ),
 ]
+_MOST_DIGITS = 4
+"""Of a shard's number."""
+
+
+def shard_number(text: str) -> int:
+    """Return the shard that a number says, or a name that ends in one; raise `typer.BadParameter`."""
+    digits = text.rpartition("-")[2]
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > _MOST_DIGITS:
+        raise typer.BadParameter(f"{text!r} is no number from 0, and no name that ends in one, such as pod-1")
+    return int(digits)
+
 
 Shard = Annotated[
     int | None,
     typer.Option(
         "--shard",
-        min=0,
-        help="Of several controllers, listed in [shards] of --config: which of them, counted from 0.",
+        parser=shard_number,
+        metavar="NUMBER",
+        help="Of several controllers, listed in [shards] of --config: which of them, counted from 0. A name "
+        "that ends in the number, such as that of a StatefulSet's pod, says it, too.",
         show_default=False,
     ),
 ]

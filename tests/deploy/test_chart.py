@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -58,6 +59,13 @@ def pods(objects: tuple[Object, ...]) -> Iterator[tuple[str, Object, Object]]:
     for each in objects:
         if template := each.get("spec", {}).get("template"):
             yield each["metadata"]["name"], template["metadata"]["labels"], template["spec"]
+
+
+def shards(objects: tuple[Object, ...]) -> list[str]:
+    """Return the addresses of several controllers, by shard."""
+    texts = [each["data"].get("mainspring.toml", "") for each in objects if each["kind"] == "ConfigMap"]
+    tables = [tomllib.loads(text).get("shards", {}) for text in texts]
+    return [address for table in tables for address in table.get("controllers", ())]
 
 
 def fits(selector: Object, labels: Object) -> bool:
@@ -109,27 +117,31 @@ def test_processes_find_each_other(path: Path) -> None:
         (container,) = spec["containers"]
         found[name] = taken(container["args"], VARIABLES), labels, container
     (controller,) = [each for name, each in found.items() if name.endswith("-controller")]
-    for name, (flags, _, container) in found.items():
+    listed = shards(objects)
+    for name, (flags, labels, container) in found.items():
         if name.endswith("-controller"):
             continue
-        host, _, port = flags["controller"].removeprefix("tcp://").rpartition(":")
+        shard = int(labels.get("mainspring/shard", 0))
+        where = flags["controller"] or listed[0]
+        assert flags["controller"] is None or not listed or flags["controller"] == listed[shard]
+        host, _, port = where.removeprefix("tcp://").rpartition(":")
         pod, service, namespace, svc = host.split(".")
-        assert (pod, namespace, svc) == (f"{service}-0", "serving", "svc")
+        assert (pod, namespace, svc) == (f"{service}-{shard}", "serving", "svc")
         assert fits(services[service]["selector"], controller[1])
         assert int(port) == services[service]["ports"][0]["port"]
-        assert flags["controller"].rpartition(":")[2] == controller[0]["address"].rpartition(":")[2]
+        assert where.rpartition(":")[2] == controller[0]["address"].rpartition(":")[2]
         listens = [
             value
             for key in ("address", "data_address", "http", "grpc", "metrics")
             if (value := flags.get(key))
         ]
         opened = {int(each.rpartition(":")[2]) for each in listens}
-        assert opened == {each["containerPort"] for each in container["ports"]}
+        assert opened == {each["containerPort"] for each in container.get("ports", ())}
     for name, spec in services.items():
         reached = [each for each in found.values() if fits(spec["selector"], each[1])]
         assert reached, f"no pod is behind the service {name}"
         for _, _, container in reached:
-            ports = {each["name"] for each in container["ports"]}
+            ports = {each["name"] for each in container.get("ports", ())}
             assert {each["targetPort"] for each in spec["ports"]} <= ports
 
 
@@ -147,7 +159,9 @@ def test_what_is_mounted_asked_and_let_in_exists(path: Path) -> None:
         named = [each["name"] for each in spec["volumes"]] + claims.get(name, [])
         assert len(named) == len(set(named))
         assert {each["name"] for each in container["volumeMounts"]} == set(named)
-        opened = {each["name"] for each in container["ports"]}
+        opened = {each["name"] for each in container.get("ports", ())}
+        if not opened:
+            continue
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             (way,) = [container[probe][key] for key in ("tcpSocket", "httpGet") if key in container[probe]]
             assert way["port"] in opened
@@ -184,7 +198,7 @@ def test_nothing_is_open_in_clear_unless_the_values_say_so(path: Path) -> None:
     for _, _, spec in pods(rendered(path)):
         (container,) = spec["containers"]
         flags = taken(container["args"], VARIABLES)
-        assert flags["insecure"] is allowed
+        assert flags.get("insecure", allowed) is allowed
         if allowed:
             continue
         assert flags["keys"]
@@ -214,14 +228,57 @@ def test_the_configuration_is_one_that_the_processes_read(path: Path, tmp_path: 
     maps = [
         each for each in rendered(path) if each["kind"] == "ConfigMap" and "mainspring.toml" in each["data"]
     ]
-    given = yaml.safe_load(path.read_text()).get("configuration")
-    assert len(maps) == (1 if given else 0)
+    values = yaml.safe_load(path.read_text())
+    given, count = values.get("configuration", ""), values.get("controllers", {}).get("count", 1)
+    assert len(maps) == (1 if given or count > 1 else 0)
     for each in maps:
         file = tmp_path / "mainspring.toml"
         file.write_text(each["data"]["mainspring.toml"])
-        assert file.read_text() == given
-        read_config(read_tables(file), str(file))
+        assert file.read_text().startswith(given)
+        config = read_config(read_tables(file), str(file))
+        assert config.shards.number == count
         assert set(read_tables(file)) <= set(TABLES)
+
+
+def test_several_controllers_each_have_workers_a_console_and_a_number() -> None:
+    objects = rendered(Path(__file__).parent / "values" / "several-controllers.yaml")
+    sets = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "StatefulSet"}
+    assert sets["release-mainspring-controller"]["replicas"] == 3
+    (container,) = sets["release-mainspring-controller"]["template"]["spec"]["containers"]
+    flags = taken(container["args"], {**VARIABLES, "POD_NAME": "release-mainspring-controller-2"})
+    assert flags["shard"] == 2
+    endings = ("", "-1", "-2")
+    assert {name for name in sets if "worker" in name} == {
+        f"release-mainspring-worker-{group}{ending}" for group in ("cpu", "large") for ending in endings
+    }
+    assert all(spec["replicas"] == 2 for name, spec in sets.items() if "worker-cpu" in name)
+    deployed = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
+    assert deployed == {
+        *(f"release-mainspring-console{ending}" for ending in endings),
+        *("release-mainspring-gateway", "release-mainspring-balancer"),
+    }
+    guarded = [each["metadata"]["name"] for each in objects if each["kind"] == "PodDisruptionBudget"]
+    assert "release-mainspring-controller" in guarded
+    (policy,) = [
+        each
+        for each in objects
+        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "release-mainspring-controller"
+    ]
+    let_in = [
+        each["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        for each in policy["spec"]["ingress"][0]["from"]
+    ]
+    assert "balancer" in let_in
+
+
+def test_no_two_objects_select_the_same_pods() -> None:
+    for path in VALUES:
+        made = [(labels, name) for name, labels, _ in pods(rendered(path))]
+        for each in rendered(path):
+            if each.get("spec", {}).get("template") is None:
+                continue
+            chosen = [name for labels, name in made if fits(each["spec"]["selector"]["matchLabels"], labels)]
+            assert chosen == [each["metadata"]["name"]]
 
 
 def test_rules_dashboard_and_metrics_are_ours() -> None:
@@ -286,6 +343,10 @@ def test_a_gpu_is_asked_for_by_workers_that_compute_on_one() -> None:
             "security.keys.worker=w",
             "by keys all or none: set security.keys.controller, security.keys.gateway",
         ),
+        ("controllers.count=0", "controllers.count: Must be greater than or equal to 1"),
+        ("controllers.count=65", "controllers.count: Must be less than or equal to 64"),
+        ("controllers.count=2,configuration=[shards]", "configuration has a table [shards]"),
+        ("controllers.count=2,workers[0].name=a,workers[1].name=a-1", 'groups of workers are called "a-1"'),
         ("networkPolicy.clients[0].everybody=true", "everybody is not allowed"),
     ],
 )

@@ -20,8 +20,28 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{ .Values.secret.existing | default (printf "%s-secret" (include "mainspring.name" .)) }}
 {{- end }}
 
-{{- define "mainspring.controller" -}}
-tcp://{{ include "mainspring.name" . }}-controller-0.{{ include "mainspring.name" . }}-controller.{{ .Release.Namespace }}.svc:7300
+{{/* The address of a shard's controller. The keys: root, shard. */}}
+{{- define "mainspring.controllerAt" -}}
+{{- $name := include "mainspring.name" .root -}}
+tcp://{{ $name }}-controller-{{ .shard }}.{{ $name }}-controller.{{ .root.Release.Namespace }}.svc:7300
+{{- end }}
+
+{{/* What a shard's objects have behind their names: nothing for the first. */}}
+{{- define "mainspring.ending" -}}
+{{ if . }}-{{ . }}{{ end }}
+{{- end }}
+
+{{/* mainspring.toml, of what `configuration` says and the controllers, if there are several; else empty. */}}
+{{- define "mainspring.configuration" -}}
+{{- with .Values.configuration }}{{ . }}{{ end }}
+{{- if gt (int .Values.controllers.count) 1 }}
+[shards]
+controllers = [
+{{- range $shard := until (int .Values.controllers.count) }}
+    {{ include "mainspring.controllerAt" (dict "root" $ "shard" $shard) | quote }},
+{{- end }}
+]
+{{ end }}
 {{- end }}
 
 {{/* Of a pod's spec, what all processes have alike. The keys: root, component, realtime. */}}
@@ -83,7 +103,7 @@ env:
 {{- if get .root.Values.security.keys .role }}
 - --keys=/etc/mainspring/keys
 {{- end }}
-{{- if .root.Values.configuration }}
+{{- if include "mainspring.configuration" .root }}
 - --config=/etc/mainspring/configuration/mainspring.toml
 {{- end }}
 - --log-level={{ .root.Values.logLevel }}
@@ -101,7 +121,7 @@ env:
 {{- if and .root.Values.security.curve (eq .role "gateway") }}
 - {name: curve, mountPath: /etc/mainspring/curve, readOnly: true}
 {{- end }}
-{{- if .root.Values.configuration }}
+{{- if include "mainspring.configuration" .root }}
 - {name: configuration, mountPath: /etc/mainspring/configuration, readOnly: true}
 {{- end }}
 - {name: tmp, mountPath: /tmp}
@@ -122,7 +142,7 @@ env:
 - name: curve
   secret: {secretName: {{ .root.Values.security.curve }}, defaultMode: 0400, items: [{key: curve, path: curve}]}
 {{- end }}
-{{- if .root.Values.configuration }}
+{{- if include "mainspring.configuration" .root }}
 - name: configuration
   configMap: {name: {{ include "mainspring.name" .root }}-configuration}
 {{- end }}
@@ -162,7 +182,12 @@ livenessProbe:
 {{- fail "of store.claim, store.hostPath and store.from more than one is set: the store is one of them" }}
 {{- end }}
 {{- $keys := .Values.security.keys }}
+{{- $several := gt (int .Values.controllers.count) 1 }}
+{{- if and $several (regexMatch "(?m)^\\s*\\[\\s*shards\\s*\\]" .Values.configuration) }}
+{{- fail "configuration has a table [shards], which controllers.count writes: leave it out of configuration" }}
+{{- end }}
 {{- $roles := list "controller" "gateway" "worker" }}
+{{- if and $several .Values.balancer.enabled }}{{ $roles = append $roles "balancer" }}{{ end }}
 {{- if .Values.console.enabled }}{{ $roles = append $roles "console" }}{{ end }}
 {{- $missing := list }}
 {{- range $roles }}{{ if not (get $keys .) }}{{ $missing = append $missing (printf "security.keys.%s" .) }}{{ end }}{{ end }}
@@ -183,10 +208,14 @@ livenessProbe:
 {{- end }}
 {{- $names := list }}
 {{- range .Values.workers }}
-{{- if has .name $names }}
-{{- fail (printf "two groups of workers are called %q: give each a name of its own" .name) }}
+{{- $group := .name }}
+{{- range $shard := until (int $.Values.controllers.count) }}
+{{- $set := printf "%s%s" $group (include "mainspring.ending" $shard) }}
+{{- if has $set $names }}
+{{- fail (printf "two groups of workers are called %q: give each a name of its own" $set) }}
 {{- end }}
-{{- $names = append $names .name }}
+{{- $names = append $names $set }}
+{{- end }}
 {{- with mustMergeOverwrite (deepCopy $.Values.workerDefaults) . }}
 {{- if and (eq .device "cuda") (eq .engine "emulated") }}
 {{- fail (printf "the group of workers %q emulates its device: leave device cpu" .name) }}
