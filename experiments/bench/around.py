@@ -146,8 +146,8 @@ class HttpCaller:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def request(self) -> None:
-        """Send the request and wait for its answer; raises RuntimeError if it fails."""
+    def request(self) -> bytes:
+        """Send the request and return its answer's body; raises RuntimeError if it fails."""
         self._socket.sendall(self._request)
         answer = bytearray()
         while not _whole(answer):
@@ -156,6 +156,7 @@ class HttpCaller:
             answer += part
         if not answer.startswith(b"HTTP/1.1 200 "):
             raise RuntimeError(f"a request failed: {bytes(answer[:500])!r}")
+        return bytes(answer[answer.index(_HEADERS_END) + len(_HEADERS_END) :])
 
     def close(self) -> None:
         """Close the connection."""

@@ -3,7 +3,8 @@
 Each server in turn, round after round: a closed loop at concurrency 1, 8 and 32, which gives its saturation
 (the most that it answers); Poisson arrivals at 0.8 of that, for the tail; and such at 0.8, 1.0 and 1.5 of it
 whose answers count if they come within a deadline, which they bring along as a header: of the servers here,
-Mainspring alone reads it. All in JSON, with one load generator.
+Mainspring alone reads it. All in JSON, with one load generator. In turns with Mainspring runs a bare loop
+that refuses everything unread, which says what refusing leaves of a server's goodput at best.
 ``python -m mainspring.experiments.bench.http``, which ``make bench-http`` runs.
 """
 
@@ -23,7 +24,7 @@ import msgspec
 import typer
 
 from mainspring.experiments.bench.http_load import Plan, Result, Target
-from mainspring.experiments.bench.http_servers import NAMES, NoServer, serving
+from mainspring.experiments.bench.http_servers import NAMES, NoServer, refusing, serving
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 
 CLOSED = (1, 8, 32)
@@ -45,6 +46,8 @@ class Measured(msgspec.Struct, frozen=True):
     """With deadlines, by share of its saturation."""
     saturation: float
     """Requests a second: the most of the closed loops."""
+    refusals: float = 0.0
+    """Requests a second that a bare loop refuses unread; 0 if that was not measured."""
 
 
 def rate(result: Result) -> float:
@@ -68,6 +71,22 @@ def load(plan: Plan) -> Result:
         last = done.stderr.strip().rpartition("\n")[2]
         raise NoServer(f"its load ended with code {done.returncode}: {last[:300]}")
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Result)
+
+
+def kept_at_best(share: float, saturation: float, refusals: float) -> float:
+    """Return the part of its saturation that a server keeps at a share of it, above 1, at best.
+
+    It can answer ``saturation`` requests a second, or do nothing but refuse ``refusals``.
+    """
+    cost = saturation / refusals
+    return max(0.0, (1 - share * cost) / (1 - cost)) if cost < 1 else 0.0
+
+
+def refusals_of(seconds: float) -> float:
+    """Return how many requests a second a bare loop refuses."""
+    with refusing() as target:
+        found = load(Plan(target=target, seconds=seconds, connections=max(CLOSED)))
+    return sum(found.refused.values()) / found.seconds
 
 
 def measure(target: Target, seconds: float, deadline_ms: float, connections: int) -> Measured:
@@ -119,6 +138,13 @@ def summary(name: str, rounds: list[Measured]) -> list[Figure]:
                 note=f"{median(goodput(m.open[share]) / m.saturation for m in rounds):.2f} of its saturation",
             )
         )
+    if bare := [each for each in rounds if each.refusals]:
+        best = median(kept_at_best(max(SHARES), each.saturation, each.refusals) for each in bare)
+        refused = median(each.refusals for each in bare)
+        figures += [
+            Figure(f"{name}: a bare loop that refuses all", refused, "r/s", note="same run, nothing parsed"),
+            Figure(f"{name}: of its saturation, at best left at {max(SHARES):g}", best, ""),
+        ]
     return figures
 
 
@@ -165,7 +191,10 @@ def run(
                     # An absolute path, and not that of the interpreter which the environment was made from.
                     program = Path(os.path.abspath(python))
                     with serving(name, Path(folder) / f"{name}-{number}", program) as target:
-                        measured[name].append(measure(target, seconds, deadline_ms, connections))
+                        found = measure(target, seconds, deadline_ms, connections)
+                    if name == OURS:
+                        found = msgspec.structs.replace(found, refusals=refusals_of(seconds))
+                    measured[name].append(found)
                 except NoServer as error:
                     typer.echo(f"left {name} out of this round: {error}", err=True)
     complete = {name: found for name, found in measured.items() if found}

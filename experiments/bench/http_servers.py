@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,21 @@ def serving(name: str, folder: Path, python: Path) -> Iterator[Target]:
     with _program(name, folder, python, (port, *more)) as process:
         _wait(target, process, folder)
         yield target
+
+
+@contextmanager
+def refusing() -> Iterator[Target]:
+    """Run a server that refuses all (`http_refusing`); raise `NoServer` if it does not start."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "mainspring.experiments.bench.http_refusing", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise NoServer(f"the server that refuses all ended with code {process.wait()}")
+            yield Target(port, _OIP_PATH, _OIP)
+        finally:
+            process.terminate()
 
 
 @contextmanager

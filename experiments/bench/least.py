@@ -3,10 +3,10 @@
 A gateway, a controller and a worker with one connection between each two, as Mainspring's have: the gateway
 receives a body into memory that it shares with the worker and parses nothing but the head's length; the
 controller answers a short message with one to each of the others; the worker copies the input to memory of
-its own, has another thread sleep as long as EXEC would, and sends a short result and an output. Messages are
-bytes made beforehand, one system call each; every process waits with epoll. What is left is what the kernel
-and the interpreter take for these calls, wake-ups and copies.
-``bench.around`` counts its processor time in turns with the cluster's.
+its own, has another thread sleep as long as EXEC would, and sends a short result and an output, which begins
+with how long that sleep was. Messages are bytes made beforehand, one system call each; every process waits
+with epoll. What is left is what the kernel and the interpreter take for these calls, wake-ups and copies.
+``bench.around`` counts its processor time in turns with the cluster's, ``bench.path`` what it adds to EXEC.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import queue
 import select
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -34,6 +35,8 @@ SMALL = bytes(120)
 HEAD_BYTES = 64 << 10
 """Read at first, as the gateway does: the head, and what of the body came with it."""
 START_S = 10.0
+SLEPT = struct.Struct("<q")
+"""What an output begins with: nanoseconds that the sleep in EXEC's place has taken."""
 GATEWAY, CONTROLLER, WORKER = ROLES = ("bare gateway", "bare controller", "bare worker")
 
 
@@ -127,12 +130,14 @@ def worker(given: dict[str, int], sizes: dict[str, int]) -> None:
     bell, ring = socket.socketpair()
     waits = Waits()
     jobs: queue.SimpleQueue[float] = queue.SimpleQueue()
-    output = bytes(sizes["output"])
+    output = bytes(sizes["output"] - SLEPT.size)
 
     def execute() -> None:
         while True:
-            time.sleep(jobs.get())
-            ring.send(b"x")
+            sleep_s = jobs.get()
+            began_ns = time.monotonic_ns()
+            time.sleep(sleep_s)
+            ring.send(SLEPT.pack(time.monotonic_ns() - began_ns))
 
     def placed() -> None:
         to_gateway.recv(1024)
@@ -140,8 +145,7 @@ def worker(given: dict[str, int], sizes: dict[str, int]) -> None:
         jobs.put(sizes["execute_us"] / 1e6)
 
     def ended() -> None:
-        bell.recv(1)
-        to_gateway.send(output)
+        to_gateway.sendmsg((bell.recv(SLEPT.size), output))
         to_controller.send(SMALL)
 
     threading.Thread(target=execute, daemon=True, name="exec").start()

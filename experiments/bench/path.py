@@ -3,8 +3,9 @@
 The path is that of a client on the gateway's host; what it takes over ZeroMQ stands beside it. Client,
 gateway, controller and worker are real processes over real sockets; the device is emulated, so the execution
 time is known and the rest is the path's. In turns with it run bare relays of the same six hops
-(`bench.relay`), so that the ratio of the two holds whatever else the machine does. Then follows what each
-process pays for a request, by each way (`bench.around`).
+(`bench.relay`), so that the ratio of the two holds whatever else the machine does, and a bare chain of three
+processes, which does all that a request over HTTP has to have done and decides nothing (`bench.least`). Then
+follows what each process pays for a request, by each way (`bench.around`).
 ``python -m mainspring.experiments.bench.path``, which ``make bench-path`` runs.
 """
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +24,7 @@ import numpy.typing as npt
 import typer
 
 from mainspring.client.client import Client
-from mainspring.experiments.bench import around, relay
+from mainspring.experiments.bench import around, least, relay
 from mainspring.experiments.bench.around import (
     EXECUTE_MS,
     IN_PLACE,
@@ -33,6 +35,7 @@ from mainspring.experiments.bench.around import (
     WARM_UP,
     ZEROMQ,
     ConnectionCaller,
+    HttpCaller,
     block_of,
     callers_by_connection,
 )
@@ -44,6 +47,8 @@ IMAGE_KB = 602.112
 """Three channels of 224 x 224 floats."""
 TARGETS_MS = {4.0: (1.0, 3.0), IMAGE_KB: (1.0, None)}
 """For each size of input in KB: what the path may add at the median, and at p99."""
+_JSON_BYTES = 1 << 12
+"""More than stands before the tensor in a request's body over HTTP."""
 TARGET_RELAYS = 2.0
 """What the path may add for the smallest input, as a multiple of the framed relay."""
 
@@ -55,6 +60,8 @@ class Samples(msgspec.Struct):
 
     relay: list[float] = []
     framed: list[float] = []
+    chain: list[float] = []
+    """Of the bare chain, less what slept in EXEC's place."""
     connection: list[float] = []
     """As clients of the gateway's host connect, past ZeroMQ."""
     sent: list[float] = []
@@ -99,12 +106,14 @@ def measure(input_kb: float, requests: int, run_dir: Path) -> Samples:
         client = stack.enter_context(Client(cluster.address))
         tensor = np.zeros((1, *client.models()[0].inputs[0].shape), np.float32)
         callers = callers_by_connection(cluster.address, tensor)
+        chain = stack.enter_context(_bare_chain(tensor))
         for each in callers.values():
             stack.callback(each.close)
         encoded = tensor.tobytes()
         kinds = (
             lambda: _relay(bare, encoded, samples.relay),
             lambda: _relay(framed, encoded, samples.framed),
+            lambda: _chain(chain, samples.chain),
             lambda: _client(client, tensor, samples),
             lambda: _beside(callers[ZEROMQ], samples.zeromq),
             lambda: _beside(callers[LOCAL_FRAMES], samples.sent),
@@ -128,6 +137,25 @@ def _relay(bare: relay.Relay, tensor: bytes, samples: list[float]) -> None:
     samples.append((time.monotonic_ns() - began_ns) / 1e6)
 
 
+@contextmanager
+def _bare_chain(tensor: npt.NDArray[np.float32]) -> Iterator[HttpCaller]:
+    """Run the bare chain, and yield who calls it over HTTP."""
+    with least.chain(tensor.nbytes + _JSON_BYTES, OUTPUT_KB * 1000, EXECUTE_MS) as (port, _):
+        caller = HttpCaller(port, tensor)
+        try:
+            yield caller
+        finally:
+            caller.close()
+
+
+def _chain(caller: HttpCaller, samples: list[float]) -> None:
+    """Send one request through the bare chain."""
+    began_ns = time.monotonic_ns()
+    output = caller.request()
+    took_ns = time.monotonic_ns() - began_ns
+    samples.append((took_ns - least.SLEPT.unpack_from(output)[0]) / 1e6)
+
+
 def _client(client: Client, tensor: npt.NDArray[np.float32], samples: Samples) -> None:
     began_ns = time.monotonic_ns()
     timing = client.infer("model", {"data": tensor}, slo_ms=SLO_NS / 1e6).timing
@@ -142,6 +170,7 @@ def figures_of(input_kb: float, samples: Samples, stages: Floats) -> list[Figure
     median, p99 = np.percentile(samples.connection, [50, 99])
     relay_median, relay_p99 = np.percentile(samples.relay, [50, 99])
     framed_median, framed_p99 = np.percentile(samples.framed, [50, 99])
+    chain_median, chain_p99 = np.percentile(samples.chain, [50, 99])
     zeromq_median, zeromq_p99 = np.percentile(samples.zeromq, [50, 99])
     sent_median, in_place_median = np.median(samples.sent), np.median(samples.in_place)
     client_median, client_p99 = np.percentile(samples.client, [50, 99])
@@ -158,8 +187,12 @@ def figures_of(input_kb: float, samples: Samples, stages: Floats) -> list[Figure
         Figure(f"{size}: bare relay, p99", relay_p99, "ms"),
         Figure(f"{size}: framed relay, median", framed_median, "ms", note="six hops, our own connections"),
         Figure(f"{size}: framed relay, p99", framed_p99, "ms"),
+        Figure(f"{size}: bare chain, median", chain_median, "ms", note="over HTTP, less EXEC"),
+        Figure(f"{size}: bare chain, p99", chain_p99, "ms"),
         Figure(f"{size}: path / relay, median", median / relay_median, "x"),
         Figure(f"{size}: path / framed relay, median", median / framed_median, "x", relay_target),
+        Figure(f"{size}: bare chain / framed relay, median", chain_median / framed_median, "x"),
+        Figure(f"{size}: path / bare chain, median", median / chain_median, "x"),
         Figure(f"{size}: from the gateway on, median", gateway_median, "ms", note="as Timing reports it"),
         Figure(f"{size}: from the gateway on, p99", gateway_p99, "ms"),
         Figure(f"{size}: with the blocking Client, median", client_median, "ms", note="its own thread too"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.experiments.bench.http import Measured, load, verdicts
+from mainspring.experiments.bench.http import Measured, kept_at_best, load, refusals_of, verdicts
 from mainspring.experiments.bench.http_load import Plan, Result, Target, run
 from mainspring.experiments.bench.http_servers import NAMES, NoServer
 
@@ -84,3 +84,16 @@ def test_the_verdict_is_mainsprings_place_and_what_is_left_of_its_goodput() -> N
     )
     assert [each.value for each in found] == [2, 2, 1, 800 / 900]
     assert [each.met for each in found] == [True, True, True, False]
+
+
+def test_a_bare_loop_refuses_every_request() -> None:
+    assert refusals_of(0.2) > 0
+
+
+@pytest.mark.parametrize(
+    ("saturation", "refusals", "kept"),
+    # All of 1.5 times 1,000 are served or refused: 500 of 1,000 and 1,000 of 2,000 fill the second.
+    [(1_000, 2_000, 0.5), (1_000, 1e9, 1.0), (1_000, 1_200, 0.0), (1_000, 900, 0.0)],
+)
+def test_what_refusing_leaves_is_served(saturation: float, refusals: float, kept: float) -> None:
+    assert kept_at_best(1.5, saturation, refusals) == pytest.approx(kept, abs=1e-3)
