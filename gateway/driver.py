@@ -363,16 +363,14 @@ class GatewayDriver:
 
     def next_wakeup_ns(self) -> int:
         """Return when `tick` is to be called next."""
-        nearest_ns = self._first.session.next_wakeup_ns()
-        for part in (self.core, self._admin, self.told, self._first.draining, self.tokens):
-            wakeup_ns = part.next_wakeup_ns()
-            if wakeup_ns is not None and wakeup_ns < nearest_ns:
-                nearest_ns = wakeup_ns
+        nearest_ns = _earlier(self._first.session.next_wakeup_ns(), self.core.next_wakeup_ns())
+        nearest_ns = _earlier(nearest_ns, self._admin.next_wakeup_ns())
+        nearest_ns = _earlier(nearest_ns, self.told.next_wakeup_ns())
+        nearest_ns = _earlier(nearest_ns, self._first.draining.next_wakeup_ns())
+        nearest_ns = _earlier(nearest_ns, self.tokens.next_wakeup_ns())
         for shard in self._others.values():
             nearest_ns = min(nearest_ns, shard.session.next_wakeup_ns())
-            wakeup_ns = shard.draining.next_wakeup_ns()
-            if wakeup_ns is not None and wakeup_ns < nearest_ns:
-                nearest_ns = wakeup_ns
+            nearest_ns = _earlier(nearest_ns, shard.draining.next_wakeup_ns())
         return nearest_ns
 
     def tick(self, now_ns: int) -> None:
@@ -476,3 +474,7 @@ class GatewayDriver:
         for shard in self.shards:
             shard.link.send(peers.Goodbye(f"gateway {shard.link.name} stops"))
         self.memory.close()
+
+
+def _earlier(one_ns: int, other_ns: int | None) -> int:
+    return one_ns if other_ns is None or one_ns <= other_ns else other_ns

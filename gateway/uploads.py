@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 LARGE_BYTES: Final = 1 << 18
 """A body of which more is missing is read by turns."""
-SLICE_BYTES: Final = 1 << 19
-"""What a turn reads at most."""
+SLICE_BYTES: Final = 3 << 18
+"""What a turn reads at most: an image of 224 x 224 floats at once."""
 
 
 class Upload(Protocol):
@@ -34,6 +34,7 @@ class Uploads:
         self._waiting: deque[Upload] = deque()
         self._reading: Upload | None = None
         self._again = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def wait(self, upload: Upload) -> None:
         """Give this one a turn; once for each call."""
@@ -62,7 +63,10 @@ class Uploads:
     def _schedule(self) -> None:
         if not self._again:
             self._again = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            if self._loop is None:
+                # Asked once: to ask is a system call.
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._again = False

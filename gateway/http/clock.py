@@ -14,6 +14,9 @@ from time import monotonic_ns
 
 _GAP_NS = 5_000_000
 """From a turn's last read to the next turn's first one, at most."""
+_LONG_NS = 500_000
+"""From here on a turn's length matters to what is read behind it."""
+_NOT_ASKED = -1
 
 
 class TurnClock:
@@ -29,8 +32,8 @@ class TurnClock:
         """When the last turn began in which somebody asked."""
         self._ended_ns = 0
         """When all that it had to read was read."""
-        self._waits = -1
-        """How often the thread had waited by then."""
+        self._waits = _NOT_ASKED
+        """How often the thread had waited by then; `_NOT_ASKED` if that was not asked."""
 
     def read_at_ns(self) -> int:
         """Return since when what is being read now may have been there to be read."""
@@ -45,8 +48,10 @@ class TurnClock:
         return now_ns - self._began_ns
 
     def _begin(self, now_ns: int) -> None:
-        waits = thread_waits()
-        follows = waits == self._waits and now_ns - self._ended_ns < _GAP_NS
+        # Behind a long pause it has waited, which need not be asked, for that is a system call.
+        near = now_ns - self._ended_ns < _GAP_NS
+        waits = thread_waits() if near else _NOT_ASKED
+        follows = near and waits == self._waits
         self._since_ns = self._last_ns if follows else now_ns
         self._waits = waits
         self._began_ns = self._last_ns = now_ns
@@ -54,8 +59,11 @@ class TurnClock:
         self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        self._began_ns = 0
         self._ended_ns = monotonic_ns()
+        if self._waits == _NOT_ASKED and self._ended_ns - self._began_ns > _LONG_NS:
+            # What is read and worked off does not wait.
+            self._waits = thread_waits()
+        self._began_ns = 0
 
 
 def thread_waits() -> int:

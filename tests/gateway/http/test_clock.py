@@ -104,6 +104,26 @@ def test_what_is_read_long_after_other_work_is_not_taken_for_as_old(monkeypatch:
     assert third_ns - first_ns == 20 * LONG_NS
 
 
+def test_behind_a_long_pause_nobody_asks_whether_the_loop_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would be a system call for each request of a client that sends one at a time."""
+    asked: list[int] = []
+
+    def waits() -> int:
+        asked.append(7)
+        return 7
+
+    monkeypatch.setattr(clocks, "thread_waits", waits)
+
+    async def run() -> None:
+        clock = TurnClock()
+        for _ in range(3):
+            clock.read_at_ns()
+            await asyncio.sleep(0.01)
+
+    uvloop.run(run())
+    assert not asked
+
+
 def test_a_loop_that_waits_is_seen_to() -> None:
     async def run() -> tuple[int, int]:
         before = thread_waits()
