@@ -52,7 +52,8 @@ class Lendings:
         except BaseException:
             os.close(descriptor)
             raise
-        address: int = mapped.__array_interface__["data"][0]
+        array: Any = mapped
+        address: int = array.__array_interface__["data"][0]
         lent = self._by_array[id(mapped)] = Lent(next(self._numbers), mapped, descriptor, address)
         self.numbers.add(lent.number)
         return lent

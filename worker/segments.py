@@ -165,8 +165,8 @@ class Segments:
                 peer.clients[number] = map_to_read(descriptor, message.size, huge=False)
             except Unusable as error:
                 refusal = str(error)
-            except OSError as error:
-                refusal = f"it can't be mapped ({error.strerror})"
+            except OSError as failure:
+                refusal = f"it can't be mapped ({failure.strerror})"
         self._data.send(sender, (encode(ClientSegmentTaken(number, refusal)),))
 
     def _offer(self, sender: bytes, peer: _Peer) -> bool:

@@ -28,8 +28,9 @@ begun, and what their answers hold counts until it has."""
 _LINGER_NS = 2_000_000_000
 
 
-class HttpConnection(asyncio.BufferedProtocol):
-    """See the module's docstring."""
+class HttpConnection:
+    """See the module's docstring. It has the methods of `asyncio.BufferedProtocol`, which is all that uvloop
+    asks for; compiled, it can't have that as a base class."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

@@ -189,7 +189,9 @@ class Inference:
             self._priority(exchange, priority_of(said.priority)),
             back_ns=self._calls.back.expected_ns(HTTP, expected, time_ns, monotonic_ns()),
             late_outputs=False,
-            **place._asdict(),
+            sequence_id=place.sequence_id,
+            sequence_start=place.sequence_start,
+            sequence_end=place.sequence_end,
         )
         wanted = parsed.wanted
         if options.labels or place.sequence_id:

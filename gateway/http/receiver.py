@@ -1,7 +1,8 @@
 """Bytes of one connection to its requests: httptools' parser, and bodies beside it.
 
 Small requests come whole in one read, and their body is cut out of it. What does not is read by the kernel
-straight into memory of the body's announced size: nothing of it is copied but what came along with the head.
+straight into memory of the body's announced size: nothing of it is copied but what came along with the head,
+which is little where the request before was as large: then the first read takes little more than a head.
 A head that was parsed before (`heads`) is not parsed again.
 That memory is taken page by page as bytes come, so a client that announces much and sends little has little.
 Reads go into one buffer that all connections of a loop share: each is worked off before the next begins.
@@ -19,6 +20,10 @@ from mainspring.gateway.http.heads import Head, Heads, head_of
 from mainspring.gateway.memory import Memory
 
 READ_BYTES = 1 << 16
+_LONGER_BYTES = 64
+"""What a head may be longer than the one before: numbers in it vary."""
+_BEHIND_BYTES = 1
+"""Room behind a body: a read that ends within it has taken all there was, and the loop need not try again."""
 _NOTHING = memoryview(b"")
 
 
@@ -74,6 +79,8 @@ class Receiver:
         self._read = bytearray(READ_BYTES) if shared is None else shared
         self._shared = memoryview(self._read)
         self._heads = Heads() if heads is None else heads
+        self._first_bytes = 0
+        """What a request's first read takes behind one with a large body; 0: as much as there is room for."""
         self._head = b""
         """A head that what was read begins with, while it is parsed."""
         self._sink: Sink = sink
@@ -88,16 +95,14 @@ class Receiver:
         """Whether that one's head is known, and the parser sees it only to let its body pass."""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
-        self._header_bytes = 0
-        self._fed_bytes = 0
-        """Read of a head that is not whole."""
+        self._header_bytes = self._fed_bytes = 0
+        """Of its target and headers; and read of a head that is not whole."""
         self._length = 0
         """What the head announces for the body; 0 if it comes in chunks."""
         self._wanted = True
-        self._pieces = bytearray()
-        self._piece = b""
+        self._pieces, self._piece = bytearray(), b""
         self._direct: memoryview | None = None
-        """Memory of the body's size, while it is read into."""
+        """Memory of the body's size, and `_BEHIND_BYTES`, while it is read into."""
         self._filled = self._held_bytes = 0
         self._fault: Fault | None = None
         self._now_ns = 0
@@ -114,11 +119,13 @@ class Receiver:
     @property
     def missing(self) -> int:
         """Bytes that are yet to come of a body with memory of its own."""
-        return 0 if self._direct is None else len(self._direct) - self._filled
+        return 0 if self._direct is None else self._length - self._filled
 
     def buffer(self) -> memoryview:
         """Return where the next bytes are to be read to."""
-        return self._shared if self._direct is None else self._direct[self._filled :]
+        if self._direct is not None:
+            return self._direct[self._filled :]
+        return self._shared[: self._first_bytes] if self._first_bytes and not self.began_ns else self._shared
 
     def feed(self, count: int, now_ns: int) -> None:
         """Work off what was read to `buffer`; raise `Fault`, after which nothing more may be fed."""
@@ -130,10 +137,8 @@ class Receiver:
         else:
             self._filled += count
             self._hold(count)
-            if self._filled == len(self._direct):
-                self._finish(self._direct)
-                # The parser has not seen the body.
-                self._parser = httptools.HttpRequestParser(self)
+            if self._filled >= self._length:
+                self._end_body(self._direct)
 
     def resume(self, now_ns: int) -> None:
         """Restart the clock of a request under way: nothing of it could be read for a while."""
@@ -191,6 +196,7 @@ class Receiver:
         self._fed_bytes = 0
         if self._head:
             head, self._head = self._head, b""
+            self._expect(len(head), self._length)
             if exchange.keeps_alive and exchange.method != b"CONNECT":
                 found = Head(exchange.method, self._target, self._headers, exchange.version, self._length)
                 self._heads.keep(head, found)
@@ -240,11 +246,11 @@ class Receiver:
             self._fault = fault
             raise
         end = begin + known.length
+        self._expect(begin, known.length)
         if end > count:
             self._repeated = not self._wanted
             if self._wanted:
-                self._piece = bytes(self._shared[begin:count])
-                self._expect_body()
+                self._expect_body(self._shared[begin:count])
             return self._wanted
         self._finish(memoryview(bytes(self._shared[begin:end]) if self._wanted else b""))
         if end < count:
@@ -270,7 +276,7 @@ class Receiver:
         if self._fault is not None:
             raise self._fault
         if self._exchange is not None:
-            self._expect_body()
+            self._expect_body(self._pieces or self._piece)
         elif not self.began_ns:
             self._fed_bytes = 0
         elif self._fed_bytes > self._max_header_bytes:
@@ -291,23 +297,37 @@ class Receiver:
                 self._fault = self._fault or Fault(400, f"this is not an HTTP request: {error}")
         return data[:0]
 
-    def _expect_body(self) -> None:
-        """Prepare for the rest of a body that did not come along with its head."""
+    def _expect(self, head_bytes: int, body_bytes: int) -> None:
+        """Take the next request for one like this, as most clients send: of a large body the kernel is to
+        write as much as possible to where it stays."""
+        self._first_bytes = min(head_bytes + _LONGER_BYTES, READ_BYTES) if body_bytes > READ_BYTES else 0
+
+    def _expect_body(self, have: memoryview | bytearray | bytes) -> None:
+        """Prepare for the rest of a body of which this came along with its head."""
         self._fed_bytes = 0
         if not self._wanted:
             return
-        have = self._pieces or self._piece
         if not self._length:
             self._hold(len(have) - self._held_bytes)
             return
         try:
-            self._direct = self._memory.take(self._length)
+            self._direct = self._memory.take(self._length + _BEHIND_BYTES)
         except MemoryError:
             raise Fault(503, f"there is no memory for a body of {self._length:,} bytes") from None
         self._filled = len(have)
         self._direct[: self._filled] = have
         self._hold(self._filled)
         self._pieces, self._piece = bytearray(), b""
+
+    def _end_body(self, memory: memoryview) -> None:
+        """Take a body that is there, and what was read behind it."""
+        behind = bytes(memory[self._length : self._filled])
+        self._finish(memory[: self._length])
+        # The parser has not seen the body.
+        self._parser = None if self._sink is _GONE else httptools.HttpRequestParser(self)
+        if behind:
+            self._shared[: len(behind)] = behind
+            self._parse(self._shared[: len(behind)])
 
     def _hold(self, count: int) -> None:
         if not self._budget.take(count):

@@ -95,16 +95,15 @@ class HttpServer:
         """Serve from now on; raise OSError if the address can't be had, or the certificate not be shown."""
         # Of any type: uvloop's server has a list of sockets where asyncio's has a tuple.
         server: Any
+        protocol = cast(Callable[[], asyncio.BaseProtocol], functools.partial(HttpConnection, self))
         if address.encrypted:
             keys = ServerKeys(self._config.tls, clients=self._config.client_certificates)
             listening = accepting.listen(address.host, address.port, _BACKLOG)
             patience_s = self._config.http_header_timeout_ms / 1e3
-            server = accepting.TlsServer(
-                listening, lambda: HttpConnection(self), keys, patience_s, self._flooded
-            )
+            server = accepting.TlsServer(listening, protocol, keys, patience_s, self._flooded)
         else:
             server = await asyncio.get_running_loop().create_server(
-                lambda: HttpConnection(self), address.host, address.port, backlog=_BACKLOG
+                protocol, address.host, address.port, backlog=_BACKLOG
             )
         self._server = server
         host = f"[{address.host}]" if ":" in address.host else address.host

@@ -58,11 +58,13 @@ def outcome(heads: Heads, reads: list[bytes]) -> tuple[Sink, str, int]:
     each = Receiver(sink, budget, 2_000, 1_000, heads=heads)
     try:
         for now_ns, data in enumerate(reads, 1):
-            buffer = each.buffer()
-            for start in range(0, len(data), len(buffer)):
-                part = data[start : start + len(buffer)]
-                each.buffer()[: len(part)] = part
+            fed = 0
+            while fed < len(data):
+                buffer = each.buffer()
+                part = data[fed : fed + len(buffer)]
+                buffer[: len(part)] = part
                 each.feed(len(part), now_ns)
+                fed += len(part)
     except Fault as fault:
         return sink, f"{fault.status} {fault.detail}", budget.held_bytes
     return sink, "", budget.held_bytes

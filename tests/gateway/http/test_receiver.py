@@ -109,6 +109,41 @@ def test_a_large_body_is_read_to_where_it_stays() -> None:
     assert budget.held_bytes == 0
 
 
+def test_behind_a_large_body_a_request_is_written_to_where_it_stays_from_its_beginning_on() -> None:
+    sink = Sink()
+    each, budget = receiver(sink)
+    body = bytes(range(256)) * 1_000
+    for _ in range(3):
+        feed(each, request("POST", "/", body))
+    assert len(each.buffer()) < READ_BYTES // 100, "what comes along with the head is copied"
+    feed(each, request("POST", "/", body[::-1]))
+    # A shorter head brings some of the body along, a longer one comes in two reads.
+    feed(each, request("POST", "/", body[:-1], accept="text/plain" * 30))
+    feed(each, request("POST", "/", b"small"))
+    assert len(each.buffer()) == READ_BYTES
+    feed(each, request("POST", "/", b"smaller"))
+    bodies = [found for _, _, found in sink.requests]
+    assert bodies == [body, body, body, body[::-1], body[:-1], b"small", b"smaller"]
+    assert budget.held_bytes == 0
+
+
+def test_what_is_read_behind_a_large_body_begins_the_next_request() -> None:
+    sink = Sink()
+    each, budget = receiver(sink)
+    large = request("POST", "/1", bytes(100_000))
+    stream = 2 * (large + request("POST", "/2", b"small")) + request("GET", "/3")
+    feed(each, stream)
+    assert [(target, len(body)) for _, target, body in sink.requests] == [
+        *2 * [(b"/1", 100_000), (b"/2", 5)],
+        (b"/3", 0),
+    ]
+    feed(each, large[:-1])
+    assert len(each.buffer()) > 1, "a read that takes all there is has to end before the buffer does"
+    assert budget.held_bytes == 100_000 - 1
+    feed(each, large[-1:])
+    assert budget.held_bytes == 0
+
+
 def test_what_is_not_wanted_is_not_kept() -> None:
     sink = Sink(wanted=False)
     each, budget = receiver(sink)
