@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -206,7 +206,7 @@ def main(
     (control, of_control), (data, of_data), (to_executor, to_decider) = pairs
     # Threads and processes inherit it: grpcio reads in threads of its own.
     prioritise(READ_PRIORITY)
-    parts = {
+    parts: dict[str, Callable[[], object]] = {
         "decider": lambda: decide(of_control, to_executor),
         "executor": lambda: execute(model, memory, slot_bytes, of_data, to_decider),
     }
