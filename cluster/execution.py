@@ -77,17 +77,23 @@ def infer_ended(
         cluster.estimates.review(worker.kind, placement.times)
         if placement.model.base.overdue:
             placement.model.base.overdue.pop(worker.name, None)
-        counts = placement.model.counts
+        counts, kind = placement.model.counts, cluster.kinds.get(worker.device_kind)
+        in_time = late = 0
         for request in requests:
             if request.place is not _GONE:
                 # No request is due after its deadline.
                 due_ns = request.due_ns
                 if due_ns is None or end_ns <= due_ns or end_ns <= (request.event.deadline_ns or 0):
-                    counts.finished += 1
+                    in_time += 1
                 else:
-                    counts.late += 1
+                    late += 1
                 request.place = _GONE
                 del cluster.requests[request.id]
+        counts.finished += in_time
+        counts.late += late
+        if kind is not None:
+            kind.in_time += in_time
+            kind.late += late
     else:
         if result.status is Status.OVERRUN:
             # How long it would have taken is not known, so no estimate learns of it.

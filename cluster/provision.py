@@ -8,7 +8,7 @@ from mainspring.messages.scaling import Offer
 class Kind:
     """What is known of one kind."""
 
-    __slots__ = ("name", "offer", "provider", "workers")
+    __slots__ = ("in_time", "late", "name", "offer", "provider", "workers")
 
     def __init__(self, offer: Offer) -> None:
         self.name = offer.kind
@@ -16,5 +16,7 @@ class Kind:
         """Who has it; empty while no such provider is connected."""
         self.offer = offer
         """What a provider said last."""
+        self.in_time = self.late = 0
+        """Requests that its workers answered in time, and late."""
         self.workers = offer.workers
         """Those that the provider is to run, whether it does or not; among them those that are to leave."""

@@ -102,7 +102,10 @@ def retain(cluster: Cluster, name: str) -> None:
 
 def scale_state(cluster: Cluster) -> ScaleState:
     """Return all of it as an entry of a snapshot."""
-    kinds = [KindState(each.name, each.provider, each.offer, each.workers) for each in cluster.kinds.values()]
+    kinds = [
+        KindState(each.name, each.provider, each.offer, each.workers, each.in_time, each.late)
+        for each in cluster.kinds.values()
+    ]
     return ScaleState(tuple(kinds), dict(cluster.retiring), dict(cluster.moving))
 
 
@@ -112,6 +115,7 @@ def restore_scale(cluster: Cluster, state: ScaleState) -> None:
     for each in state.kinds:
         kind = cluster.kinds[each.kind] = Kind(each.offer)
         kind.provider, kind.workers = each.provider, each.workers
+        kind.in_time, kind.late = each.in_time, each.late
     former, cluster.retiring = cluster.retiring, dict(state.retiring)
     cluster.moving = dict(state.moving)
     for name in list({**former, **cluster.retiring}):

@@ -41,6 +41,8 @@ def kind_status(cluster: Cluster, kind: Kind) -> KindStatus:
         leaving=tuple([name for name, (of_kind, _) in cluster.retiring.items() if of_kind == kind.name]),
         fault=kind.offer.fault if kind.provider else "nothing is connected that starts and stops them",
         price=kind.offer.price,
+        in_time=kind.in_time,
+        late=kind.late,
     )
 
 

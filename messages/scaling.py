@@ -112,6 +112,21 @@ class KindStatus(msgspec.Struct, frozen=True):
     """Why its provider can't run one of them now."""
     price: float = 0.0
     """What one costs an hour, in any currency; 0 for not known."""
+    in_time: int = 0
+    """Requests that workers of the kind answered in time, since the controller began."""
+    late: int = 0
+    """Requests that they answered late."""
+
+    @property
+    def worth(self) -> str:
+        """What its workers cost and how well they serve, for a person; empty where neither is known.
+
+        Requests that were refused are no kind's.
+        """
+        answered = self.in_time + self.late
+        price = f"{self.price:g} an hour each" if self.price else ""
+        share = f"{self.in_time / answered:.2%} of {answered:,} answers in time" if answered else ""
+        return ", ".join(filter(None, (price, share)))
 
     @property
     def settled(self) -> bool:
@@ -129,6 +144,9 @@ class KindState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a provider said last."""
     workers: tuple[str, ...]
     """Those that the provider is to run, whether it does or not."""
+    in_time: int = 0
+    """Requests that they answered in time, and late."""
+    late: int = 0
 
 
 class ScaleState(msgspec.Struct, frozen=True, tag="scale_state", omit_defaults=True):

@@ -84,6 +84,8 @@ def line(kind: KindStatus) -> str:
     parts = [f"{kind.kind}: {kind.running} of {kind.wanted} workers"]
     if kind.leaving:
         parts.append(f"{', '.join(kind.leaving)} about to leave")
+    if kind.worth:
+        parts.append(kind.worth)
     if kind.fault:
         parts.append(kind.fault)
     return "; ".join(parts)

@@ -108,6 +108,7 @@ def _workers(found: Cluster, width: int) -> list[Text]:
     lines += [Text(cut(detail, width), style="yellow") for detail in details]
     for kind in found.kinds:
         text = f"{kind.kind}: {kind.running} of {kind.wanted} wanted, {len(kind.leaving)} about to leave"
+        text += f", {kind.worth}" if kind.worth else ""
         fault = f"; {kind.fault}" if kind.fault else ""
         lines.append(Text(cut(text + fault, width), style="yellow" if fault else ""))
     return lines

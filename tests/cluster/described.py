@@ -28,7 +28,7 @@ def described(cluster: Cluster) -> dict[str, Any]:
         "drained": list(cluster.drained),
         "pinned": list(cluster.pinned),
         "operations": list(cluster.operations.items()),
-        "kinds": {n: (k.provider, k.offer, k.workers) for n, k in cluster.kinds.items()},
+        "kinds": {n: (k.provider, k.offer, k.workers, k.in_time, k.late) for n, k in cluster.kinds.items()},
         "retiring": list(cluster.retiring.items()),
         "moving": dict(cluster.moving),
         "estimates": _estimates(cluster.estimates),

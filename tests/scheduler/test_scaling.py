@@ -89,9 +89,12 @@ def test_every_request_has_one_reply_and_the_cluster_becomes_as_large_as_was_las
     assert kind.wanted == len(scaled.cluster.kinds[KIND].workers)
     assert not scaled.cluster.retiring
     if not faulty:
+        # With faults, answers and results are lost independently of one another.
+        assert kind.in_time + kind.late == sum(each.reason is None for each in outcomes)
         assert kind.wanted == kind.running == scaled.count
         late = [each for each in outcomes if each.reason is None and not each.in_time]
         assert not late, "a worker that leaves makes no answer late"
+        assert kind.worth == f"100.00% of {kind.in_time:,} answers in time"
 
 
 @pytest.mark.parametrize("policy", ["clockwork", "edf", "fifo", "nexus"])

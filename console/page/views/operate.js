@@ -53,6 +53,15 @@ function workersPanel(act) {
   };
 }
 
+/** How many workers of a kind run, what they cost, and how well they serve; refused requests are no kind's. */
+export function howItStands(kind) {
+  const leaving = kind.leaving.length ? `, ${kind.leaving.length} about to leave` : "";
+  const price = kind.price ? `, ${kind.price} an hour each` : "";
+  const answered = kind.in_time + kind.late;
+  const share = answered ? `, ${((100 * kind.in_time) / answered).toFixed(2)} % of ${answered} answers in time` : "";
+  return `${kind.running} of ${kind.wanted} run${leaving}${price}${share}${kind.fault ? `; ${kind.fault}` : ""}`;
+}
+
 function kindsPanel(act) {
   const list = el("ul.placements");
   const root = panel("How many workers");
@@ -73,8 +82,7 @@ function kindsPanel(act) {
         return Object.assign(item, { state, button, input, wanted: kind.wanted });
       }, (item, kind) => {
         item.wanted = kind.wanted;
-        const leaving = kind.leaving.length ? `, ${kind.leaving.length} about to leave` : "";
-        write(item.state, `${kind.running} of ${kind.wanted} run${leaving}${kind.fault ? `; ${kind.fault}` : ""}`);
+        write(item.state, howItStands(kind));
         put(item.input, "max", String(kind.most));
         item.button.disabled = !allowed || !kind.provider;
       });

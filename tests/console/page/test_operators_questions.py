@@ -66,6 +66,20 @@ def test_a_load_is_joined_to_the_infer_that_it_made_possible(open_page: Open) ->
     assert joined == [[1, 2], [6, 8]]
 
 
+def test_a_kind_tells_its_price_and_the_share_of_its_answers_in_time(open_page: Open) -> None:
+    page = open_page("#/operate")
+    said = page.evaluate(
+        """() => import('./views/operate.js').then(({ howItStands }) => {
+            const kind = { kind: 't3', running: 2, wanted: 3, leaving: ['w1'], fault: '', price: 0.3328 };
+            return [howItStands({ ...kind, in_time: 99, late: 1 }),
+                howItStands({ ...kind, leaving: [], price: 0, in_time: 0, late: 0, fault: 'no room' })]; })"""
+    )
+    assert said == [
+        "2 of 3 run, 1 about to leave, 0.3328 an hour each, 99.00 % of 100 answers in time",
+        "2 of 3 run; no room",
+    ]
+
+
 def test_workers_and_models_are_operated_on_their_own_pages(open_page: Open, site: Site) -> None:
     page = open_page("#/worker/worker-1")
     box = page.locator("section[aria-label=Operate]")
