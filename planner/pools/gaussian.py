@@ -15,6 +15,9 @@ from mainspring.planner.errors import PlanError
 from mainspring.planner.pools.space import Counts
 
 Values = npt.NDArray[np.float64]
+LENGTHS = (2.0, 20.0)
+"""Bounds of the kernel's length for each kind, in devices. Pools that differ by one device do much the same
+(Ribbon asks that of its objective), and a length beyond the bounds of the space says nothing."""
 NOISE = 1e-6
 """Added to the variance of each evaluation, which is the same each time: for the arithmetic."""
 
@@ -73,7 +76,7 @@ def _process(kinds: int, rounding: bool) -> Any:
 
     kernel = RoundedMatern if rounding else Matern
     return GaussianProcessRegressor(
-        kernel(length_scale=np.full(kinds, 3.0), length_scale_bounds=(0.5, 50.0), nu=2.5),
+        kernel(length_scale=np.full(kinds, 3.0), length_scale_bounds=LENGTHS, nu=2.5),
         alpha=NOISE,
         normalize_y=True,
         random_state=0,

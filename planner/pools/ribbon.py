@@ -23,7 +23,7 @@ from mainspring.planner.problem import Pool
 STARTS = 2
 WORTH_IT = 0.001
 """An improvement of less than this part of the best pool's price is none."""
-PATIENCE = 30
+PATIENCE = 60
 """The search ends once so many pools in a row were tried of which none was expected: the process is fitted to
 few pools, and is at times far too sure."""
 MOST_LOOKED_AT = 1_000_000
