@@ -12,34 +12,29 @@ from rich.console import Console
 from rich.table import Table
 
 from mainspring.experiments.ribbon.agreement import Agreement, agreement
-from mainspring.experiments.ribbon.changed import LOAD, Changed, changed
+from mainspring.experiments.ribbon.changed import LOAD, changed
 from mainspring.experiments.ribbon.convergence import Convergence, convergence
 from mainspring.experiments.ribbon.data import GAUSSIAN, SETTINGS, SHARED, Setting
-from mainspring.experiments.ribbon.guided import Guided, guided
+from mainspring.experiments.ribbon.figures import draw_figures
+from mainspring.experiments.ribbon.guided import guided
+from mainspring.experiments.ribbon.instances import instances
 from mainspring.experiments.ribbon.optima import Optimum, optimum
-from mainspring.experiments.ribbon.served import Served, served
+from mainspring.experiments.ribbon.report import Report
+from mainspring.experiments.ribbon.served import served
 from mainspring.telemetry.report import write_json
 
-PARTS = ("agreement", "optima", "searches", "guided", "load", "served")
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was computed."""
-
-    agreement: list[Agreement] = []
-    optima: list[Optimum] = []
-    searches: list[Convergence] = []
-    guided: list[Guided] = []
-    load: list[Changed] = []
-    served: list[Served] = []
-
+PARTS = ("agreement", "optima", "searches", "guided", "load", "instances", "served")
 
 Parts = Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PARTS)}; by default all but served.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Streams of queries, of whose rates the mean is compared.")]
 Trials = Annotated[int, typer.Option(min=1, help="Seeds of each search.")]
 Only = Annotated[str, typer.Option(help="Models, with commas between.")]
+Pools = Annotated[
+    list[str] | None,
+    typer.Option("--pool", help="Of the part served: KEY=2,0,9 has that pool simulated instead of a search."),
+]
 Shared = Annotated[Path, typer.Option(help="Folder of the artifact's files.")]
-Output = Annotated[Path, typer.Option(help="Folder for ribbon.json and the specs' files.")]
+Output = Annotated[Path, typer.Option(help="Folder for ribbon.json, the figures and the specs' files.")]
 
 
 def main(
@@ -47,6 +42,7 @@ def main(
     seeds: Seeds = 5,
     trials: Trials = 20,
     only: Only = "",
+    pools: Pools = None,
     shared: Shared = SHARED,
     output: Output = Path("out/ribbon"),
 ) -> None:
@@ -61,29 +57,50 @@ def main(
     if not (shared / "ribbon" / "price.csv").is_file():
         raise typer.BadParameter(f"{shared} has no ribbon/price.csv: name the folder of the artifact's files")
     output.mkdir(parents=True, exist_ok=True)
+    given = {key: tuple(map(int, pool.split(","))) for key, pool in (each.split("=") for each in pools or ())}
     report = Report()
-    if not parts or "agreement" in parts:
-        report.agreement.extend(_agreements(chosen, seeds, output / "specs", shared))
-        _show_agreement(report.agreement)
-    if not parts or "optima" in parts:
-        report.optima.extend(_optima(chosen, output / "specs", shared))
-        _show_optima(report.optima)
-    if not parts or "searches" in parts:
-        for each in chosen:
-            report.searches.extend(convergence(each, trials, output / "specs", shared=shared))
-        _show_searches(report.searches)
-    specs = output / "specs"
-    if not parts or "guided" in parts:
-        report.guided.extend(guided(each, trials, specs, shared) for each in chosen)
-        show("Searches guided by an estimator that is up to 10 % off", report.guided)
-    if not parts or "load" in parts:
-        report.load.extend(changed(each, trials, specs, shared) for each in chosen)
-        show(f"Evaluations after the load became {LOAD:g} times as much", report.load)
-    if "served" in (parts or ()):
-        report.served.extend(served(each, specs, shared=shared) for each in chosen)
-        show("Cheapest pools under another policy", report.served)
-    write_json(output / "ribbon.json", report)
-    typer.echo(output / "ribbon.json")
+    for part in PARTS if not parts else [each for each in PARTS if each in parts]:
+        if parts or part != "served":
+            if part == "served":
+                specs = output / "specs"
+                report.served = [
+                    served(each, specs, pool=given.get(each.key), shared=shared) for each in chosen
+                ]
+                show("Cheapest pools under another policy", report.served)
+            else:
+                _compute(part, report, chosen, (seeds, trials), output / "specs", shared)
+            write_json(output / "ribbon.json", report)
+    for file in (output / "ribbon.json", *draw_figures(report, output)):
+        typer.echo(file)
+
+
+def _compute(
+    part: str, report: Report, chosen: list[Setting], counts: tuple[int, int], specs: Path, shared: Path
+) -> None:
+    """Compute a part and show it; ``counts`` are streams and trials."""
+    seeds, trials = counts
+    match part:
+        case "agreement":
+            report.agreement = _agreements(chosen, seeds, specs, shared)
+            _show_agreement(report.agreement)
+        case "optima":
+            report.optima = _optima(chosen, specs, shared)
+            _show_optima(report.optima)
+        case "searches":
+            for each in chosen:
+                found, pruned = convergence(each, trials, specs, shared=shared)
+                report.searches.extend(found)
+                report.pruning.append(pruned)
+            _show_searches(report.searches)
+            show("Pools that active pruning goes by", report.pruning)
+        case "guided":
+            report.guided = [guided(each, trials, specs, shared) for each in chosen]
+            show("Searches guided by an estimator that is up to 10 % off", report.guided)
+        case "load":
+            report.load = [changed(each, trials, specs, shared) for each in chosen]
+            show(f"Evaluations after the load became {LOAD:g} times as much", report.load)
+        case _:
+            report.instances = instances(specs, shared)
 
 
 def show(title: str, found: Sequence[msgspec.Struct]) -> None:
@@ -101,6 +118,8 @@ def _cell(value: object) -> str:
         return f"{value:.4g}"
     if isinstance(value, tuple):
         return " ".join(map(str, value))
+    if isinstance(value, list):
+        return f"{len(value)} values"
     return "" if value is None else str(value)
 
 
@@ -176,7 +195,19 @@ def _show_optima(found: list[Optimum]) -> None:
 
 def _show_searches(found: list[Convergence]) -> None:
     table = Table(title="Evaluations until the cheapest pool is found", title_justify="left")
-    for column in ("model", "search", "found", "until", "most", "violating", "in all", "explored", "paper"):
+    columns = (
+        "model",
+        "search",
+        "found",
+        "until",
+        "most",
+        "violating",
+        "in all",
+        "cost",
+        "ruled out",
+        "paper",
+    )
+    for column in columns:
         table.add_column(column, justify="left" if column in ("model", "search") else "right")
     for each in found:
         table.add_row(
@@ -188,6 +219,7 @@ def _show_searches(found: list[Convergence]) -> None:
             f"{each.violating:.1f}" if each.violating is not None else "",
             f"{each.evaluations:.1f}",
             f"{each.explored:.1%}" if each.explored is not None else "",
+            str(each.ruled_out),
             str(each.paper) if each.search == "ribbon" else "",
         )
     Console().print(table)

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mainspring.experiments.ribbon.convergence import Remembered
 from mainspring.experiments.ribbon.data import SHARED, Setting, spec_of
+from mainspring.experiments.ribbon.memo import Remembered
 from mainspring.planner.pools.floor import above_floor
 from mainspring.planner.pools.search import Before, Task, searches
 from mainspring.planner.pools.space import Space
@@ -35,13 +35,18 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """Likewise for the load after."""
     afresh: float
     """Evaluations until that pool by a search that knows nothing of the first, on average."""
+    first_of_series: int = 0
+    """Evaluations of the first search of one seed."""
+    series: list[tuple[float, float]] = []
+    """What that seed tried after the change: price as a part of the optimum's before, and share in time."""
 
 
 def changed(setting: Setting, seeds: int, folder: Path, shared: Path = SHARED) -> Changed:
     """Search, change the load, and search again."""
     problem = wider(read_problem(spec_of(setting, folder, target_ms=setting.artifact_ms, shared=shared)))
     first, second = _Load(problem), _Load(problem.at_load(LOAD))
-    counts = []
+    counts: list[tuple[int, int, int]] = []
+    series: list[tuple[float, float]] = []
     for seed in range(seeds):
         runs = first.run("ribbon", seed, None)
         if runs.best is None or runs.best.pool != first.optimum:
@@ -51,6 +56,8 @@ def changed(setting: Setting, seeds: int, folder: Path, shared: Path = SHARED) -
         fresh = second.run("ribbon", seed, None)
         if second.until(again) and second.until(fresh):
             counts.append((len(tried), second.until(again), second.until(fresh)))
+            if not series:
+                series = [(each.price / runs.best.price, each.attainment) for each in again.tried]
     means = np.mean(counts, axis=0) if counts else np.zeros(3)
     return Changed(
         model=setting.name,
@@ -59,6 +66,8 @@ def changed(setting: Setting, seeds: int, folder: Path, shared: Path = SHARED) -
         first=float(means[0]),
         second=float(means[1]),
         afresh=float(means[2]),
+        first_of_series=counts[0][0] if counts else 0,
+        series=series,
     )
 
 

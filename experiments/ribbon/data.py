@@ -82,7 +82,7 @@ def rates(setting: Setting, shared: Path = SHARED) -> dict[Pool, float] | None:
 def write_profiles(setting: Setting, folder: Path, shared: Path = SHARED) -> dict[str, Path]:
     """Write a table of profiles for each kind of device, medians with a spread; return the files by kind."""
     measured: dict[str, dict[int, dict[str, str]]] = {kind: {} for kind in setting.kinds}
-    for row in _measurements(shared):
+    for row in measurements(shared):
         if row["source"] == "ribbon" and row["model"] == setting.key and row["instance"] in measured:
             measured[row["instance"]][int(row["batch"])] = row
     found = {}
@@ -154,6 +154,7 @@ def spec_of(
     )
 
 
-def _measurements(shared: Path) -> Iterator[dict[str, str]]:
+def measurements(shared: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of the measured latencies."""
     with gzip.open(shared / "ribbon_kairos_aws.csv.gz", "rt", encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mainspring.experiments.ribbon.convergence import Remembered
 from mainspring.experiments.ribbon.data import SHARED, Setting, spec_of
+from mainspring.experiments.ribbon.memo import Remembered
 from mainspring.planner.pools.floor import above_floor
 from mainspring.planner.pools.search import Task, searches
 from mainspring.planner.pools.space import Space

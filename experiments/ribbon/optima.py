@@ -20,6 +20,7 @@ class Optimum(msgspec.Struct, frozen=True, kw_only=True):
     rows: str
     percentile: float
     target_ms: float
+    paper_target_ms: float
     kinds: tuple[str, ...]
     pool: Pool | None
     price: float | None
@@ -63,6 +64,7 @@ def optimum(
         rows=rows.kind,
         percentile=attainment,
         target_ms=target_ms,
+        paper_target_ms=setting.target_ms,
         kinds=found.kinds,
         pool=best.pool if best else None,
         price=best.price if best else None,

@@ -17,7 +17,7 @@ from mainspring.planner.problem import Pool
 from mainspring.scheduler.config import SchedulerConfig
 
 POLICY = "mainspring"
-MARGIN = 0.01
+MARGIN = 0.03
 """Of the target: what durations vary by."""
 
 
@@ -52,16 +52,25 @@ def served(
     *,
     policy: str = POLICY,
     arrivals: Arrivals = "artifact",
-    evaluations: int | None = None,
+    pool: Pool | None = None,
     shared: Path = SHARED,
 ) -> Served:
-    """Find a model's cheapest pool under a policy, by the paper's rule: the bare share in time."""
+    """Find a model's cheapest pool under a policy, by the paper's rule: the bare share in time.
+
+    With ``pool`` that one alone is simulated; it is the result if it holds.
+    """
     spec = spec_of(setting, folder, arrivals=arrivals, shared=shared)
     ribbon = plan(spec, confidence=0.0)
     margin_ms = MARGIN * setting.target_ms
     scheduler = SchedulerConfig(policy=policy, dispatch_delay_ms=0, response_margin_ms=margin_ms)
     own = msgspec.structs.replace(spec, scheduler=scheduler)
-    ours = plan(own, evaluate="simulate", confidence=0.0, evaluations=evaluations)
+    if pool is not None:
+        devices = zip(own.devices, pool, strict=True)
+        kept = tuple(
+            msgspec.structs.replace(each, least=count, most=count) for each, count in devices if count
+        )
+        own = msgspec.structs.replace(own, devices=kept)
+    ours = plan(own, evaluate="simulate", confidence=0.0)
     one, best = ribbon.one_kind, ours.best
     return Served(
         model=setting.name,
@@ -76,8 +85,8 @@ def served(
         one_kind_price=one.price if one else None,
         saved=1 - best.price / one.price if best and one else None,
         ribbon_saved=ribbon.saved,
-        floor_price=ours.floor_price,
+        floor_price=ours.floor_price if pool is None else None,
         alone_floor_price=ribbon.floor_price,
         evaluations=len(ours.evaluations),
-        proven=ours.proven,
+        proven=ours.proven and pool is None,
     )
