@@ -68,6 +68,9 @@ def _kinds(parts: Sequence[tuple[KindStatus, ...]]) -> tuple[KindStatus, ...]:
                 running=known.running + kind.running,
                 leaving=known.leaving + kind.leaving,
                 fault="; ".join(dict.fromkeys(each for each in (known.fault, kind.fault) if each)),
+                price=known.price or kind.price,
+                in_time=known.in_time + kind.in_time,
+                late=known.late + kind.late,
             )
         found[kind.kind] = kind
     return tuple(found.values())
