@@ -30,29 +30,50 @@ def infer_sent(cluster: Cluster, now_ns: int, action: Infer) -> None:
     placement = cluster.workers[action.worker].find(action.model, action.sizes)
     known = cluster.requests
     requests = [known[request_id] for request_id in action.request_ids]
+    index = placement.times.sizes.index(action.batch_size)
+    batch_sent(cluster, now_ns, action, placement, index, requests)
+
+
+def batch_sent(
+    cluster: Cluster,
+    now_ns: int,
+    action: Infer,
+    placement: Placement,
+    index: int,
+    requests: list[Request],
+) -> None:
+    """Enter an INFER of queued requests, of the size of an index."""
     if requests[0].due_ns is not None:
         placement.model.queue.remove_all(requests)
     else:
         for request in requests:
             placement.model.backlog.remove(request)
     cluster.queued -= len(requests)
-    infer_begun(cluster, now_ns, action, placement, requests)
+    infer_begun(cluster, now_ns, action, placement, index, requests)
 
 
 def infer_begun(
-    cluster: Cluster, now_ns: int, action: Infer, placement: Placement, requests: list[Request]
+    cluster: Cluster,
+    now_ns: int,
+    action: Infer,
+    placement: Placement,
+    index: int,
+    requests: list[Request],
 ) -> None:
     """Enter an INFER whose requests are in no queue."""
     worker = placement.worker
     for request in requests:
         request.place = _DISPATCHED
     cluster.running[action.action_id] = requests
-    placement.base.infers += 1
-    placement.base.last_used_ns = now_ns
+    base = placement.base
+    base.infers += 1
+    base.last_used_ns = now_ns
     if placement.state is _RESIDENT:
-        worker.lru[action.model] = worker.lru.pop(action.model)
-    transfer_ns = placement.times.transfer_ns[placement.times.sizes.index(action.batch_size)]
-    worker.exec.send(action, now_ns + cluster.dispatch_delay_ns, transfer_ns)
+        lru, name = worker.lru, base.model.name
+        lru[name] = lru.pop(name)
+    transfer_ns = placement.times.transfer_ns[index]
+    slot = worker.exec.send(action, now_ns + cluster.dispatch_delay_ns, transfer_ns)
+    slot.placement, slot.size_index = placement, index
     worker.lead_ns = max(transfer_ns, worker.lead_ns - worker.lead_ns // LEAD_KEPT)
 
 
@@ -63,21 +84,39 @@ def infer_ended(
 
     If it ended well they are gone. Otherwise those that were not cancelled are undecided.
     """
-    requests = cluster.running.pop(action.action_id)
     placement = worker.find(action.model, action.sizes)
-    placement.base.infers -= 1
     index = placement.times.sizes.index(action.batch_size)
+    return batch_ended(cluster, now_ns, placement, index, slot, action, result)
+
+
+def batch_ended(
+    cluster: Cluster,
+    now_ns: int,
+    placement: Placement,
+    index: int,
+    slot: Slot[Executed],
+    action: Infer,
+    result: Result,
+) -> list[Request]:
+    """Enter the result of an INFER of the size of an index, as `infer_ended`."""
+    worker = placement.worker
+    requests = cluster.running.pop(action.action_id)
+    placement.base.infers -= 1
     _inputs_ended(now_ns, placement, index, slot, requests, result)
     if result.status is _OK:
         end_ns = result.end_ns
         taken_ns = end_ns - result.begin_ns
         if placement.of is not None:
             taken_ns = placement.at_ceilings_ns(taken_ns, action.batch_size, action.sizes)
-        placement.times.add(now_ns, index, taken_ns)
-        cluster.estimates.review(worker.kind, placement.times)
-        if placement.model.base.overdue:
-            placement.model.base.overdue.pop(worker.name, None)
-        counts, kind = placement.model.counts, cluster.kinds.get(worker.device_kind)
+        times = placement.times
+        times.add(now_ns, index, taken_ns)
+        if times.spreads.due:
+            cluster.estimates.review(worker.kind, times)
+        overdue = placement.model.base.overdue
+        if overdue:
+            overdue.pop(worker.name, None)
+        counts, kinds = placement.model.counts, cluster.kinds
+        kind = kinds.get(worker.device_kind) if kinds else None
         in_time = late = 0
         for request in requests:
             if request.place is not _GONE:

@@ -112,7 +112,8 @@ def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:
             cluster.dequeue(request)
         request.model = placement.model
         requests.append(request)
-    infer_begun(cluster, now_ns, action, placement, requests)
+    index = placement.times.sizes.index(action.batch_size)
+    infer_begun(cluster, now_ns, action, placement, index, requests)
 
 
 def _placement(cluster: Cluster, worker_name: str, name: str, size: int = 0) -> Placement:

@@ -30,6 +30,7 @@ PLANNED_FOR: Final = 32
 """Workers that are planned for in any case; with more, only those that may be in time."""
 DETAIL_CHARACTERS: Final = 200
 """Of a failure's detail, in a rejection's evidence."""
+_EVIDENCE: Final = Evidence
 _PREPARED: Final = State.PREPARED
 _RESIDENT: Final = State.RESIDENT
 _READY: Final = Readiness.RESIDENT
@@ -77,7 +78,7 @@ class Plan:
         """Return what the begin was computed from, of a model that is resident or loading."""
         placement, exec_ = self.placement, self.placement.worker.exec
         slot = placement.load_slot
-        return Evidence(
+        return _EVIDENCE(
             self.exec_free_ns,
             self.inputs_ns,
             self.weights_ns,
@@ -145,6 +146,25 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
         if due_ns is not None and plan.finish_ns <= due_ns:
             break
     return found
+
+
+def soonest_in_time_ns(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int) -> int:
+    """Return when the first of `plans` ends that ends by ``due_ns``, which is the soonest of those looked at;
+    -1 if none of a worker that holds the model does."""
+    soonest_ns, index, looked_at = now_ns + cluster.dispatch_delay_ns, model.index_of[rows], 0
+    for placement in model.usable.values():
+        times, exec_ = placement.times, placement.worker.exec
+        if looked_at >= PLANNED_FOR and _is_late(placement.worker, times, index, due_ns, 0):
+            continue
+        inputs_ns = exec_.inputs_at_ns(soonest_ns, times.transfer_ns[index])
+        begin_ns = max(exec_.available_ns(now_ns, soonest_ns), inputs_ns)
+        if placement.load_slot is not None:
+            begin_ns = max(begin_ns, placement.ready_ns(now_ns))
+        finish_ns = begin_ns + times.ns[index]
+        if finish_ns <= due_ns:
+            return finish_ns
+        looked_at += 1
+    return -1
 
 
 def _is_late(worker: Worker, times: InferTimes, index: int, due_ns: int | None, load_ns: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from mainspring.messages.snapshot import DurationState
@@ -38,6 +37,7 @@ class Rolling:
         "_estimate_ns",
         "_halfway_ns",
         "_rank",
+        "_ranked",
         "_returns",
         "_review_ns",
         "_samples",
@@ -47,7 +47,10 @@ class Rolling:
 
     def __init__(self, seed_ns: int, *, seeds: int = 1, rank: int = RANK) -> None:
         """Begin with a seed that counts as ``seeds`` samples; ``rank`` is as `Estimates.rank`."""
-        self._samples: deque[int] = deque((seed_ns,) * seeds, maxlen=SAMPLES)
+        self._samples = [seed_ns] * min(seeds, SAMPLES)
+        """The oldest first."""
+        self._ranked = list(self._samples)
+        """The same, the shortest first."""
         self._rank = rank
         self._estimate_ns = seed_ns
         self._since_ns = 0
@@ -91,7 +94,7 @@ class Rolling:
 
     def restore(self, state: DurationState) -> int:
         """Know what another one knew, and return the estimate."""
-        self._samples = deque(state.samples, maxlen=SAMPLES)
+        self._keep(list(state.samples[-SAMPLES:]))
         self._estimate_ns = state.estimate_ns
         self._since_ns = state.since_ns
         self._review_ns = state.review_ns
@@ -104,10 +107,19 @@ class Rolling:
 
     def add(self, now_ns: int, duration_ns: int) -> int:
         """Take one measured duration in and return the new estimate."""
-        self._samples.append(duration_ns)
+        samples, ranked = self._samples, self._ranked
+        samples.append(duration_ns)
+        oldest_ns = samples.pop(0) if len(samples) > SAMPLES else None
+        if oldest_ns != duration_ns:
+            if oldest_ns is not None:
+                ranked.remove(oldest_ns)
+            place = len(ranked)
+            while place and ranked[place - 1] > duration_ns:
+                place -= 1
+            ranked.insert(place, duration_ns)
         if self._doubted:
             self._weigh(duration_ns)
-        if self._returns and len(self._samples) == SAMPLES:
+        if self._returns and len(samples) == SAMPLES:
             self._returns = 0
         self._estimate_ns = self._of_samples()
         if OUTLYING * duration_ns >= self._estimate_ns:
@@ -121,11 +133,12 @@ class Rolling:
         The shortest of what was measured before stays: were nothing else known than how long was waited, no
         doubt could ever have the action tried again.
         """
-        least_ns = min(self._samples)
+        least_ns = self._ranked[0]
         for _ in range(HIGHEST_RANK):
             self.add(now_ns, duration_ns)
-        if least_ns < min(self._samples):
+        if least_ns < self._ranked[0]:
             self._samples[0] = least_ns
+            self._keep(self._samples)
             self._estimate_ns = self._of_samples()
         return self._estimate_ns
 
@@ -138,11 +151,16 @@ class Rolling:
             self._doubted = False
 
     def _median_ns(self) -> int:
-        return sorted(self._samples)[(len(self._samples) - 1) // 2]
+        return self._ranked[(len(self._ranked) - 1) // 2]
+
+    def _keep(self, samples: list[int]) -> None:
+        """Have these samples, the oldest first."""
+        self._samples = samples
+        self._ranked = sorted(samples)
 
     def _of_samples(self) -> int:
         """Return the estimate that follows from the samples; in doubt, their maximum: it may be borne out."""
-        ranked = sorted(self._samples)
+        ranked = self._ranked
         rank = 1 if self._doubted else min(self._rank, (len(ranked) + 1) // 2)
         upper_ns = ranked[-rank]
         factor, divisor = EVEN
@@ -182,7 +200,7 @@ class Rolling:
         estimate_ns = self._estimate_ns
         if len(self._samples) >= FEWEST and estimate_ns > OUTLYING * self._median_ns():
             return min(STALE_NS, max(SOONEST_NS, estimate_ns) << self._doubts)
-        if self._returns or min(self._samples) >= estimate_ns:
+        if self._returns or self._ranked[0] >= estimate_ns:
             return STALE_NS << min(PATIENCE + self._returns, MOST_PATIENCE)
         return STALE_NS
 
@@ -203,7 +221,7 @@ class Rolling:
             self._returns += 1
         if wait_ns < STALE_NS:
             self._doubts += 1
-        self._samples = deque(kept, maxlen=SAMPLES)
+        self._keep(kept)
         self._doubted = True
         self._estimate_ns = self._of_samples()
         self._halfway_ns = (self._estimate_ns + estimate_ns) // 2

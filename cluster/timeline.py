@@ -6,9 +6,12 @@ will next be available". Every result re-times what is still outstanding.
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from mainspring.messages.actions import Executed, Infer, Load
+
+if TYPE_CHECKING:
+    from mainspring.cluster.placements import Placement
 
 Windowed = TypeVar("Windowed", Executed, Load)
 
@@ -19,10 +22,24 @@ NEVER_NS: Final = (1 << 62) - 1
 class Slot(Generic[Windowed]):
     """One outstanding action with its current prediction."""
 
-    __slots__ = ("action", "begin_ns", "duration_ns", "end_ns", "ready_ns", "soonest_ns", "transfer_ns")
+    __slots__ = (
+        "action",
+        "begin_ns",
+        "duration_ns",
+        "end_ns",
+        "placement",
+        "ready_ns",
+        "size_index",
+        "soonest_ns",
+        "transfer_ns",
+    )
 
     def __init__(self, action: Windowed, begin_ns: int, duration_ns: int) -> None:
         self.action: Windowed = action
+        self.placement: Placement | None = None
+        """Of an INFER, what it runs, as it was when it was sent; None of one that a snapshot told."""
+        self.size_index = 0
+        """And the index of its batch size."""
         self.begin_ns = begin_ns
         self.duration_ns = duration_ns
         self.end_ns = begin_ns + duration_ns
@@ -73,7 +90,9 @@ class Timeline(Generic[Windowed]):
 
     def first(self) -> Slot[Windowed] | None:
         """Return the slot that the executor is at, or will begin next."""
-        return next(iter(self._slots.values()), None)
+        for slot in self._slots.values():
+            return slot
+        return None
 
     def available_ns(self, now_ns: int, soonest_ns: int) -> int:
         """Return when a new action could begin: after what is outstanding, and not before ``soonest_ns``.
@@ -139,13 +158,15 @@ class Timeline(Generic[Windowed]):
         slot = slots.get(action_id)
         if slot is None:
             return None
-        was_first = next(iter(slots)) == action_id
-        del slots[action_id]
-        if slots:
-            self._retime(end_ns if was_first else None)
-        else:
+        if len(slots) == 1:
+            slots.clear()
             self._first_end_ns = NEVER_NS
             self.free_ns = end_ns
+            self.last_id = 0
+            return slot
+        was_first = next(iter(slots)) == action_id
+        del slots[action_id]
+        self._retime(end_ns if was_first else None)
         if action_id == self.last_id:
             self.last_id = next(reversed(slots), 0)
         return slot
@@ -206,12 +227,13 @@ class ExecTimeline(Timeline[Executed]):
         free_ns = self.inputs_free_ns
         return (free_ns if free_ns > soonest_ns else soonest_ns) + transfer_ns
 
-    def send(self, action: Infer, soonest_ns: int, transfer_ns: int) -> None:
+    def send(self, action: Infer, soonest_ns: int, transfer_ns: int) -> Slot[Executed]:
         """Append an action and its inputs, which could be there at ``soonest_ns`` if they had no size."""
         slot = self.add(action)
         slot.soonest_ns = soonest_ns
         slot.transfer_ns = transfer_ns
         slot.ready_ns = self.inputs_free_ns = self.inputs_at_ns(soonest_ns, transfer_ns)
+        return slot
 
     def finish(self, action_id: int, end_ns: int, inputs_ns: int = 0) -> Slot[Executed] | None:
         """Take an action out, as `Timeline.finish`; ``inputs_ns`` is when its inputs were in place, or 0."""

@@ -9,11 +9,11 @@ most alarms in it are pointless.
 from __future__ import annotations
 
 import enum
-import heapq
-from typing import Final
+from typing import Final, cast
 
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.workers import Worker
+from mainspring.scheduler.heaps import Entry, Keyed, order, pop, push
 
 SWEPT_FROM: Final = 64
 """A heap of fewer pointless alarms is left alone."""
@@ -44,8 +44,17 @@ class Alarm(enum.IntEnum):
     """A call has left something to be done; to come back is all."""
 
 
-Entry = tuple[int, int, Alarm, "Request | Worker | None"]
-"""(instant, number of the alarm, purpose, request or worker that it is about)"""
+class _Set(Keyed):
+    """An alarm that is set, by its instant and its number."""
+
+    __slots__ = ("alarm", "subject")
+
+    def __init__(self, when_ns: int, number: int, alarm: Alarm, subject: Request | Worker | None) -> None:
+        super().__init__(when_ns, number)
+        self.alarm = alarm
+        """Its purpose."""
+        self.subject = subject
+        """The request or worker that it is about."""
 
 
 class Alarms:
@@ -72,7 +81,7 @@ class Alarms:
         """
         self._count += 1
         entries = self._entries
-        heapq.heappush(entries, (when_ns, self._count, _EXPIRE, request))
+        push(entries, _Set(when_ns, self._count, _EXPIRE, request))
         if len(entries) > self._sweep_from and len(entries) > 2 * (queued + self._others) + SWEPT_FROM:
             self._sweep()
 
@@ -80,42 +89,50 @@ class Alarms:
         """Ask for any other alarm."""
         self._count += 1
         self._others += 1
-        heapq.heappush(self._entries, (when_ns, self._count, alarm, subject))
+        push(self._entries, _Set(when_ns, self._count, alarm, subject))
 
     def next_ns(self) -> int | None:
         """Return the nearest alarm's instant, passing over those that are pointless."""
         entries = self._entries
         while entries:
-            when_ns, _, alarm, subject = entries[0]
+            first = cast(_Set, entries[0])
+            subject = first.subject
             if isinstance(subject, Request):
                 if subject.place is _QUEUED:
-                    return when_ns
-            elif alarm is not _HOLD or (subject is not None and subject.hold_alarm_ns == when_ns):
-                return when_ns
+                    return first.key
+            elif first.alarm is not _HOLD or (subject is not None and subject.hold_alarm_ns == first.key):
+                return first.key
             else:
                 self._others -= 1
-            heapq.heappop(entries)
+            pop(entries)
         return None
 
     def take(self, now_ns: int) -> tuple[Alarm, Request | Worker | None] | None:
         """Take out the next alarm that is due, if there is one."""
         entries = self._entries
-        while entries and entries[0][0] <= now_ns:
-            when_ns, _, alarm, subject = heapq.heappop(entries)
+        while entries:
+            first = cast(_Set, entries[0])
+            if first.key > now_ns:
+                break
+            pop(entries)
+            alarm, subject = first.alarm, first.subject
             if alarm is _EXPIRE:
                 return alarm, subject
             self._others -= 1
-            if alarm is _HOLD and isinstance(subject, Worker) and subject.hold_alarm_ns != when_ns:
+            if alarm is _HOLD and isinstance(subject, Worker) and subject.hold_alarm_ns != first.key:
                 continue
             return alarm, subject
         return None
 
     def _sweep(self) -> None:
         """Drop the alarms of requests that are not queued any more."""
-        self._entries = [
-            entry for entry in self._entries if not isinstance(entry[3], Request) or entry[3].place is _QUEUED
-        ]
-        heapq.heapify(self._entries)
+        kept: list[Entry] = []
+        for entry in self._entries:
+            subject = cast(_Set, entry).subject
+            if not isinstance(subject, Request) or subject.place is _QUEUED:
+                kept.append(entry)
+        order(kept)
+        self._entries = kept
         self._sweep_from = len(self._entries) * 3 // 2 + SWEPT_FROM
 
 

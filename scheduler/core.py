@@ -8,7 +8,7 @@ log replayer are such drivers. Same calls in, same commands out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 from mainspring.cluster.capacity import kept_pages
 from mainspring.cluster.pairs import is_prepared_anywhere, tidy
@@ -60,6 +60,9 @@ ALARMS_PER_CALL: Final = 100
 """Most alarms that one `Scheduler.schedule` handles; the rest is due at once, so that no call takes long."""
 LOADS_PER_CALL: Final = 3
 """Most LOADs of the policy that it decides; likewise."""
+_ARRIVED: Final = RequestArrived
+_RESULT: Final = Result
+_WAKEUP: Final = Wakeup
 _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _RETRY: Final = Alarm.RETRY
@@ -122,14 +125,20 @@ class Scheduler:
 
     def handle(self, now_ns: int, event: Event) -> None:
         """Take an event in. ``now_ns`` never goes back from one call to the next."""
+        # To find that an event is not of a message's class takes longer than to find that it is.
+        kind = type(event)
+        if kind is _ARRIVED:
+            self._lifecycle.arrived(now_ns, cast("RequestArrived", event))
+        elif kind is _RESULT:
+            result = cast("Result", event)
+            if not self._dispatcher.ended(now_ns, result):
+                self._membership.drop(now_ns, result.worker, _disagreement(result))
+        elif kind is not _WAKEUP:
+            self._handle_other(now_ns, event)
+
+    def _handle_other(self, now_ns: int, event: Event) -> None:
+        """Take an event in that comes seldom."""
         match event:
-            case RequestArrived():
-                self._lifecycle.arrived(now_ns, event)
-            case Result():
-                if not self._dispatcher.ended(now_ns, event):
-                    self._membership.drop(now_ns, event.worker, _disagreement(event))
-            case Wakeup():
-                pass
             case RequestCancelled(request_id=request_id):
                 self._lifecycle.cancel(now_ns, request_id)
             case GatewayLeft(number=number):
@@ -160,7 +169,7 @@ class Scheduler:
         state, alarms = self._state, self._state.alarms
         on_alarm = 0
         while on_alarm < ALARMS_PER_CALL and (alarm := alarms.take(now_ns)) is not None:
-            self._ring(now_ns, *alarm)
+            self._ring(now_ns, alarm[0], alarm[1])
             on_alarm += 1
         self._fill_execs(now_ns)
         if state.loads_dirty:

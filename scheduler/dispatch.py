@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from mainspring.cluster.execution import infer_ended
+from mainspring.cluster.execution import batch_ended, batch_sent
 from mainspring.cluster.membership import OVERDUE, to_give_up
 from mainspring.cluster.models import Model
 from mainspring.cluster.plans import Plan
@@ -27,7 +27,9 @@ from mainspring.scheduler.waking import WIDE_FROM, is_wide
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
+_INFER: Final = Infer
 _OK: Final = Status.OK
+_STOPPING: Final = Status.STOPPING
 
 
 class Dispatcher:
@@ -135,20 +137,21 @@ class Dispatcher:
         worker = self._state.cluster.workers.get(result.worker)
         if worker is None:
             return True
-        if result.status is Status.STOPPING and not worker.stopping:
+        if result.status is _STOPPING and not worker.stopping:
             self._residency.retire(now_ns, worker)
-        slot = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
+        action_id, end_ns = result.action_id, result.end_ns
+        slot = worker.exec.finish(action_id, end_ns, result.inputs_ns)
         if slot is not None:
             self._executed(now_ns, worker, slot, result)
             return True
-        load = worker.load.finish(result.action_id, result.end_ns)
+        load = worker.load.finish(action_id, end_ns)
         if load is not None:
             agrees = self._residency.load_ended(now_ns, worker, load.action, result)
             placement = worker.placements[load.action.model]
             self._backlog.offer_all(placement)
             self._lifecycle.reconsider(now_ns, placement.model)
             return agrees
-        other = worker.others.pop(result.action_id, None)
+        other = worker.others.pop(action_id, None)
         return other is None or self._other_ended(now_ns, worker, other[0], result)
 
     def _other_ended(
@@ -208,7 +211,8 @@ class Dispatcher:
         """Send a batch as one INFER."""
         state, placement, requests = self._state, batch.placement, batch.requests
         action = self._infer(now_ns, worker, batch)
-        state.emit(now_ns, action)
+        batch_sent(state.cluster, now_ns, action, placement, batch.size_index, requests)
+        state.commands.append(action)
         worker.hold_alarm_ns = None
         if not worker.watched:
             state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)
@@ -235,24 +239,28 @@ class Dispatcher:
         elif self._policy.serves_late:
             latest_ns = begin_ns + state.ns.action_window
         else:
-            due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
+            due_ns = requests[0].due_ns or 0
+            for request in requests:
+                if request.due_ns is not None and request.due_ns < due_ns:
+                    due_ns = request.due_ns
             needed_ns = self._policy.least_ns(placement, index, duration_ns)
             latest_ns = min(due_ns - needed_ns, begin_ns + state.ns.action_window)
-        return Infer(
-            action_id=state.next_action_id(),
-            worker=worker.name,
-            model=placement.model.base.name,
-            batch_size=placement.times.sizes[index],
-            request_ids=tuple([request.id for request in requests]),
-            rows=tuple([request.rows for request in requests]),
-            cold=tuple([request.cold for request in requests]),
-            earliest_ns=now_ns,
-            latest_ns=max(latest_ns, begin_ns),
-            predicted_begin_ns=begin_ns,
-            predicted_duration_ns=self._policy.held_ns(placement, index, duration_ns),
-            evidence=plan.evidence(),
-            sizes=sizes,
-            request_sizes=request_sizes,
+        # In the order of the fields: names would take longer.
+        return _INFER(
+            state.next_action_id(),
+            worker.name,
+            placement.model.base.name,
+            placement.times.sizes[index],
+            tuple([request.id for request in requests]),
+            tuple([request.rows for request in requests]),
+            tuple([request.cold for request in requests]),
+            now_ns,
+            max(latest_ns, begin_ns),
+            begin_ns,
+            self._policy.held_ns(placement, index, duration_ns),
+            plan.evidence(),
+            sizes,
+            request_sizes,
         )
 
     def _executed(self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result) -> None:
@@ -261,22 +269,20 @@ class Dispatcher:
         self._stalls.exec_ended(now_ns, worker)
         self._state.wake(worker)
         if isinstance(action, Infer):
-            self._infer_ended(now_ns, worker, slot, action, result)
+            self._infer_ended(now_ns, slot, action, result)
             return
         model = worker.placements[action.model].model
         self._residency.open_ended(now_ns, worker, action, result)
         if result.status is not _OK:
             self._lifecycle.reconsider(now_ns, model)
 
-    def _infer_ended(
-        self, now_ns: int, worker: Worker, slot: Slot[Executed], action: Infer, result: Result
-    ) -> None:
+    def _infer_ended(self, now_ns: int, slot: Slot[Executed], action: Infer, result: Result) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""
         state = self._state
-        placement = worker.find(action.model, action.sizes)
-        requests = infer_ended(state.cluster, now_ns, worker, slot, action, result)
+        placement, index = slot.placement, slot.size_index
+        assert placement is not None
+        requests = batch_ended(state.cluster, now_ns, placement, index, slot, action, result)
         if result.status is _OK:
-            index = placement.times.sizes.index(action.batch_size)
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
         else:
             if to_give_up(placement, result):

@@ -7,7 +7,7 @@ from typing import Final
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import is_given_up
-from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
+from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence, soonest_in_time_ns
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.status import impossible
 from mainspring.messages.codes import Reason
@@ -57,39 +57,55 @@ class RequestLifecycle:
         It is rejected if no plan (`cluster.plans`) is in time, though a plan puts it before everything that
         is queued; it is told what was possible.
         """
-        state = self._state
-        if event.request_id in state.cluster.requests:
+        state, cluster = self._state, self._state.cluster
+        request_id = event.request_id
+        if request_id in cluster.requests:
             return
-        refusal = self._refusal(event)
-        if refusal is not None:
-            state.cluster.turned_away(now_ns, event)
-            state.emit(now_ns, Reject(event.request_id, *refusal))
+        model, rows = cluster.model_of(event), event.rows
+        if model is None or not 1 <= rows <= model.max_rows or cluster.queued >= self._bound:
+            refusal = self._refusal(event, model)
+            if refusal is not None:
+                cluster.turned_away(now_ns, event)
+                state.emit(now_ns, Reject(request_id, *refusal))
+                return
+            assert model is not None
+        due_ns = cluster.due_ns(event)
+        soonest_ns = -1 if due_ns is None else soonest_in_time_ns(cluster, now_ns, model, rows, due_ns)
+        if soonest_ns < 0 and not self._admits(now_ns, event, model, due_ns):
             return
-        model = state.cluster.model_of(event)
-        assert model is not None
-        due_ns = state.cluster.due_ns(event)
-        found = plans(state.cluster, now_ns, model, event.rows, due_ns)
+        if now_ns < self._promises.until_ns and due_ns is not None and self._policy.refuses:
+            why = self._promised(now_ns, model, rows, due_ns)
+            if why:
+                found = plans(cluster, now_ns, model, rows, due_ns)
+                self._turn_away(now_ns, event, model, found, Reason.DEADLINE_UNREACHABLE, why)
+                return
+        request = cluster.admitted(now_ns, event, model, due_ns)
+        priority = event.priority
+        if priority > 0:
+            finish_ns = earliest_finish_ns(plans(cluster, now_ns, model, rows, due_ns))
+            self._rank(now_ns, request, priority, finish_ns)
+        self.queue(now_ns, request, arrives=True)
+
+    def _admits(self, now_ns: int, event: RequestArrived, model: Model, due_ns: int | None) -> bool:
+        """Return whether to queue a request though no worker that holds its model is known to be in time;
+        reject it if not."""
+        cluster, rows = self._state.cluster, event.rows
+        found = plans(cluster, now_ns, model, rows, due_ns)
         finish_ns = earliest_finish_ns(found)
         if due_ns is not None and finish_ns is not None and finish_ns > due_ns and self._doubt(now_ns, model):
-            found = plans(state.cluster, now_ns, model, event.rows, due_ns)
+            found = plans(cluster, now_ns, model, rows, due_ns)
             finish_ns = earliest_finish_ns(found)
         in_time = finish_ns is not None and (due_ns is None or finish_ns <= due_ns)
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
         if turned_away and due_ns is not None and finish_ns is not None:
-            turned_away = not self._hopes(found, event.rows, due_ns)
-        if turned_away and not self._waits(now_ns, event, model, found):
-            return
-        if now_ns < self._promises.until_ns and in_time and due_ns is not None and self._policy.refuses:
-            why = self._promises.refusal(now_ns, model, event.rows, due_ns)
-            if why:
-                self._turn_away(now_ns, event, model, found, Reason.DEADLINE_UNREACHABLE, why)
-                return
-        request = state.cluster.admitted(now_ns, event, model, due_ns)
-        if event.priority > 0:
-            self._rank(now_ns, request, event.priority, finish_ns)
-        if due_ns is not None:
-            self._backlog.saw_deadline(now_ns, state.last_start_ns(request) - now_ns)
-        self.queue(now_ns, request)
+            turned_away = not self._hopes(found, rows, due_ns)
+        return not turned_away or self._waits(now_ns, event, model, found)
+
+    def _promised(self, now_ns: int, model: Model, rows: int, due_ns: int) -> str:
+        """Return why a request that a plan has in time is refused all the same, as `Promises.refusal`."""
+        finish_ns = earliest_finish_ns(plans(self._state.cluster, now_ns, model, rows, due_ns))
+        in_time = finish_ns is not None and finish_ns <= due_ns
+        return self._promises.refusal(now_ns, model, rows, due_ns) if in_time else ""
 
     def _rank(self, now_ns: int, request: Request, priority: int, finish_ns: int | None) -> None:
         """Have a request with a priority wait as if it were due earlier, or had arrived earlier."""
@@ -106,8 +122,8 @@ class RequestLifecycle:
         preferred_ns = preferred_due_ns(due_ns, priority, self._state.ns.equal_slack)
         return due_ns if finish_ns is None or finish_ns > preferred_ns else preferred_ns
 
-    def queue(self, now_ns: int, request: Request) -> None:
-        """Put an admitted request into its model's queue."""
+    def queue(self, now_ns: int, request: Request, arrives: bool = False) -> None:
+        """Put an admitted request into its model's queue; ``arrives`` says that it was not there before."""
         state, model, due_ns = self._state, request.model, request.due_ns
         state.cluster.enqueue(request)
         if due_ns is not None and is_wide(state.cluster, model):
@@ -126,6 +142,8 @@ class RequestLifecycle:
             self._missed.want(model)
         else:
             last_start_ns = due_ns - model.fastest_ns(request.rows) - state.ns.dispatch_delay
+            if arrives:
+                self._backlog.saw_deadline(now_ns, last_start_ns - now_ns)
             give_up_ns = self._policy.give_up_ns(request, last_start_ns)
             look_ns = self._overload.first_look_ns(now_ns, request)
             self._look_again(request, give_up_ns, look_ns)
@@ -303,10 +321,9 @@ class RequestLifecycle:
         give_up_ns = self._policy.give_up_ns(request, self._state.last_start_ns(request))
         return give_up_ns is not None and now_ns > give_up_ns
 
-    def _refusal(self, event: RequestArrived) -> tuple[Reason, str] | None:
+    def _refusal(self, event: RequestArrived, model: Model | None) -> tuple[Reason, str] | None:
         """Return why a request can't be admitted, whatever workers could do; None if it can."""
         state = self._state
-        model = state.cluster.model_of(event)
         if model is None:
             served = state.cluster.models.get(event.model)
             if served is None:
@@ -316,10 +333,7 @@ class RequestLifecycle:
         if not 1 <= event.rows <= model.max_rows:
             detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.max_rows} in a request"
             return Reason.TOO_MANY_ROWS, detail
-        queued = state.cluster.queued
-        if queued < self._bound:
-            return None
-        config = state.config
+        queued, config = state.cluster.queued, state.config
         if queued >= config.max_queued_requests:
             return Reason.OVERLOADED, f"{queued} requests are queued, which is the bound"
         waiting = model.base.waiting

@@ -63,8 +63,10 @@ class Stalls:
 
     def exec_ended(self, now_ns: int, worker: Worker) -> None:
         """Count on EXEC again after a result, unless the action that EXEC runs now has stalled."""
+        if not worker.stalled:
+            return
         first = worker.exec.first()
-        if not worker.stalled or (first is not None and stalled_at_ns(first) <= now_ns):
+        if first is not None and stalled_at_ns(first) <= now_ns:
             return
         if any(isinstance(action, Open) for action in worker.exec.actions()):
             return

@@ -29,8 +29,10 @@ IDLE_LOAD_NS: Final = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""
 
 
-SWEPT_FROM = 1_024
+SWEPT_FROM: Final = 1_024
 """A heap of fewer entries is not swept."""
+_push_heap: Final = heapq.heappush
+_pop_heap: Final = heapq.heappop
 
 
 class Demand:
@@ -135,13 +137,13 @@ class DemandLoads(PolicyLoads):
             negative, number, model = heap[0]
             demand = model_note(model).demand
             if demand is None or demand.bound_ns != -negative:
-                heapq.heappop(heap)
+                _pop_heap(heap)
                 continue
             demand.bound_ns = wanted_ns = demand.wanted_ns
             if wanted_ns and wanted_ns != -negative:
                 heapq.heapreplace(heap, (-wanted_ns, number, model))
                 continue
-            heapq.heappop(heap)
+            _pop_heap(heap)
             if wanted_ns:
                 demand.bound_ns = demand.wanted_ns = 0
                 self._compute(now_ns, model, demand)
@@ -205,7 +207,7 @@ class DemandLoads(PolicyLoads):
         demand.wanted_ns = wanted_ns
         if wanted_ns > demand.bound_ns:
             demand.bound_ns = wanted_ns
-            heapq.heappush(self._heap, (-wanted_ns, model.number, model))
+            _push_heap(self._heap, (-wanted_ns, model.number, model))
             if len(self._heap) > self._sweep_from:
                 self._sweep()
 

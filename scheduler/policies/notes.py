@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from mainspring.scheduler.heaps import Entry, Keyed
+
 if TYPE_CHECKING:
     from mainspring.cluster.models import Model
     from mainspring.cluster.placements import Placement
@@ -34,14 +36,24 @@ class Copies:
         """The key of the valid entry in the heap, as `Placement.note`; None without one."""
 
 
+class Ready(Keyed):
+    """What could run, in a ready queue, by its key and its model's number."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, key: int, number: int, what: Placement | Copies) -> None:
+        super().__init__(key, number)
+        self.what = what
+
+
 @final
 class ReadyHeap:
-    """Entries of a ready queue, a heap of (key, model's number, what could run)."""
+    """A ready queue, a heap of `Ready`."""
 
     __slots__ = ("entries", "scale_ns", "swept_from")
 
     def __init__(self) -> None:
-        self.entries: list[tuple[int, int, Placement | Copies]] = []
+        self.entries: list[Entry] = []
         self.swept_from = 0
         """The number of entries from which on the void ones are dropped."""
         self.scale_ns = 0.0

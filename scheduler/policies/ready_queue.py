@@ -12,7 +12,6 @@ changes one entry. A choice looks at both heaps and passes over what its worker 
 
 from __future__ import annotations
 
-import heapq
 from abc import abstractmethod
 from typing import Final, cast
 
@@ -22,8 +21,9 @@ from mypy_extensions import mypyc_attr
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
+from mainspring.scheduler.heaps import Entry, order, pop, push
 from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.policies.notes import Copies, ReadyHeap, model_note, worker_note
+from mainspring.scheduler.policies.notes import Copies, Ready, ReadyHeap, model_note, worker_note
 from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState
 from mainspring.scheduler.waking import is_wide
 
@@ -33,9 +33,6 @@ NO_KEY: Final = -(1 << 61)
 """Lower than every key."""
 SWEPT_FROM: Final = 32
 """A heap of fewer entries is not swept."""
-
-Entry = tuple[int, int, "Placement | Copies"]
-"""(key, number of the model, what could run)"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -134,13 +131,14 @@ class ReadyQueuePolicy(Policy):
         best: Placement | None = None
         best_key = best_number = best_index = best_first = 0
         seen: list[tuple[int, Placement | Copies]] = []
-        elsewhere: list[Entry] = []
+        elsewhere: list[Ready] = []
         while own or shared:
-            heap = own if not shared or (own and _precedes(own[0], shared[0])) else shared
-            bound, number, what = heap[0]
+            heap = own if not shared or (own and own[0].precedes(shared[0])) else shared
+            entry = cast(Ready, heap[0])
+            bound, number, what = int(entry.key), int(entry.number), entry.what
             if best is not None and (bound > best_key or (bound == best_key and number > best_number)):
                 break
-            entry = heapq.heappop(heap)
+            pop(heap)
             if what.note != bound:
                 continue
             placement = what if isinstance(what, Placement) else what.model.usable.get(worker.name)
@@ -191,14 +189,14 @@ class ReadyQueuePolicy(Policy):
         return note.shared
 
     def _put_back(
-        self, shared: list[Entry], seen: list[tuple[int, Placement | Copies]], elsewhere: list[Entry]
+        self, shared: list[Entry], seen: list[tuple[int, Placement | Copies]], elsewhere: list[Ready]
     ) -> None:
         """Enter again what a choice took out: what it looked at, and what its worker does not hold."""
         for entry in elsewhere:
-            if entry[2].model.queue.dues:
-                heapq.heappush(shared, entry)
+            if entry.what.model.queue.dues:
+                push(shared, entry)
             else:
-                entry[2].note = None
+                entry.what.note = None
         for key, what in seen:
             if not isinstance(what, Placement):
                 self.offer_copies(what)
@@ -250,7 +248,7 @@ def enter(placement: Placement, key: int) -> bool:
     if entered is not None and key >= entered:
         return False
     placement.note = key
-    _push(worker_note(placement.worker).ready, (key, placement.model.number, placement))
+    _push(worker_note(placement.worker).ready, Ready(key, placement.model.number, placement))
     return True
 
 
@@ -259,7 +257,7 @@ def enter_copies(copies: Copies, key: int) -> bool:
     if copies.note is not None and key >= copies.note:
         return False
     copies.note = key
-    _push(copies.heap, (key, copies.model.number, copies))
+    _push(copies.heap, Ready(key, copies.model.number, copies))
     return True
 
 
@@ -275,21 +273,24 @@ def ready_by_ns(now_ns: int, placement: Placement, available_ns: int, needed_ns:
 
 
 def _check_heap(heap: ReadyHeap, where: str) -> None:
-    valid = {number for key, number, what in heap.entries if what.note == key}
-    for _, number, what in heap.entries:
-        entered = what.note is None or number in valid
+    entries = [cast(Ready, each) for each in heap.entries]
+    valid = {each.number for each in entries if _is_valid(each)}
+    for each in entries:
+        what = each.what
+        entered = what.note is None or each.number in valid
         assert entered, f"{where}: {what.model.name} counts as entered by {what.note}, and has no such entry"
 
 
-def _precedes(entry: Entry, other: Entry) -> bool:
-    """Return whether an entry comes up before another."""
-    return entry[0] < other[0] or (entry[0] == other[0] and entry[1] < other[1])
-
-
-def _push(heap: ReadyHeap, entry: Entry) -> None:
+def _push(heap: ReadyHeap, entry: Ready) -> None:
     """Add an entry; drop the void ones once most may be."""
-    heapq.heappush(heap.entries, entry)
-    if len(heap.entries) > heap.swept_from:
-        heap.entries[:] = [each for each in heap.entries if each[2].note == each[0]]
-        heapq.heapify(heap.entries)
-        heap.swept_from = 2 * len(heap.entries) + SWEPT_FROM
+    entries = heap.entries
+    push(entries, entry)
+    if len(entries) > heap.swept_from:
+        entries[:] = [each for each in entries if _is_valid(cast(Ready, each))]
+        order(entries)
+        heap.swept_from = 2 * len(entries) + SWEPT_FROM
+
+
+def _is_valid(entry: Ready) -> bool:
+    """Return whether an entry is that of what it is about."""
+    return entry.what.note == entry.key

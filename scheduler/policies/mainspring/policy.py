@@ -160,7 +160,10 @@ class Mainspring(ReadyQueuePolicy):
         duration_ns = placement.times.ns[batch.size_index]
         self._ranking.ran(placement, duration_ns, self._fairness.dropped)
         self._utilisation.gave(now_ns, placement.worker, duration_ns)
-        self._price.ran(sum([request.rows for request in batch.requests]), duration_ns)
+        rows = 0
+        for request in batch.requests:
+            rows += request.rows
+        self._price.ran(rows, duration_ns)
         self._left(now_ns, placement.model)
 
     def executed(
@@ -169,7 +172,11 @@ class Mainspring(ReadyQueuePolicy):
         """Learn from a measured duration, and count the requests: an answer that comes late is a miss."""
         self._ranking.learnt(placement.times, size_index)
         late_from_ns = now_ns - self.state.ns.response_margin
-        late = sum([request.due_ns is not None and request.due_ns < late_from_ns for request in requests])
+        late = 0
+        for request in requests:
+            due_ns = request.due_ns
+            if due_ns is not None and due_ns < late_from_ns:
+                late += 1
         if requests[0].due_ns is not None and late < len(requests):
             self._fairness.answered(placement.model, len(requests) - late)
         for _ in range(late):
@@ -317,15 +324,16 @@ def held_until_ns(batch: Batch, available_ns: int, waiting_models: int, utilisat
     """
     placement, requests = batch.placement, batch.requests
     times = placement.times
-    rows = sum([request.rows for request in requests])
-    if (
-        rows >= times.sizes[-1]
-        or utilisation <= EXEC_SCARCE_FROM
-        or waiting_models > len(placement.model.usable)
-    ):
+    if utilisation <= EXEC_SCARCE_FROM or waiting_models > len(placement.model.usable):
+        return None
+    rows = 0
+    for request in requests:
+        rows += request.rows
+    if rows >= times.sizes[-1]:
         return None
     larger = batch.size_index + (rows == times.sizes[batch.size_index])
-    first_due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
+    first_due_ns = requests[0].due_ns
+    assert first_due_ns is not None, "what the policy is given has a deadline, and is ordered by it"
     last_start_ns = first_due_ns - times.ns[larger]
     share = min(1.0, (utilisation - EXEC_SCARCE_FROM) / (1.0 - EXEC_SCARCE_FROM))
     wait_ns = min(LONGEST_DELAY_NS, int(share * (last_start_ns - available_ns)))

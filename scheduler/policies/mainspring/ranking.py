@@ -16,7 +16,7 @@ lower bound of a model's rank assumes that all its requests can still make it.
 from __future__ import annotations
 
 import math
-from typing import Final, final
+from typing import Final, cast, final
 
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
@@ -32,7 +32,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     SCALE_BATCHES,
     STALE_SHIFT,
 )
-from mainspring.scheduler.policies.notes import ReadyHeap, model_note
+from mainspring.scheduler.policies.notes import Ready, ReadyHeap, model_note
 from mainspring.scheduler.policies.ready_queue import enter, enter_copies
 
 _NONE_NS: Final = (1 << 62) - 1
@@ -108,8 +108,10 @@ class Ranking:
             return
         heap.scale_ns = self.scale_ns
         entries, heap.entries = heap.entries, []
-        for key, _, what in entries:
-            if what.note != key:
+        for each in entries:
+            entry = cast(Ready, each)
+            what = entry.what
+            if what.note != entry.key:
                 continue
             what.note = None
             if not what.model.queue.dues:

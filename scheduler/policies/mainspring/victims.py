@@ -10,15 +10,15 @@ price, losses fall as estimates rise; then the order is made for each LOAD.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
+from mainspring.scheduler.heaps import Entry, Weighted, order, pop, push
 from mainspring.scheduler.policies.mainspring.constants import IDLE_VICTIMS_SHARE
 from mainspring.scheduler.policies.mainspring.usage import Popularity
 from mainspring.scheduler.policies.notes import model_note
@@ -31,8 +31,25 @@ _ROUNDED: Final = 1.0 - 1e-9
 _SWEPT_FROM: Final = 64
 """An order of fewer entries is not swept."""
 
-Entry = tuple[float, int, str]
-"""(lower bound, or loss; the model's number; its name)"""
+
+class Bound(Weighted):
+    """A model that is resident on a worker, by a lower bound of what its eviction loses."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, bound: float, number: int, name: str) -> None:
+        super().__init__(bound, number)
+        self.name = name
+
+
+class Found(Weighted):
+    """A placement by what its eviction loses."""
+
+    __slots__ = ("placement",)
+
+    def __init__(self, loss: float, placement: Placement) -> None:
+        super().__init__(loss, placement.model.number)
+        self.placement = placement
 
 
 class Order:
@@ -42,8 +59,8 @@ class Order:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.bounds: dict[str, float] = {}
-        """The bound in each model's valid entry; the heap's other entries are void."""
+        self.bounds: dict[str, Bound] = {}
+        """Each model's valid entry; the heap's other entries are void."""
         self.price = -1.0
         """EXEC's price, by which they were computed; 0 while there is time for all."""
         self.renewals = -1
@@ -52,13 +69,15 @@ class Order:
     def enter(self, bound: float, placement: Placement) -> None:
         """Enter a placement by its bound, instead of any other that it has."""
         entries, name = self.entries, placement.model.name
-        if self.bounds.get(name) == bound:
+        bounds = self.bounds
+        known = bounds.get(name)
+        if known is not None and known.key == bound:
             return
-        self.bounds[name] = bound
-        heapq.heappush(entries, (bound, placement.model.number, name))
-        if len(entries) > 2 * len(self.bounds) + _SWEPT_FROM:
-            entries[:] = [entry for entry in entries if self.bounds.get(entry[2]) == entry[0]]
-            heapq.heapify(entries)
+        bounds[name] = entry = Bound(bound, placement.model.number, name)
+        push(entries, entry)
+        if len(entries) > 2 * len(bounds) + _SWEPT_FROM:
+            entries[:] = [each for each in entries if bounds.get(cast(Bound, each).name) is each]
+            order(entries)
 
 
 class Losses:
@@ -72,20 +91,20 @@ class Losses:
     def least_first(self, worker: Worker, within_ns: int) -> LeastFirst:
         """Return what may be evicted from a worker, the least loss first, of equal ones the model that came
         first; a model that is evicted is away for a time. To be closed after use."""
-        order = self._orders.get(worker.name)
-        if order is None:
-            order = self._orders[worker.name] = Order()
+        known = self._orders.get(worker.name)
+        if known is None:
+            known = self._orders[worker.name] = Order()
         price, renewals = self._price.per_ns, self._popularity.renewals
-        if price or order.price or order.renewals != renewals:
-            order.price, order.renewals = price, renewals
-            order.bounds.clear()
-            order.entries.clear()
+        if price or known.price or known.renewals != renewals:
+            known.price, known.renewals = price, renewals
+            known.bounds.clear()
+            known.entries.clear()
             for name, placement in worker.lru.items():
-                bound = self.bound(placement)
-                order.bounds[name] = bound
-                order.entries.append((bound, placement.model.number, name))
-            heapq.heapify(order.entries)
-        return LeastFirst(self, worker, order, self._popularity.expected(within_ns))
+                bound = Bound(self.bound(placement), placement.model.number, name)
+                known.bounds[name] = bound
+                known.entries.append(bound)
+            order(known.entries)
+        return LeastFirst(self, worker, known, self._popularity.expected(within_ns))
 
     def unpopular(self, placement: Placement) -> list[Placement]:
         """Return what may be evicted for a model that no request needs at once: models with much fewer
@@ -123,17 +142,19 @@ class Losses:
 
     def validate(self, worker: Worker, within_ns: int) -> None:
         """Check that all that is resident stands in its worker's order, by no more than it would lose."""
-        order = self._orders.get(worker.name)
-        if order is None or order.price or self._price.per_ns or order.renewals != self._popularity.renewals:
+        known = self._orders.get(worker.name)
+        if known is None or known.price or self._price.per_ns or known.renewals != self._popularity.renewals:
             return
         away = self._popularity.expected(within_ns)
-        entered = {(entry[2], entry[0]) for entry in order.entries}
+        entered = set(known.entries)
         for name, placement in worker.lru.items():
-            bound = order.bounds.get(name)
+            bound = known.bounds.get(name)
             assert bound is not None, f"{placement} is resident, and in no order of victims"
-            assert (name, bound) in entered, f"{placement} counts as entered by {bound}"
+            assert bound in entered, f"{placement} counts as entered by {bound.key}"
             loss = self.loss(placement, away)
-            assert away * bound <= loss, f"{placement} stands by {away * bound}, and would lose {loss}"
+            assert away * bound.key <= loss, (
+                f"{placement} stands by {away * bound.key}, and would lose {loss}"
+            )
 
     def bound(self, placement: Placement) -> float:
         """Return a lower bound of what an eviction loses, for each request that is to be expected of one."""
@@ -165,9 +186,9 @@ class Losses:
 
     def _enter(self, placement: Placement) -> None:
         worker = placement.worker
-        order = self._orders.get(worker.name)
-        if order is not None and placement.model.name in worker.lru:
-            order.enter(self.bound(placement), placement)
+        known = self._orders.get(worker.name)
+        if known is not None and placement.model.name in worker.lru:
+            known.enter(self.bound(placement), placement)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -180,9 +201,9 @@ class LeastFirst:
         self.order = order
         self._away = away
         self._known: list[Entry] = []
-        """By their losses, a heap."""
-        self._looked_at: dict[str, Entry] = {}
-        """What was taken out of the order, by model."""
+        """`Found` by their losses, a heap."""
+        self._looked_at: list[Bound] = []
+        """What was taken out of the order."""
 
     def __iter__(self) -> Iterator[Placement]:
         """Return this."""
@@ -190,34 +211,36 @@ class LeastFirst:
 
     def __next__(self) -> Placement:
         """Return the placement of the least loss of those left."""
-        known, losses, away = self._known, self._losses, self._away
+        known, losses, away, resident = self._known, self._losses, self._away, self._worker.lru
         entries, bounds = self.order.entries, self.order.bounds
-        while entries and (not known or away * entries[0][0] <= known[0][0]):
-            entry = heapq.heappop(entries)
-            name = entry[2]
-            if bounds.get(name) != entry[0] or name in self._looked_at:
-                # The bound may have come back to what it was in an entry that was void.
+        while entries:
+            entry = cast(Bound, entries[0])
+            if known and away * entry.key > cast(Found, known[0]).key:
+                break
+            pop(entries)
+            name = entry.name
+            if bounds.get(name) is not entry:
                 continue
-            placement = self._worker.lru.get(name)
+            placement = resident.get(name)
             if placement is None:
                 del bounds[name]
                 continue
             bound = losses.bound(placement)
-            if bound > entry[0]:
-                bounds[name] = bound
-                heapq.heappush(entries, (bound, placement.model.number, name))
+            if bound > entry.key:
+                entry.key = bound
+                push(entries, entry)
                 continue
-            self._looked_at[name] = entry
+            self._looked_at.append(entry)
             if not placement.infers:
-                heapq.heappush(known, (self.loss(placement), placement.model.number, name))
+                push(known, Found(self.loss(placement), placement))
         if not known:
             raise StopIteration
-        return self._worker.lru[heapq.heappop(known)[2]]
+        return cast(Found, pop(known)).placement
 
     def close(self) -> None:
         """Return what was looked at to the order."""
-        for entry in self._looked_at.values():
-            heapq.heappush(self.order.entries, entry)
+        for entry in self._looked_at:
+            push(self.order.entries, entry)
         self._looked_at.clear()
 
     def loss(self, placement: Placement) -> float:

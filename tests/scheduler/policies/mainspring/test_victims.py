@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import pytest
 
@@ -10,7 +11,7 @@ from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.mainspring.constants import EVICTED_FOR_NS
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
-from mainspring.scheduler.policies.mainspring.victims import Losses, worth
+from mainspring.scheduler.policies.mainspring.victims import Bound, Losses, worth
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.simulator.scenario import random_scenario, run_to_end
 
@@ -88,7 +89,7 @@ def test_a_bound_that_comes_back_to_what_it_was_has_nothing_yielded_twice() -> N
     found = [each.model.name for each in least]
     least.close()
     assert len(found) == len(set(found)) == len(worker.lru)
-    assert sum(entry[2] == placement.model.name for entry in order.entries) <= 4
+    assert sum(cast(Bound, entry).name == placement.model.name for entry in order.entries) <= 4
 
 
 def test_an_order_keeps_few_void_entries() -> None:
