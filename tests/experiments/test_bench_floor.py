@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring.experiments.bench.scheduler_floor import BARE, floor_us
+from mainspring.experiments.bench.scheduler_bare import BARE, floor_us
 from mainspring.messages.actions import Result
 
 
