@@ -28,10 +28,12 @@ from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.http.table import routes
 from mainspring.gateway.http.watch import Watch
+from mainspring.gateway.memory import Memory
 from mainspring.gateway.restrictions import Group, Restrictions
 from mainspring.transport import accepting
 from mainspring.transport.keys import ServerKeys
 from mainspring.transport.origins import KnownNames
+from mainspring.transport.tokens import Gate
 
 SCHEMES = ("http", "https")
 _BACKLOG = 1_024
@@ -67,13 +69,15 @@ class HttpServer:
         ``clock`` is the loop's, if somebody else asks it already.
         """
         self._calls = calls
-        self._gate = calls.driver.gate
+        # Of no class here: compiled code would take no other one.
+        self._driver: Any = cast(Any, calls).driver
+        self._gate: Gate = self._driver.gate
         self.limits = Limits(config)
         self.shared = bytearray(READ_BYTES)
         self.heads = Heads()
         self._config = config
         self.budget = Budget(config.max_in_flight_bytes)
-        self.memory = calls.driver.memory
+        self.memory: Memory = self._driver.memory
         self.uploads = calls.uploads
         self.answers = calls.answers
         self._guard = PageGuard(config.http_hosts)
@@ -126,7 +130,7 @@ class HttpServer:
 
     def _flooded(self) -> None:
         """Count a connection that was closed because its host begins too many handshakes of TLS."""
-        self._calls.driver.counts["handshakes_refused"] += 1
+        self._driver.counts["handshakes_refused"] += 1
 
     # --- called by connections ---
 
