@@ -16,7 +16,7 @@ import typer
 from tritonclient.grpc import service_pb2
 
 from mainspring.experiments.bench import foreign
-from mainspring.experiments.bench.triton import bare, compare, contestants, load
+from mainspring.experiments.bench.triton import apart, bare, compare, contestants, load
 from mainspring.experiments.bench.triton.subjects import Subject
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 
@@ -114,7 +114,8 @@ def test_settings_of_a_further_cluster_are_toml() -> None:
             contestants.settings(wrong)
 
 
-def test_the_bare_server_answers_what_can_be_in_time_and_refuses_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", [bare.__name__, apart.__name__])
+def test_a_bare_server_answers_what_can_be_in_time_and_refuses_the_rest(tmp_path: Path, module: str) -> None:
     taken = onnx.helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, ["n", 4])
     given = onnx.helper.make_tensor_value_info("twice", onnx.TensorProto.FLOAT, ["n", 4])
     node = onnx.helper.make_node("Add", ["data", "data"], ["twice"])
@@ -122,7 +123,7 @@ def test_the_bare_server_answers_what_can_be_in_time_and_refuses_the_rest(tmp_pa
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, str(tmp_path / "m.onnx"))
     with (
-        bare.bare(tmp_path / "m.onnx", tmp_path / "log") as address,
+        bare.bare(tmp_path / "m.onnx", tmp_path / "log", module) as address,
         grpc.insecure_channel(address) as channel,
     ):
         call = channel.unary_unary(load.METHOD)

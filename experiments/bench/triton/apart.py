@@ -216,8 +216,10 @@ def main(
             threading.current_thread().name = name
             for end in (each for pair in pairs for each in pair if each not in kept[name]):
                 end.close()
-            part()
-            os._exit(0)
+            try:
+                part()
+            finally:
+                os._exit(0)
     for end in (of_control, of_data, to_executor, to_decider):
         end.close()
     uvloop.run(serve(port, lambda: Reader(memory, slot_bytes, control, data)))
