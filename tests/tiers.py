@@ -136,7 +136,7 @@ HEART = (
 """What `make test` runs of the tier *cluster*: from request to reply by each way in, and a worker's death."""
 
 COMPILED = (
-    *("cluster", "console", "controller", "gateway", "scheduler"),
+    *("cluster", "console", "controller", "gateway", "messages", "scheduler"),
     *("simulator", "telemetry", "traces", "transport", "worker"),
 )
 """Where the code under test is compiled, or runs what is: its unit tests run in both forms."""
