@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from mainspring.planner.pools.floor import above_floor
 from mainspring.planner.pools.objective import within
 from mainspring.planner.pools.search import Before, Task, searches
 from mainspring.planner.pools.space import Space
-from mainspring.planner.pools.trials import Trials
+from mainspring.planner.pools.trials import BudgetSpent, Trials
 from mainspring.planner.problem import Pool, Problem
 from mainspring.planner.queues import Queues
 
@@ -57,13 +58,29 @@ class Arena:
         """The cheapest pool that holds."""
 
     def run(
-        self, name: str, seed: int = 0, starts: Sequence[Pool] = (), before: Before | None = None
+        self,
+        name: str,
+        seed: int = 0,
+        starts: Sequence[Pool] = (),
+        before: Before | None = None,
+        *,
+        to_end: bool = True,
     ) -> Trials:
-        """Return what a search tried."""
-        trials = Trials(self.estimator, self.problem.attainment)
+        """Return what a search tried, else (not ``to_end``) what it tried until the cheapest pool."""
+        trials = Trials(self.estimator, self.problem.attainment, told=None if to_end else self._stop)
         task = Task(self.problem, self.space, self.possible, trials, seed, tuple(starts), before=before)
-        searches()[name](task)
+        with contextlib.suppress(BudgetSpent):
+            searches()[name](task)
         return trials
+
+    def until(self, trials: Trials) -> int:
+        """Return how many evaluations it took to the cheapest pool that holds; 0 if it was not found."""
+        pools = [each.pool for each in trials.tried]
+        return pools.index(self.best.pool) + 1 if self.best.pool in pools else 0
+
+    def _stop(self, trials: Trials) -> None:
+        if trials.tried[-1].pool == self.best.pool:
+            raise BudgetSpent
 
     def one_kind(self) -> Estimate | None:
         """Return the cheapest pool of one kind that holds."""

@@ -6,10 +6,15 @@ the share in time, so what pruning rules out might hold: it is a heuristic.
 
 After a change of load the first pool is the one that was best before. If it violates now, so do those that
 were no better than it (the paper's set S): what is within them is ruled out, and the process learns of them
-what they would do, in proportion to what the best pool does.
+what they would do, in proportion to what the best pool does. The paper's system does not know by how much the
+load has changed; ours does, so the second pool is the best one before, with as many times the devices. The
+cheapest pool is mostly a few devices away from it: pools near the best are tried first (`NEAR`). Of the
+others the process knows little, and it goes for what it knows least.
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 import numpy as np
@@ -17,7 +22,7 @@ import numpy as np
 from mainspring.planner.estimate import Estimate
 from mainspring.planner.pools.gaussian import Surrogate
 from mainspring.planner.pools.objective import Pruned, dearest, worth
-from mainspring.planner.pools.search import Ending, Task
+from mainspring.planner.pools.search import Before, Ending, Task
 from mainspring.planner.problem import Pool
 
 STARTS = 2
@@ -28,6 +33,9 @@ PATIENCE = 60
 few pools, and is at times far too sure."""
 MOST_LOOKED_AT = 1_000_000
 """Of more pools, a sample of so many is looked at, and the neighbours of the best."""
+NEAR = (1, 3)
+"""After a change of load, pools with at most so many more or fewer devices of each kind than the best are
+tried before those farther away."""
 
 
 def ribbon(task: Task) -> Ending:
@@ -43,20 +51,24 @@ def ribbon(task: Task) -> Ending:
         tried.append(pool)
         values.append(worth(task, estimate))
 
-    starts = task.starts
-    if task.before is not None and not starts:
-        starts = (task.before.best.pool,)
-    for pool in starts:
+    before = task.before
+    for pool in task.starts or (() if before is None else (before.best.pool,)):
         evaluate(pool)
     for told in _expected(task):
         pruned.note(told)
         tried.append(told.pool)
         values.append(worth(task, told))
+    if before is not None and not task.starts:
+        grown = _grown(task, before)
+        if pruned.place(grown) in pruned.left:
+            evaluate(grown)
     while len(tried) < STARTS and len(pruned.left):
         evaluate(_pool(task, int(rng.choice(pruned.left))))
     hopeless = 0
     while len(left := pruned.left):
         surrogate.fit(np.array(tried, np.int64), np.array(values))
+        if before is not None:
+            left = _near(task, left)
         left = _looked_at(task, left, tried[int(np.argmax(values))], rng)
         improvement = surrogate.improvement(task.space.counts[left], max(values))
         at = int(np.argmax(improvement))
@@ -84,6 +96,25 @@ def _expected(task: Task) -> list[Estimate]:
         for each in before.tried
         if each.attainment <= before.best.attainment and each.pool not in task.trials
     ]
+
+
+def _grown(task: Task, before: Before) -> Pool:
+    """Return the pool that was best before, with as many times the devices as the load is now, rounded up."""
+    return tuple(
+        min(kind.most, max(kind.least, math.ceil(round(before.load * count, 6))))
+        for kind, count in zip(task.space.kinds, before.best.pool, strict=True)
+    )
+
+
+def _near(task: Task, left: np.ndarray) -> np.ndarray:
+    """Return those of the pools that are nearest to the best that holds; all, if none is near."""
+    best = task.trials.best
+    if best is not None:
+        apart = np.abs(task.space.counts[left] - np.array(best.pool)).max(axis=1)
+        for most in NEAR:
+            if (apart <= most).any():
+                return np.asarray(left[apart <= most])
+    return left
 
 
 def _pool(task: Task, place: int) -> Pool:

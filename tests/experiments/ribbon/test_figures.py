@@ -116,6 +116,10 @@ def test_searches_of_a_problem_share_what_was_evaluated() -> None:
     assert not arena.ruled_out([arena.best])
     if around:
         assert arena.ruled_out(around[:1])
+    whole_run, part = arena.run("exhaustive"), arena.run("exhaustive", to_end=False)
+    assert len(whole_run.tried) == len(table)
+    assert part.tried[-1].pool == arena.best.pool
+    assert arena.until(whole_run) == arena.until(part) == len(part.tried)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="Optuna is not installed")

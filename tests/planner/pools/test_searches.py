@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 
 import numpy as np
@@ -13,10 +14,10 @@ from mainspring.planner.estimate import Estimate
 from mainspring.planner.plan import plan
 from mainspring.planner.pools.floor import above_floor
 from mainspring.planner.pools.objective import Pruned, worth
-from mainspring.planner.pools.search import Task, searches
+from mainspring.planner.pools.search import Before, Task, searches
 from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import BudgetSpent, Trials
-from mainspring.planner.problem import Pool, read_problem
+from mainspring.planner.problem import Pool, Problem, read_problem
 from mainspring.planner.queues import Queues
 from tests.planner.specs import spec, workload
 
@@ -28,6 +29,12 @@ def task(seed: int = 0, most: int | None = None, starts: tuple[Pool, ...] = ()) 
     space = Space(problem.kinds)
     trials = Trials(Queues(problem, confidence=0.0), problem.attainment, most=most)
     return Task(problem, space, above_floor(problem, space.counts), trials, seed, starts)
+
+
+def at(problem: Problem, before: Before | None = None) -> Task:
+    space = Space(problem.kinds)
+    trials = Trials(Queues(problem, confidence=0.0), problem.attainment)
+    return Task(problem, space, above_floor(problem, space.counts), trials, before=before)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -61,6 +68,44 @@ def test_searches_begin_where_they_are_told_and_end_at_their_budget(name: str) -
             searches()[name](each)
     different = [each.pool for each in one.trials.tried] != [each.pool for each in other.trials.tried]
     assert different == (name != "rsm"), "a design is the same for every seed"
+
+
+def test_after_a_change_of_load_ribbon_begins_with_what_it_knows_and_stays_near_the_best() -> None:
+    pytest.importorskip("sklearn")
+    problem = read_problem(spec(workload=workload(rate=160), duration_s=20))
+    first, load = at(problem), 1.5
+    searches()["ribbon"](first)
+    best = first.trials.best
+    assert best is not None
+    after = at(problem.at_load(load), Before(tuple(first.trials.tried), best, load))
+    searches()["ribbon"](after)
+    proven = at(problem.at_load(load))
+    searches()["exact"](proven)
+    assert after.trials.best is not None
+    assert proven.trials.best is not None
+    assert after.trials.best.pool == proven.trials.best.pool
+    tried = after.trials.tried
+    assert tried[0].pool == best.pool
+    assert not tried[0].holds(0.99)
+    assert tried[1].pool == tuple(math.ceil(load * count) for count in best.pool)
+    assert tried[1].holds(0.99)
+    assert max(abs(one - other) for one, other in zip(tried[1].pool, tried[2].pool, strict=True)) == 1
+
+
+def test_after_the_load_fell_ribbon_tries_fewer_of_the_same_devices() -> None:
+    pytest.importorskip("sklearn")
+    problem = read_problem(spec(workload=workload(rate=200), duration_s=20))
+    first, load = at(problem), 0.6
+    searches()["ribbon"](first)
+    best = first.trials.best
+    assert best is not None
+    after = at(problem.at_load(load), Before(tuple(first.trials.tried), best, load))
+    searches()["ribbon"](after)
+    pools = [each.pool for each in after.trials.tried]
+    assert pools[:2] == [best.pool, tuple(math.ceil(load * count) for count in best.pool)]
+    assert after.trials.tried[0].holds(0.99)
+    assert after.trials.best is not None
+    assert after.trials.best.price < best.price
 
 
 def estimate(given: Task, pool: Pool, attainment: float) -> Estimate:
