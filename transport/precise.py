@@ -39,9 +39,10 @@ Events = list[tuple[int, int]]
 class PreciseWait:
     """Waits for one epoll object."""
 
-    def __init__(self, epoll: select.epoll) -> None:
+    def __init__(self, epoll: select.epoll, call: Callable[..., int] | None = None) -> None:
+        """``call`` is called in the place of the C library's own."""
         self._epoll = epoll
-        self._call = library_call()
+        self._call = call or library_call()
         self._events = ctypes.create_string_buffer(READY_AT_ONCE * _EVENT.size)
         self._time = ctypes.create_string_buffer(_TIMESPEC.size)
         self._view = memoryview(self._events).cast("B")

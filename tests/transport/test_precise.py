@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -14,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.transport import precise
 from mainspring.transport.hub import Hub
-from mainspring.transport.precise import READY_AT_ONCE, PreciseWait
+from mainspring.transport.precise import READY_AT_ONCE, SELECTABLE, PreciseWait
 
 MS = 1_000_000
 FOREVER_NS = 60_000 * MS
@@ -77,6 +77,22 @@ def test_many_are_ready_at_once(wait: Callable[[int], Any], epoll: select.epoll)
         os.close(fd)
 
 
+@pytest.mark.timing("the best of twenty waits is at most two milliseconds longer than asked for")
+@pytest.mark.parametrize("beyond", [False, True])
+def test_waits_in_steps_end_soon_also_beyond_what_select_takes(epoll: select.epoll, beyond: bool) -> None:
+    fd = fcntl.fcntl(epoll.fileno(), fcntl.F_DUPFD, SELECTABLE if beyond else 0)
+    with select.epoll.fromfd(fd) as other:
+        waits = PreciseWait(other)
+        for timeout_ns in (300_000, 1_700_000, 4 * MS):
+            late_ns = []
+            for _ in range(20):
+                before_ns = monotonic_ns()
+                assert waits._in_steps(timeout_ns) == []
+                late_ns.append(monotonic_ns() - before_ns - timeout_ns)
+            # The machine may be late with any of them, but hardly with all.
+            assert 0 <= min(late_ns) < (2 * MS if beyond else MS)
+
+
 def test_a_signal_is_handled_at_once(epoll: select.epoll) -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
@@ -91,9 +107,7 @@ def test_a_signal_is_handled_at_once(epoll: select.epoll) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_kernel_without_it_is_waited_for_in_steps(
-    monkeypatch: pytest.MonkeyPatch, epoll: select.epoll
-) -> None:
+def test_a_kernel_without_it_is_waited_for_in_steps(epoll: select.epoll) -> None:
     calls = []
 
     def unknown(*_: Any) -> int:
@@ -101,22 +115,20 @@ def test_a_kernel_without_it_is_waited_for_in_steps(
         ctypes.set_errno(errno.ENOSYS)
         return -1
 
-    monkeypatch.setattr(precise, "library_call", lambda: unknown)
-    waits = PreciseWait(epoll)
+    waits = PreciseWait(epoll, unknown)
     before_ns = monotonic_ns()
     assert waits.wait(MS) == waits.wait(MS) == []
     assert monotonic_ns() - before_ns >= 2 * MS
     assert len(calls) == 1, "it is asked for once"
 
 
-def test_an_epoll_object_that_can_not_be_waited_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoll_object_that_can_not_be_waited_for_is_an_error() -> None:
     def failing(*_: Any) -> int:
         ctypes.set_errno(errno.EBADF)
         return -1
 
-    monkeypatch.setattr(precise, "library_call", lambda: failing)
     with select.epoll() as epoll, pytest.raises(OSError, match="Bad file descriptor"):
-        PreciseWait(epoll).wait(MS)
+        PreciseWait(epoll, failing).wait(MS)
 
 
 def test_a_watched_bell_wakes_the_hub_each_time_that_it_rings(bell: int) -> None:
