@@ -312,20 +312,6 @@ def test_a_link_to_something_else_says_so() -> None:
     hub.close()
 
 
-@pytest.mark.timing("the best of twenty waits is at most a millisecond or two longer than asked for")
-def test_waits_end_within_a_millisecond() -> None:
-    hub = Hub()
-    for wait_ns in (300_000, 1_700_000, 4_000_000):
-        late_ns = []
-        for _ in range(20):
-            began_ns = time.monotonic_ns()
-            assert hub.wait(wait_ns) == []
-            late_ns.append(time.monotonic_ns() - began_ns - wait_ns)
-        # The machine may be late with any of them, but hardly with all.
-        assert -100_000 < min(late_ns) < 1_000_000
-    hub.close()
-
-
 def test_no_message_in_time_is_an_error(server: Server) -> None:
     with pytest.raises(TimedOut, match="within 5 ms"):
         server.receive(5)
