@@ -49,15 +49,16 @@ def spec(folder: Path, **fast: Any) -> SimulationSpec:
     )
 
 
-def config(folder: Path) -> Config:
+def config(folder: Path, fast: int = 1, cheap: int = 0) -> Config:
+    """Return a cluster of these numbers of devices of each kind."""
     tables: dict[str, dict[str, Any]] = {
         "cluster": {
             "engine": "emulated",
             "profiles": str(folder / "ranker.csv"),
             "run_dir": str(folder / "run"),
             "devices": [
-                {"kind": "fast", "speed": 2.0, "count": 1, "price": 0.5},
-                {"kind": "cheap", "count": 0, "price": 0.17},
+                {"kind": "fast", "speed": 2.0, "count": fast, "price": 0.5},
+                {"kind": "cheap", "count": cheap, "price": 0.17},
             ],
         },
         "scheduler": {"policy": "first-free"},

@@ -6,13 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from mainspring.cli import planning as planning_module
-from mainspring.cli.configuration.config import Config, read_config
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.planning import Cluster, Options, Planning
@@ -24,6 +22,7 @@ from mainspring.planner.plan import Plan
 from mainspring.planner.problem import read_problem
 from mainspring.planner.windows import Replayed
 from mainspring.simulator.spec_file import parse_spec, read_table
+from tests.cli.launcher.test_live_plan import config
 
 TABLE = "model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms\nranker,1,1,4,3,10\n"
 SPEC = """
@@ -48,23 +47,6 @@ profiles = "ranker.csv"
 rate = 130
 slo_ms = 250
 """
-
-
-def config(folder: Path) -> Config:
-    tables: dict[str, dict[str, Any]] = {
-        "cluster": {
-            "engine": "emulated",
-            "profiles": str(folder / "ranker.csv"),
-            "run_dir": str(folder / "run"),
-            "devices": [
-                {"kind": "fast", "speed": 2.0, "count": 0, "price": 0.5},
-                {"kind": "cheap", "count": 2, "price": 0.17},
-            ],
-        },
-        "scheduler": {"policy": "first-free"},
-        "worker": {"pages": 4, "spin_us": 0, "realtime": False},
-    }
-    return read_config(tables, "this test")
 
 
 @contextmanager
@@ -104,7 +86,7 @@ def test_the_clusters_own_requests_are_watched_and_a_greater_rate_is_noticed(
     monkeypatch.setattr(windows, "SETTLE_S", 0.3)
     options = Options("informed", "live", "queues", 0.0, 1, 0, 3, ())
     with (
-        LocalCluster(make_plan(config(tmp_path)), lambda _: None) as cluster,
+        LocalCluster(make_plan(config(tmp_path, fast=0, cheap=2)), lambda _: None) as cluster,
         requests(tmp_path, cluster.address, 130),
     ):
         where = Cluster(cluster.address, None, 1.3)
