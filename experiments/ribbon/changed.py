@@ -35,7 +35,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     first_of_series: int = 0
     """Evaluations of the first search of one seed."""
     series: list[tuple[float, float]] = []
-    """What that seed tried after the change: price as a part of the optimum's before, and share in time."""
+    """What that seed tried after the change until it had the cheapest pool: price as a part of the optimum's
+    before, and share in time."""
 
 
 def changed(setting: Setting, seeds: int, folder: Path, shared: Path = SHARED) -> Changed:
@@ -49,12 +50,13 @@ def changed(setting: Setting, seeds: int, folder: Path, shared: Path = SHARED) -
         if not (until := first.until(runs)):
             continue
         before = Before(tuple(runs.tried), first.best, LOAD)
-        again = second.run("ribbon", seed, before=before, to_end=not series)
+        again = second.run("ribbon", seed, before=before, to_end=False)
         fresh = second.run("ribbon", seed, second.starts(seed), to_end=False)
         if second.until(again):
             counts.append((until, second.until(again), len(fresh.tried)))
             if not series:
-                series = [(each.price / first.best.price, each.attainment) for each in again.tried]
+                tried = again.tried[: second.until(again)]
+                series = [(each.price / first.best.price, each.attainment) for each in tried]
     means = np.mean(counts, axis=0) if counts else np.zeros(3)
     return Changed(
         model=setting.name,

@@ -267,14 +267,19 @@ def _load(figure: Any, report: Report) -> str:
     for axes, each in zip(np.atleast_1d(figure.subplots(1, max(1, len(found)))), found, strict=False):
         when = [100 * (place + 1) / each.first_of_series for place in range(len(each.series))]
         axes.plot(
-            when, [100 * (1 - share) for _, share in each.series], color="#d95f02", label="violating, %"
+            when,
+            [100 * (1 - share) for _, share in each.series],
+            color="#d95f02",
+            marker=".",
+            label="violating, %",
         )
         axes.axhline(1, color="black", linewidth=0.6)
         other = axes.twinx()
-        other.plot(when, [price for price, _ in each.series], color="#1f77b4", label="price")
+        other.plot(when, [price for price, _ in each.series], color="#1f77b4", marker=".", label="price")
         axes.set_title(each.model, fontsize=9)
         axes.set_ylim(0, 20)
-        axes.set_xlabel("time, % of the first search", fontsize=7)
+        axes.set_xlim(0, max(100, *when))
+        axes.set_xlabel("evaluations,\n% of the first search", fontsize=7)
     if found:
         figure.axes[0].set_ylabel("violating, % (orange); price, of the optimum before (blue)")
     parts = (f"{each.model} {each.second / each.first:.0%}" for each in report.load if each.first)
