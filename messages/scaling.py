@@ -121,7 +121,7 @@ class KindStatus(msgspec.Struct, frozen=True):
     def worth(self) -> str:
         """What its workers cost and how well they serve, for a person; empty where neither is known.
 
-        Requests that were refused are no kind's.
+        Requests that were refused count for no kind.
         """
         answered = self.in_time + self.late
         price = f"{self.price:g} an hour each" if self.price else ""

@@ -72,7 +72,7 @@ class Scales(Protocol):
     """An estimator that can have each kind be slower or faster than its profile."""
 
     def scaled(self, factors: tuple[float, ...]) -> Estimator:
-        """Return an estimator of the same queries on devices whose kinds take so many times as long."""
+        """Return an estimator of the same queries on devices whose kinds take ``factors`` times as long."""
 
 
 @runtime_checkable

@@ -1,10 +1,10 @@
 """How many handshakes of TLS a listener begins: what a stranger may cost it.
 
 A handshake costs a server about a millisecond of its core before it knows who asks, and a stranger next to
-nothing. So each host may begin a number at once and then so many a second, and all hosts together as well
-(`transport.config`): the processes and clients of a cluster that has just started come within the first
-number. A connection beyond that is closed before anything is read of it, which is counted; who belongs here
-tries again. Pure: instants are arguments.
+nothing. So each host may begin a number at once and then another number a second, and so may all hosts
+together (`transport.config`): the processes and clients of a cluster that has just started come within the
+first number. A connection beyond that is closed before anything is read of it, which is counted; who belongs
+here tries again. Pure: instants are arguments.
 """
 
 from __future__ import annotations

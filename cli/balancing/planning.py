@@ -98,16 +98,17 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def needed(infer_ns: Mapping[int, int], rate: float, slo_ns: int | None) -> float:
-    """Return the devices that a model's requests need, so many a second with this deadline.
+    """Return the devices that a model's requests need at ``rate`` a second, with a deadline of ``slo_ns``.
 
     In the best batch that ends within the deadline and that the requests fill which come within one.
     ``infer_ns`` has durations by batch size.
     """
     most = math.inf if slo_ns is None else max(1.0, rate * slo_ns / 1e9)
+    smallest = min(infer_ns)
     each_ns = min(
         duration_ns / min(size, most)
         for size, duration_ns in infer_ns.items()
-        if size == min(infer_ns) or slo_ns is None or duration_ns <= slo_ns
+        if size == smallest or slo_ns is None or duration_ns <= slo_ns
     )
     return rate * each_ns / 1e9
 

@@ -32,7 +32,9 @@ def shard_number(text: str) -> int:
     """Return the shard that a number says, or a name that ends in one; raise `typer.BadParameter`."""
     digits = text.rpartition("-")[2]
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > _MOST_DIGITS:
-        raise typer.BadParameter(f"{text!r} is no number from 0, and no name that ends in one, such as pod-1")
+        raise typer.BadParameter(
+            f"{text!r} is not a number from 0, nor a name that ends in one, such as pod-1"
+        )
     return int(digits)
 
 

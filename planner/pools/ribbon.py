@@ -34,7 +34,7 @@ few pools, and is at times far too sure."""
 MOST_LOOKED_AT = 1_000_000
 """Of more pools, a sample of so many is looked at, and the neighbours of the best."""
 NEAR = (1, 3)
-"""After a change of load, pools with at most so many more or fewer devices of each kind than the best are
+"""After a change of load, pools with at most this many more or fewer devices of each kind than the best are
 tried before those farther away."""
 
 

@@ -53,7 +53,7 @@ function workersPanel(act) {
   };
 }
 
-/** How many workers of a kind run, what they cost, and how well they serve; refused requests are no kind's. */
+/** How many workers of a kind run, what they cost, and how well they serve; refused requests count for none. */
 export function howItStands(kind) {
   const leaving = kind.leaving.length ? `, ${kind.leaving.length} about to leave` : "";
   const price = kind.price ? `, ${kind.price} an hour each` : "";

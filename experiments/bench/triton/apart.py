@@ -54,6 +54,15 @@ _MOST_BYTES = 1 << 20
 _REFUSED = -1
 
 
+def _received(end: socket.socket) -> tuple[int, int, int]:
+    """Return a message's slot and two numbers; end the process if the other end is closed."""
+    data = end.recv(_MESSAGE.size)
+    if not data:
+        sys.exit()
+    slot, first, second = _MESSAGE.unpack(data)
+    return slot, first, second
+
+
 class Reader:
     """Reads calls; one event loop calls it."""
 
@@ -89,8 +98,7 @@ class Reader:
         return bytes(answer.SerializeToString())
 
     def _refused(self) -> None:
-        slot, _, _ = _MESSAGE.unpack(self._control.recv(_MESSAGE.size))
-        self._end(slot, None)
+        self._end(_received(self._control)[0], None)
 
     def _answered(self) -> None:
         answer = self._data.recv(_MOST_BYTES)
@@ -123,13 +131,12 @@ def decide(to_reader: socket.socket, to_executor: socket.socket) -> None:
             to_executor.send(_MESSAGE.pack(slot, 0, 0))
 
     def arrived() -> None:
-        slot, deadline_ns, _ = _MESSAGE.unpack(to_reader.recv(_MESSAGE.size))
+        slot, deadline_ns, _ = _received(to_reader)
         heapq.heappush(waiting, (deadline_ns, slot))
         go_on()
 
     def ended() -> None:
-        _, _, took = _MESSAGE.unpack(to_executor.recv(_MESSAGE.size) or sys.exit())
-        took_ns.append(took)
+        took_ns.append(_received(to_executor)[2])
         state["ahead"] -= 1
         state["since"] = time.monotonic_ns()
         go_on()
@@ -164,7 +171,7 @@ def execute(
             ring.send(b"x")
 
     def come() -> None:
-        slot, _, _ = _MESSAGE.unpack(to_decider.recv(_MESSAGE.size) or sys.exit())
+        slot = _received(to_decider)[0]
         tensor = own[turn["next"]]
         turn["next"] = (turn["next"] + 1) % len(own)
         tensor.ravel()[:] = np.frombuffer(shared, np.float32, tensor.size, slot * slot_bytes)

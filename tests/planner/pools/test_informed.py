@@ -24,7 +24,7 @@ def problem() -> Problem:
 
 
 def off(problem: Problem, factors: list[float]) -> Problem:
-    """Return a problem whose kinds take so many times as long."""
+    """Return a problem whose kinds take ``factors`` times as long."""
     durations_ns = (problem.durations_ns * np.array(factors)[:, None]).astype(np.int64)
     return dataclasses.replace(problem, durations_ns=durations_ns)
 
