@@ -46,20 +46,31 @@ class UnlikeKinds:
             for kind, each in model.infer_times.items()
             if kind != placement.worker.kind and each.ns[-1] > times.ns[-1]
         ]
-        begin_ns = self._state.begin_ns(now_ns, placement, 0, available_ns)
         soonest_ns = self._state.soonest_ns(now_ns)
+        ends_ns = self._ends_ns(now_ns, available_ns, placement)
         head = -1
         for place, due_ns in enumerate(queue.dues[:QUEUE_LOOKED_AT]):
             index = times.index_of[queue.rows_at(place)]
-            if due_ns < begin_ns + times.ns[index]:
+            if due_ns < ends_ns[index]:
                 continue
             if all(due_ns < soonest_ns + each.ns[index] for each in slower):
-                return self._from(placement, place, begin_ns)
+                return self._from(placement, place, ends_ns)
             if head < 0:
                 head = place
-        return None if head < 0 else self._from(placement, head, begin_ns)
+        return None if head < 0 else self._from(placement, head, ends_ns)
 
-    def _from(self, placement: Placement, head: int, begin_ns: int) -> Batch:
+    def _ends_ns(self, now_ns: int, available_ns: int, placement: Placement) -> list[int]:
+        """Return when a batch of each size would end that is sent now.
+
+        Each waits for its own inputs: one size's may be estimated to come later than a larger one's.
+        """
+        durations_ns, state = placement.times.ns, self._state
+        return [
+            state.begin_ns(now_ns, placement, index, available_ns) + durations_ns[index]
+            for index in range(len(durations_ns))
+        ]
+
+    def _from(self, placement: Placement, head: int, ends_ns: list[int]) -> Batch:
         """Return the densest batch that begins with a request, which is alone unless it shares well."""
         queue, times = placement.model.queue, placement.times
         due_ns = queue.dues[head]
@@ -67,7 +78,7 @@ class UnlikeKinds:
         best = Batch(placement, own, queue.fill(head, times.sizes[own])[:1])
         most = SHARES_FROM
         for index in range(own + 1, largest_index(placement.model) + 1):
-            if begin_ns + times.ns[index] > due_ns:
+            if ends_ns[index] > due_ns:
                 continue
             requests = queue.fill(head, times.sizes[index])
             saved = sum([times.ns[times.index_of[each.rows]] for each in requests]) / times.ns[index]
