@@ -17,11 +17,13 @@ RENDERS := $(VENV)/.renders
 SPREADS := $(VENV)/.spreads
 # Arguments for the targets that take some, such as `make demo ARGS="--duration 30"`.
 ARGS ?=
+# How long `make fuzz` looks for what fails.
+MINUTES ?= 10
 # Where the servers are installed that bench-http compares with.
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo fuzz schemathesis lint types chart hosts ray docs suites wild clean
+.PHONY: help setup lock native demo fuzz garbage schemathesis lint types chart hosts ray docs suites wild clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
@@ -30,7 +32,7 @@ BENCH_HTTP := out/bench-http/venv
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
-	@echo '  Variables: PYTHON=python3.11 (any 3.11+), TRACE=azure.csv.gz (demo), ARGS="..." (demo, test, bench)'
+	@echo '  Variables: PYTHON=python3.11 (any 3.11+), TRACE=azure.csv.gz (demo), MINUTES=10 (fuzz), ARGS="..." (demo, test, bench)'
 
 # They share .venv, which one pip at a time may change.
 .NOTPARALLEL:
@@ -114,7 +116,10 @@ test-browser: $(STAMP) native ## Run the tests of the console's page in a browse
 test-lab: $(STAMP) native ## Run the tests of live experiments, benchmarks and the check of a GPU
 	$(BIN)/python -m tests.run lab
 
-fuzz: $(STAMP) native ## Send 105,000 messages of garbage to all sockets
+fuzz: $(STAMP) native ## Run property tests and seeded simulations with fresh seeds until one fails, or for MINUTES=10
+	$(BIN)/python -m tests.fuzz $(MINUTES) $(ARGS)
+
+garbage: $(STAMP) native ## Send 105,000 messages of garbage to all sockets
 	FUZZ_MESSAGES=105000 $(BIN)/pytest tests/faults/test_fuzz.py --timeout 600 -s $(ARGS)
 
 schemathesis: $(STAMP) native ## Let schemathesis look for requests over HTTP that the gateway can't cope with

@@ -13,11 +13,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mainspring.native import CORES
-from tests import host
+from tests import fuzz, host
 from tests.tiers import TESTS, TIERS, is_compiled, is_heart, name_of, tier_of
 
-# On a busy machine any example may take long, which says nothing about what is tested.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# On a busy machine any example may take long, which says nothing about what is tested. Examples are the same
+# each time, so that a change is judged by what it changes; `make fuzz` draws others.
+settings.register_profile(
+    "unhurried",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
+    print_blob=True,
+    derandomize=fuzz.SEED is None,
+)
 settings.load_profile("unhurried")
 
 _WANTED = pytest.StashKey[frozenset[str]]()
@@ -43,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "timing(reason): measures real time; at most five tests, see tests/run.py"
     )
+    config.addinivalue_line("markers", "seeded: plays random things by seed; see tests/fuzz.py")
     config.stash[_WANTED] = wanted
     # A build that is stale is reported by this process, not among what is said by those under test.
     for core in CORES:
@@ -74,6 +83,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 f"tests/{name}.py has no tier: add its folder to TIER_OF of tests/tiers.py as one of {one_of}"
             )
         item.add_marker(tier)
+    if fuzz.SEED is not None:
+        fuzz.vary(items)
+
+
+def pytest_runtest_setup() -> None:
+    fuzz.stop_in_time()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -101,6 +101,7 @@ TIER_OF = {
     "telemetry/test_plots": "codegen",
     "test_architecture": "unit",
     "test_extras": "unit",
+    "test_fuzz": "codegen",
     "test_host": "unit",
     "test_locks": "unit",
     "test_makefile": "unit",

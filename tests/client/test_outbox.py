@@ -10,6 +10,7 @@ import pytest
 from mainspring.client.outbox import Outbox
 from mainspring.client.requests import InferCall
 from mainspring.messages.clients import InferRequest
+from tests.fuzz import seeded
 
 MS = 1_000_000
 
@@ -128,7 +129,7 @@ def test_the_way_back_is_taken_off_a_share_of_the_slo_at_most() -> None:
     assert outbox.hopeless(90 * MS, 10 * MS) is not None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeded(20)
 def test_any_order_of_events_keeps_the_bounds(seed: int) -> None:
     random_ = random.Random(seed)
     outbox, keys, flying = Outbox(7, 2_000), 0, []

@@ -19,6 +19,7 @@ from mainspring.simulator.provider import Pool
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_scenario, run_to_end
 from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
+from tests.fuzz import seeded, seeds
 
 OPEN_NS = 0, 30 * MILLISECOND, 300 * MILLISECOND
 """How long executables of models that come later take to be opened, by the seed."""
@@ -107,10 +108,11 @@ class Compared:
         assert described(self.cluster) == described(self.simulation.scheduler._state.cluster)
 
 
-PLAYED = [("mainspring", seed) for seed in range(14)]
-PLAYED += [(policy, seed) for policy in ("clockwork", "edf") for seed in range(14, 18)]
+PLAYED = [("mainspring", seed) for seed in seeds(14)]
+PLAYED += [(policy, seed) for policy in ("clockwork", "edf") for seed in seeds(4, first=14)]
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(("policy", "seed"), PLAYED)
 def test_the_fold_of_the_log_is_the_schedulers_state(policy: str, seed: int) -> None:
     compared = Compared(seed, policy)
@@ -119,7 +121,7 @@ def test_the_fold_of_the_log_is_the_schedulers_state(policy: str, seed: int) -> 
     assert compared.turns > 20
 
 
-@pytest.mark.parametrize("seed", range(20, 28))
+@seeded(8, first=20)
 def test_it_is_so_of_models_with_buckets_of_shapes(seed: int) -> None:
     compared = Compared(seed, ("mainspring", "clockwork", "nexus")[seed % 3], shaped=True)
     run_to_end(compared.simulation)
@@ -127,7 +129,7 @@ def test_it_is_so_of_models_with_buckets_of_shapes(seed: int) -> None:
     assert compared.turns > 20
 
 
-@pytest.mark.parametrize("seed", range(30, 38))
+@seeded(8, first=30)
 def test_it_is_so_where_devices_run_unlike_artifacts(seed: int) -> None:
     policy = ("mainspring", "clockwork", "nexus")[seed % 3]
     compared = Compared(seed, policy, shaped=seed % 2 == 1, unlike=True)
@@ -136,7 +138,7 @@ def test_it_is_so_where_devices_run_unlike_artifacts(seed: int) -> None:
     assert compared.turns > 20
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeded(5)
 def test_it_is_so_where_several_events_come_between_two_decisions(seed: int) -> None:
     events: list[tuple[int, Event]] = []
 

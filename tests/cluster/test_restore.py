@@ -38,6 +38,7 @@ from mainspring.simulator.scenario import (
 from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
 from tests.cluster.test_apply import OPEN_NS, disturb, reader
+from tests.fuzz import seeded, seeds
 from tests.scheduler.hand import spec
 
 _ENTRIES = msgspec.msgpack.Decoder(list[Told])
@@ -152,10 +153,11 @@ class Followed:
                 self._compare(late)
 
 
-PLAYED = [("mainspring", seed) for seed in range(24)]
-PLAYED += [(policy, seed) for policy in ("clockwork", "edf") for seed in range(24, 30)]
+PLAYED = [("mainspring", seed) for seed in seeds(24)]
+PLAYED += [(policy, seed) for policy in ("clockwork", "edf") for seed in seeds(6, first=24)]
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(("policy", "seed"), PLAYED)
 def test_a_late_reader_has_the_schedulers_state(policy: str, seed: int) -> None:
     followed = Followed(seed, policy)
@@ -194,7 +196,7 @@ def outstanding(cluster: Cluster) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeded(40)
 def test_a_log_without_its_beginning_tells_what_is_outstanding(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
     simulation = random_scenario(
@@ -230,7 +232,7 @@ def test_every_entry_of_a_snapshot_is_carried() -> None:
     assert described(late.cluster) == described(source)
 
 
-@pytest.mark.parametrize("seed", [302, *range(5)])
+@seeded(5, also=[302])
 def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
     simulation = random_scenario(
@@ -250,7 +252,7 @@ def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
                 follow(cluster, now_ns, entry)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeded(8)
 def test_an_entry_that_comes_twice_changes_nothing(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
     simulation = random_scenario(

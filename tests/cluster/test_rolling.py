@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from mainspring.cluster.rolling import PATIENCE, SAMPLES, STALE_NS, Rolling
+from tests.fuzz import seeded
 
 MS = 1_000_000
 SEED_MS = 2
@@ -30,7 +29,7 @@ def tried_ns(rolling: Rolling, from_ns: int, limit_ns: int) -> int:
     return now_ns
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeded(20)
 def test_samples_that_are_all_too_long_are_forgotten_in_the_end(seed: int) -> None:
     draws = random.Random(seed)
     rolling = slow([draws.randint(60, 300) for _ in range(draws.randint(SAMPLES, 30))])

@@ -18,6 +18,7 @@ from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries
 from mainspring.telemetry.runs import LogProblem
 from tests.cluster.replica import Replica
 from tests.controller.peers import spec
+from tests.fuzz import seeded
 from tests.telemetry.recordings import EVENTFUL, record
 
 BUDGET_NS = 5_000_000
@@ -79,7 +80,7 @@ def played(folder: Path, at_ns: int) -> dict[str, object]:
     return replica.stands()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeded(4)
 def test_any_instant_shows_what_playing_up_to_it_would(
     folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

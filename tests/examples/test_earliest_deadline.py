@@ -8,11 +8,12 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
+from tests.fuzz import seeded
 
 POLICY = "examples.earliest_deadline:EarliestDeadline"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(6)
 def test_it_serves_random_clusters_and_keeps_every_invariant(seed: int) -> None:
     simulation = random_scenario(seed, policy=POLICY, length_ns=SECOND, validate_every=7)
     run_to_end(simulation, SECOND)

@@ -18,7 +18,7 @@ from mainspring.messages.model import PAGE_BYTES
 from tests.gateway.fakes import make_spec
 
 MESSAGES = int(os.environ.get("FUZZ_MESSAGES", "2100"))
-"""Messages in all, shared out over the sockets; ``make fuzz`` asks for more."""
+"""Messages in all, shared out over the sockets; ``make garbage`` asks for more."""
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 SOCKETS = 8
 BATCH = 50

@@ -1,6 +1,6 @@
 """Garbage on every socket and to every peer; afterwards all still serve and their counters add up.
 
-``make fuzz`` runs the same with at least 100,000 messages.
+``make garbage`` runs the same with at least 100,000 messages.
 """
 
 from __future__ import annotations

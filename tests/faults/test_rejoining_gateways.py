@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 import msgspec
-import pytest
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.accepted import Accepted
@@ -25,6 +24,7 @@ from mainspring.messages.codes import Status
 from mainspring.transport.bounds import Delivery
 from tests.controller.peers import MS, spec
 from tests.controller.test_shell import Bench, Wire
+from tests.fuzz import seeded
 
 WORKER = b"worker/w"
 SIGNATURE = Signature(spec())
@@ -184,7 +184,7 @@ class Town(Bench):
         self.schedule(self.now_ns)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeded(4)
 def test_every_request_has_one_reply_however_often_gateways_leave_and_come_back(seed: int) -> None:
     town = Town(seed)
     for gateway in town.gateways:

@@ -27,10 +27,11 @@ from mainspring.messages.peers import (
 )
 from mainspring.transport.bounds import Delivery
 from mainspring.worker.segments import Segments
+from tests.fuzz import seeded
 from tests.gateway.sharing import LARGE, ROOM, STEPS, ClientEnd, GatewayEnd, Wire, WorkerEnd, World
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeded(40)
 def test_no_place_is_used_again_while_anybody_may_read_it(seed: int) -> None:
     world = World(seed)
     steps, weights = list(STEPS), list(STEPS.values())

@@ -20,6 +20,7 @@ from mainspring.simulator.provider import Pool
 from mainspring.simulator.scenario import LONGEST_WAIT_NS, MILLISECOND, SECOND, random_faults, random_model
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
+from tests.fuzz import seeded
 from tests.scheduler.hand import Hand, spec
 
 LENGTH_NS = 6 * SECOND
@@ -74,7 +75,7 @@ class Scaled:
         return self.simulation.scheduler.cluster
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeded(12)
 @pytest.mark.parametrize("faulty", [False, True])
 def test_every_request_has_one_reply_and_the_cluster_becomes_as_large_as_was_last_asked(
     seed: int, faulty: bool
@@ -105,7 +106,7 @@ def test_any_policy_can_be_scaled(policy: str) -> None:
     assert scaled.provider.stopped_busy == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeded(4)
 def test_the_same_log_brings_the_same_decisions_about(seed: int) -> None:
     scaled = Scaled(seed, faulty=True)
     again = Scheduler(scaled.simulation.scheduler.config)

@@ -2,14 +2,13 @@
 
 import random
 
-import pytest
-
 from mainspring.scheduler.standing import SLOTS, Standing
+from tests.fuzz import seeded
 
 MS = 1_000_000
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeded(20)
 def test_the_work_before_a_model_is_that_of_those_that_rank_before_it(seed: int) -> None:
     draw = random.Random(seed)
     standing, plain, now_ns = Standing(), dict[int, tuple[int, int]](), 0

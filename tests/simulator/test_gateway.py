@@ -7,7 +7,6 @@ complete report.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.messages.codes import Reason
@@ -18,6 +17,7 @@ from mainspring.simulator.gateway_core import CoreGateway
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
+from tests.fuzz import seeded
 from tests.simulator.played import Stream
 
 LENGTH_NS = 2 * SECOND
@@ -82,7 +82,7 @@ def core_of(simulation: Simulation) -> GatewayCore:
     return simulation.gateway.core
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeded(12)
 def test_each_request_has_exactly_one_reply_by_its_deadline_and_the_grace(seed: int) -> None:
     simulation, stream = play(seed)
     assert len(simulation.outcomes) == REQUESTS
@@ -104,7 +104,7 @@ def test_each_request_has_exactly_one_reply_by_its_deadline_and_the_grace(seed: 
     assert sum(each.in_time for each in simulation.outcomes.values()) > REQUESTS // 8, "it should serve too"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeded(8)
 def test_the_quick_stand_in_decides_as_the_core_does(seed: int) -> None:
     whole, expected = play(seed, notices=False)
     quick, stream = play(seed, notices=False, gateway_core=False)

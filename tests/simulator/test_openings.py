@@ -22,6 +22,7 @@ from mainspring.simulator.outcomes import Outcome
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
+from tests.fuzz import seeded
 
 Entry = TypeVar("Entry")
 
@@ -143,7 +144,7 @@ def refused(outcome: Outcome) -> bool:
 
 
 @pytest.mark.parametrize("policy", policy_names())
-@pytest.mark.parametrize("seed", range(3))
+@seeded(3)
 def test_no_accepted_request_is_late_for_a_newcomer(seed: int, policy: str) -> None:
     config = msgspec.structs.replace(CONFIG, policy=policy)
     cluster = Newcomers(seed, config=config)
@@ -227,7 +228,7 @@ def test_hardly_one_is_lost_at_a_load_that_leaves_no_slack(policy: str) -> None:
     assert missed <= asked // 1000
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeded(3)
 def test_openings_that_nobody_plans_make_requests_late(seed: int) -> None:
     cluster = Newcomers(seed, surprising_opens=True)
     cluster.run()
@@ -243,7 +244,7 @@ def test_under_any_policy_all_become_ready_also_where_no_gap_comes(policy: str) 
     assert all(outcome.answers == 1 for outcome in cluster.simulation.outcomes.values())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(6)
 def test_workers_crash_and_lose_the_controller_meanwhile(seed: int) -> None:
     rng = np.random.default_rng(seed)
     at = [int(rng.integers(SECOND // 2, 2 * SECOND)) for _ in range(4)]
@@ -262,7 +263,7 @@ def test_workers_crash_and_lose_the_controller_meanwhile(seed: int) -> None:
         assert held.keys() == {model.name for model in (*cluster.old, *cluster.new)}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeded(8)
 def test_models_are_removed_while_their_openings_are_planned(seed: int) -> None:
     cluster = Newcomers(seed, duration_jitter=0.05)
     rng = np.random.default_rng(seed)

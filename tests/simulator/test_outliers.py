@@ -14,6 +14,7 @@ from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import DeviceGroup, FaultsSpec, ModelGroup, SimulationSpec, WorkloadSpec
+from tests.fuzz import seeded
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 SLO_MS = 40
@@ -119,7 +120,7 @@ def run(hand: Hand, now_ms: float, number: int, slo_ms: float, took_ms: float) -
     return end_ms
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeded(3)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_model_that_was_slow_for_a_while_is_not_refused_for_ever(policy: str, seed: int) -> None:
     """Its last ten INFERs were all longer than every deadline that is asked for from then on."""

@@ -9,13 +9,14 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
 from mainspring.simulator.spec import Faults
+from tests.fuzz import seeded
 
 POLICIES = ("clockwork-release", "nexus", "symphony")
 LENGTH_NS = SECOND
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(10))
+@seeded(10)
 def test_every_request_is_answered_and_nothing_is_late_without_faults(policy: str, seed: int) -> None:
     simulation = random_scenario(seed, policy=policy, length_ns=LENGTH_NS, validate_every=7)
     run_to_end(simulation, LENGTH_NS)

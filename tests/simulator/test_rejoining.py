@@ -6,7 +6,6 @@ The scheduler and the workers' cores are the real ones; a failing seed is a comp
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import WorkerJoined
@@ -14,12 +13,13 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
+from tests.fuzz import seeded
 
 LENGTH_NS = 2 * SECOND
 LOSSES = 60
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(6)
 def test_no_request_is_lost_however_often_workers_leave_and_come_back(seed: int) -> None:
     rng = np.random.default_rng(seed)
     models = [random_model(rng, f"m{number}", f"graph {number % 3}") for number in range(8)]

@@ -8,10 +8,11 @@ from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.registry import policy_names
 from mainspring.simulator.scenario import check_scenario, reproduction
 from mainspring.simulator.spec import Faults
+from tests.fuzz import seeded
 from tests.simulator.played import decided_again, played
 
 
-@pytest.mark.parametrize("seed", range(24))
+@seeded(24)
 def test_every_request_is_answered_and_nothing_is_late_without_faults(seed: int) -> None:
     simulation, _ = played(seed, validate_every=7)
     for outcome in simulation.outcomes.values():
@@ -24,7 +25,7 @@ def test_every_request_is_answered_and_nothing_is_late_without_faults(seed: int)
     assert all(worker.outstanding == 0 for worker in simulation.scheduler.status().workers)
 
 
-@pytest.mark.parametrize("seed", range(100, 106))
+@seeded(6, first=100)
 @pytest.mark.parametrize("policy", policy_names())
 def test_every_policy_keeps_every_invariant_and_answers_each_request_once(policy: str, seed: int) -> None:
     story = check_scenario(seed, policy)
@@ -55,7 +56,7 @@ def test_the_same_seed_gives_the_same_stream(seed: int) -> None:
     assert played(seed)[1] == played(seed)[1]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(6)
 def test_a_recorded_stream_replays_to_the_same_commands(seed: int) -> None:
     simulation, stream = played(seed)
     assert decided_again(simulation, stream) == stream

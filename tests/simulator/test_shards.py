@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-import pytest
 
 from mainspring.messages.sharding import first_map
 from mainspring.simulator.cluster import Cluster, build_cluster, preload
@@ -13,6 +12,7 @@ from mainspring.simulator.shards import Death, ShardedSimulation, divided
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
 from mainspring.simulator.workloads import build_source
 from mainspring.traces.records import OUTPUTS, PENDING, Records
+from tests.fuzz import seeded
 
 SHARDS = 3
 SECONDS = 3
@@ -71,7 +71,7 @@ def test_three_controllers_answer_as_one_that_has_all() -> None:
     assert in_time.sum() >= 0.97 * of_one
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeded(3)
 def test_a_controllers_death_changes_nothing_for_others_and_loses_nothing(seed: int) -> None:
     death = Death(1, at_ns=1_000_000_000, down_ns=900_000_000, noticed_ns=300_000_000)
     before, _ = sharded(seed=seed)

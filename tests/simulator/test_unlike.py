@@ -12,6 +12,7 @@ from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, SpecError, WorkloadSpec
+from tests.fuzz import seeded
 
 
 def group(**changes: Any) -> ModelGroup:
@@ -106,7 +107,7 @@ def test_artifacts_of_unlike_models_are_refused() -> None:
         group(target="sm_90")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeded(12)
 def test_random_clusters_of_unlike_devices_keep_every_invariant(seed: int) -> None:
     policy = ("mainspring", "clockwork", "edf", "nexus", "symphony", "clipper")[seed % 6]
     simulation = random_scenario(seed, policy, SECOND, unlike=True, shaped=seed % 3 == 0)

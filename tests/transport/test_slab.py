@@ -12,6 +12,7 @@ import pytest
 from mainspring.transport.holes import Holes
 from mainspring.transport.shared_memory import Bytes, OwnMemory, map_to_read
 from mainspring.transport.slab import ALIGNMENT_BYTES, SLOTS, TABLE_BYTES, Reader, Slab
+from tests.fuzz import seeded
 
 KB = 1024
 
@@ -146,7 +147,7 @@ def test_any_thread_may_drop_the_last_reference() -> None:
     slab.validate()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeded(20)
 def test_places_never_overlap_whatever_is_taken_and_dropped(seed: int) -> None:
     rng = random.Random(seed)
     slab = Slab(memory(256 * KB))
@@ -177,7 +178,7 @@ def test_places_never_overlap_whatever_is_taken_and_dropped(seed: int) -> None:
     assert taken(slab, slab.size).nbytes == slab.size, "the holes did not become one"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeded(10)
 def test_holes_are_given_out_from_the_lowest_and_become_one(seed: int) -> None:
     rng = random.Random(seed)
     holes, parts = Holes(1000), dict[int, int]()

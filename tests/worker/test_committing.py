@@ -17,6 +17,7 @@ from mainspring.worker.engine import DeviceLost, Ran
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS
 from mainspring.worker.staging import Ended
+from tests.fuzz import seeded
 from tests.patience import PATIENCE_S
 from tests.worker.peers import SECOND, infer, opening, spec
 from tests.worker.test_staging import Worker
@@ -347,7 +348,7 @@ def test_a_lost_controllers_actions_end_on_the_device_without_a_result(bench: Be
     assert bench.device.given == [10, 11, 11]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeded(4)
 def test_whatever_the_order_each_ends_once_and_none_begins_too_early(seed: int) -> None:
     random = np.random.default_rng(seed)
     worker = Bench(Queueing(held=False))

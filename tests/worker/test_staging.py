@@ -21,6 +21,7 @@ from mainspring.worker.executors import EXPIRY_NS, SOON_NS, Executors
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.staging import LATE_NS
+from tests.fuzz import seeded
 from tests.patience import PATIENCE_S
 from tests.worker.peers import MS, SECOND, infer, load, opening, spec
 
@@ -329,7 +330,7 @@ def test_the_network_thread_looks_for_the_end_of_a_short_run_by_itself(worker: W
     assert worker.executors.expire(50 * MS) <= max(usual_ns + LATE_NS, SOON_NS)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(6)
 def test_whatever_the_order_each_ends_once_and_inside_its_window(seed: int) -> None:
     random = np.random.default_rng(seed)
     durations = np.random.default_rng([seed, 1])

@@ -25,6 +25,7 @@ from mainspring.messages.observing import Clocks, WorkerClock
 from mainspring.messages.sequencing import Sequencing, State
 from mainspring.telemetry.log import Entry
 from tests.console.view.streams import EVERYTHING, Watched, feed
+from tests.fuzz import seeded
 
 SECOND = 1_000_000_000
 
@@ -36,7 +37,7 @@ def at(seed: int, ms: float) -> tuple[View, list[tuple[int, Entry]]]:
     return view, stream
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeded(3)
 def test_models_are_counted_as_often_as_they_were_loaded_and_evicted(seed: int) -> None:
     view, stream = at(seed, 900)
     loads = Counter(entry.model for _, entry in stream if isinstance(entry, Load))
@@ -98,7 +99,7 @@ def test_nothing_is_said_of_few_durations() -> None:
     assert all(page.spread is None and not page.line.erratic for page in pages)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeded(3)
 def test_who_made_room_for_whom_is_said_from_both_sides(seed: int) -> None:
     view, _ = at(seed, 900)
     pages = [model(view, line.name) for line in models(view, limit=1_000).rows]
@@ -112,7 +113,7 @@ def test_who_made_room_for_whom_is_said_from_both_sides(seed: int) -> None:
                 assert taken[other][name] == times
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeded(3)
 def test_a_workers_errors_are_those_of_its_results(seed: int) -> None:
     view, stream = at(seed, 900)
     sent = {entry.action_id: entry for _, entry in stream if isinstance(entry, Load)}
@@ -152,7 +153,7 @@ def test_a_worker_is_set_beside_the_others_of_its_kind() -> None:
         assert norm.load_error_us is None or min(known) <= norm.load_error_us <= max(known)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeded(4)
 def test_who_waits_is_in_the_schedule_with_the_least_slack_first(seed: int) -> None:
     watched, view = Watched(seed), View(EVERYTHING)
     seen = 0
@@ -175,7 +176,7 @@ def test_who_waits_is_in_the_schedule_with_the_least_slack_first(seed: int) -> N
     assert seen
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeded(3)
 def test_the_requests_of_a_second_are_those_that_ended_in_it(seed: int) -> None:
     view, _ = at(seed, 2_400)
     series = cluster(view).series

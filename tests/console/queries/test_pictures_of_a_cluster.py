@@ -22,6 +22,7 @@ from mainspring.messages.events import OperatorAsked, RequestArrived, Wakeup, Wo
 from mainspring.messages.model import bucket_name
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, SetDefaultSlo
 from tests.console.view.streams import EVERYTHING, Watched, feed, never_removed, tallied
+from tests.fuzz import seeded
 
 SECOND = 1_000_000_000
 
@@ -32,7 +33,7 @@ def at(seed: int, ms: float) -> tuple[View, Watched]:
     return view, watched
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeded(5)
 def test_pages_models_and_workers_are_the_schedulers(seed: int) -> None:
     view, watched = at(seed, 700)
     state = watched.scheduler._state
@@ -95,7 +96,7 @@ def _kind(view: View) -> str:
     return min(set(kinds), key=lambda kind: (-kinds.count(kind), kind))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeded(5)
 def test_attainment_adds_up_to_what_the_controller_counts(seed: int) -> None:
     watched, view = Watched(seed), View(EVERYTHING)
     feed(view, watched.everything())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mainspring.cluster.snapshot import snapshot
 from mainspring.console.view.view import View
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.events import RequestArrived, Wakeup
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from tests.console.view.streams import EVERYTHING, Watched, check, feed
+from tests.fuzz import seeded
 
 HALF_MS, STEP_MS = 500.0, 0.7
 
@@ -28,7 +27,7 @@ def catch_up(view: View, watched: Watched, now_ms: float, *, keep_history: bool)
     return now_ms
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeded(8)
 def test_a_view_that_comes_late_agrees_from_its_snapshot_on(seed: int) -> None:
     watched, view = Watched(seed), View(EVERYTHING)
     watched.run_ms(HALF_MS)
@@ -41,7 +40,7 @@ def test_a_view_that_comes_late_agrees_from_its_snapshot_on(seed: int) -> None:
     check(view, watched.scheduler._state)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeded(4)
 def test_what_was_over_before_the_connection_broke_is_remembered(seed: int) -> None:
     watched, view = Watched(seed), View(EVERYTHING)
     feed(view, watched.run_ms(HALF_MS))

@@ -19,6 +19,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.ids import gateway_number, shard_of
 from mainspring.messages.peers import Dispatch, ModelDown, Output, Rejected
 from mainspring.messages.served import ServedModel
+from tests.fuzz import seeded
 from tests.gateway.core.test_state_machine import ALICE, MS, OUTPUTS
 from tests.gateway.fakes import make_spec
 
@@ -220,7 +221,7 @@ def test_a_moved_worker_is_gone_once_no_shard_has_it(shards: Shards) -> None:
     assert not told.catalog.workers
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeded(40)
 def test_in_any_order_of_events_each_request_gets_one_reply_and_goes_where_its_model_is(seed: int) -> None:
     """Controllers come and go, models move between them, and maps change, in the midst of requests."""
     draw, shards = random.Random(seed), Shards()

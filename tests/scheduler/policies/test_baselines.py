@@ -14,6 +14,7 @@ from mainspring.scheduler.policies.baselines.fifo import Fifo
 from mainspring.scheduler.policies.options import ClipperOptions, EdfOptions, FifoOptions
 from mainspring.scheduler.policies.registry import policy_names
 from mainspring.simulator.spec import Faults
+from tests.fuzz import seeded
 from tests.simulator.played import decided_again, played
 
 HERE = "tests.scheduler.policies.test_baselines:"
@@ -58,7 +59,7 @@ POLICIES = ("fifo", "clipper", "edf", f"{HERE}PatientFifo", f"{HERE}RegressionCl
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(8))
+@seeded(8)
 def test_every_request_gets_one_answer_and_every_invariant_holds(policy: str, seed: int) -> None:
     simulation, _ = played(seed, policy, validate_every=5)
     for outcome in simulation.outcomes.values():

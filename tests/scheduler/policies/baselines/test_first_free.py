@@ -16,6 +16,7 @@ from mainspring.scheduler.policies.registry import policy_class
 from mainspring.simulator.device import Preloaded
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
+from tests.fuzz import seeded
 from tests.planner.event_driven import serve_by_events
 from tests.scheduler.hand import MS, spec
 
@@ -60,7 +61,7 @@ def served(
     return simulation, infers
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(6)
 @pytest.mark.parametrize("models", [1, 3])
 def test_it_serves_as_a_station_does(seed: int, models: int) -> None:
     rng = np.random.default_rng(seed)

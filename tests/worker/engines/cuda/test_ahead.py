@@ -22,6 +22,7 @@ from mainspring.worker.executors import EXPIRY_NS, Executors
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.staging import Ended
+from tests.fuzz import seeded
 from tests.patience import PATIENCE_S
 from tests.worker.engines.cuda import tiny_plans as tiny
 from tests.worker.engines.cuda.test_engine import Bench, rows
@@ -151,7 +152,7 @@ def _remembering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.worker.committing.RECENT", 1_000_000)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@seeded(2)
 def test_models_move_between_pages_while_others_are_given_ahead(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     served = Served(tmp_path)

@@ -13,6 +13,7 @@ import pytest
 from mainspring.experiments.gpu_check.rehearsal.driver import LAUNCH_NS
 from mainspring.worker.engine import DeviceLost, EngineError, Queues
 from mainspring.worker.engines.cuda.runs import DRIFT, Run, bounds_ns
+from tests.fuzz import seeded
 from tests.worker.engines.cuda import tiny_plans as tiny
 from tests.worker.engines.cuda.test_engine import Bench, rows
 from tests.worker.peers import infer
@@ -286,7 +287,7 @@ def test_the_first_run_is_told_as_the_host_saw_it() -> None:
     assert bounds_ns(told_ns=50, seen_ns=9_000, whole_ns=300, last_ns=0, since_ns=None) == (8_700, 9_000)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeded(4)
 def test_late_looks_never_add_up_and_no_end_is_told_too_early(seed: int) -> None:
     """For clocks that differ by as much as is allowed, and a host that looks late now and then."""
     random = np.random.default_rng(seed)
