@@ -92,20 +92,27 @@ class Alarms:
         push(self._entries, _Set(when_ns, self._count, alarm, subject))
 
     def next_ns(self) -> int | None:
-        """Return the nearest alarm's instant, passing over those that are pointless."""
+        """Return the nearest alarm's instant."""
+        return cast(_Set, self._entries[0]).key if self._entries else None
+
+    def drop_pointless(self) -> None:
+        """Drop the nearest alarms that are pointless, so that no turn is taken for them.
+
+        It is done once a turn and not where somebody asks for the next one: a request whose alarm was dropped
+        may be queued again, and a log that is decided again must drop the same ones.
+        """
         entries = self._entries
         while entries:
             first = cast(_Set, entries[0])
             subject = first.subject
             if isinstance(subject, Request):
                 if subject.place is _QUEUED:
-                    return first.key
+                    return
             elif first.alarm is not _HOLD or (subject is not None and subject.hold_alarm_ns == first.key):
-                return first.key
+                return
             else:
                 self._others -= 1
             pop(entries)
-        return None
 
     def take(self, now_ns: int) -> tuple[Alarm, Request | Worker | None] | None:
         """Take out the next alarm that is due, if there is one."""

@@ -181,6 +181,7 @@ class Scheduler:
                 state.alarms.set(now_ns, _AGAIN)
         if self.cluster.fleeting:
             tidy(self.cluster)
+        alarms.drop_pointless()
         return state.drain() if state.commands else []
 
     def taken(self) -> list[Command]:

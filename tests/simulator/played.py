@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.core import Scheduler
@@ -11,7 +13,12 @@ from mainspring.simulator.simulation import Simulation
 Stream = list[tuple[int, Event | Command]]
 
 
-def played(seed: int, policy: str = "clockwork", validate_every: int = 1000) -> tuple[Simulation, Stream]:
+def played(
+    seed: int,
+    policy: str = "clockwork",
+    validate_every: int = 1000,
+    refuse: Literal["early", "last"] = "last",
+) -> tuple[Simulation, Stream]:
     """Play a second of the seed's cluster, and let what is under way end; return the event stream too."""
     stream: Stream = []
     simulation = random_scenario(
@@ -20,6 +27,7 @@ def played(seed: int, policy: str = "clockwork", validate_every: int = 1000) -> 
         length_ns=SECOND,
         validate_every=validate_every,
         record=lambda now_ns, message: stream.append((now_ns, message)),
+        refuse=refuse,
     )
     run_to_end(simulation, SECOND)
     simulation.validate()
