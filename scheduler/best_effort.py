@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from typing import Final
 
-from mainspring.cluster.placements import Placement
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.base import Batch, Policy
@@ -97,6 +97,14 @@ class BestEffort:
     def worker_left(self, worker: Worker) -> None:
         """Forget a worker's entries."""
         self._waiting.pop(worker.name, None)
+
+    def validate(self) -> None:
+        """Check that what waits is offered to all that hold its model; raise AssertionError if it is not."""
+        for model in self._state.cluster.waiting_models():
+            for each in model.by_bucket:
+                for placement in each.usable.values() if each.backlog else ():
+                    offered = placement.state is not State.RESIDENT or placement.backlog_key is not None
+                    assert offered, f"{placement.worker.name} was not offered what waits for {each.name}"
 
     def _batch(self, now_ns: int, placement: Placement, limit_ns: int | None) -> Batch | None:
         """Fill the largest batch that the slack of recent deadlines allows.

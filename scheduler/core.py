@@ -201,6 +201,7 @@ class Scheduler:
         validate(self._state)
         self._policy.validate()
         self._overload.validate()
+        self._backlog.validate()
         self._preparing.validate()
 
     def refusal(self, command: OperatorCommand) -> str | None:

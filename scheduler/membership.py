@@ -119,7 +119,7 @@ class Membership:
             placement = adopt(cluster, now_ns, worker, resident)
             if placement.usable:
                 self._policy.weights_changed(now_ns, placement)
-                self._backlog.offer(placement)
+                self._backlog.offer_all(placement)
         for placement in unwelcome(cluster, worker):
             if placement.leaving:
                 self._residency.leave(now_ns, placement)

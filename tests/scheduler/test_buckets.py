@@ -10,8 +10,16 @@ from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Unanswered
-from mainspring.messages.events import ModelAdded, ModelRemoved, RequestArrived, Wakeup
-from mainspring.messages.model import ModelSpec, Symbol
+from mainspring.messages.events import (
+    ModelAdded,
+    ModelRemoved,
+    RequestArrived,
+    Resident,
+    Wakeup,
+    WorkerJoined,
+    WorkerLeft,
+)
+from mainspring.messages.model import Artifact, ModelSpec, Symbol
 from mainspring.scheduler.policies.registry import policy_names
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
@@ -253,3 +261,16 @@ def test_best_effort_requests_wait_by_bucket() -> None:
     assert second.request_ids == (2,)
     (third,) = infers(hand.ok(38, second))
     assert (third.request_ids, third.sizes) == ((3,), (10,))
+
+
+def test_what_waits_without_a_deadline_runs_on_a_worker_that_comes_back_with_the_weights() -> None:
+    model = shaped()
+    hand = Hand(model, workers=2)
+    (load,) = sent(ask(hand, 0, 1, 10, None), Load)
+    assert isinstance(load, Load)
+    (infer,) = infers(hand.ok(9, load))
+    hand.feed(10, WorkerLeft(load.worker, "its session was lost"))
+    has = Artifact(model.weights_hash, model.executable, model.batch_sizes)
+    back = WorkerJoined(load.worker, "gpu", 8, {"m": has}, (Resident("m", has, load.pages),))
+    (again,) = infers(hand.feed(11, back))
+    assert again.request_ids == infer.request_ids
