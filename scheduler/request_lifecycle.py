@@ -76,7 +76,7 @@ class RequestLifecycle:
         if now_ns < self._promises.until_ns and due_ns is not None and self._policy.refuses:
             why = self._promised(now_ns, model, rows, due_ns)
             if why:
-                found = plans(cluster, now_ns, model, rows, due_ns)
+                found = plans(cluster, now_ns, model, rows, 0)
                 self._turn_away(now_ns, event, model, found, Reason.DEADLINE_UNREACHABLE, why)
                 return
         request = cluster.admitted(now_ns, event, model, due_ns)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+
+import pytest
 
 from mainspring.cluster.apply import apply
 from mainspring.cluster.models import Model
@@ -15,14 +18,17 @@ from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, ModelAdded, OperatorAsked, WorkerJoined
-from mainspring.messages.evidence import Candidate, Evidence, PlanEvidence, Readiness
+from mainspring.messages.evidence import Candidate, Evidence, PlanEvidence, Readiness, RejectEvidence
 from mainspring.messages.operating import DrainWorker
 from mainspring.simulator.scenario import random_scenario, run_to_end
-from tests.cluster.test_apply import disturb, reader
+from tests.cluster.test_apply import OPEN_NS, disturb, reader
+from tests.fuzz import seeds
 from tests.scheduler.hand import MS, spec
 
 WITHOUT = {Reason.UNKNOWN_MODEL, Reason.TOO_MANY_ROWS, Reason.OVERLOADED, Reason.MODEL_REMOVED}
 """Rejections that workers have nothing to do with."""
+TOGETHER = {Reason.NO_WORKER, Reason.MODEL_NOT_READY}
+"""Why all that wait for a model are rejected at once."""
 
 
 class Checked:
@@ -31,14 +37,25 @@ class Checked:
     def __init__(self, seed: int, policy: str) -> None:
         self.found: Counter[str] = Counter()
         entries: list[tuple[int, Event | Command]] = []
-        simulation = random_scenario(seed, policy, record=lambda *entry: entries.append(entry))
+        simulation = random_scenario(
+            seed,
+            policy,
+            validate_every=1000,
+            record=lambda *entry: entries.append(entry),
+            open_ns=OPEN_NS[seed % 3],
+        )
         disturb(simulation, seed)
         run_to_end(simulation)
         self._cluster = reader(simulation.scheduler.config)
+        self._joined_again = False
+        """Whether the last event was that a worker joined that nobody saw leave: what its leaving rejects was
+        decided before it was back, and the replica has it back by then."""
         for now_ns, entry in entries:
             self._take(now_ns, entry)
 
     def _take(self, now_ns: int, entry: Event | Command) -> None:
+        if isinstance(entry, Event):
+            self._joined_again = isinstance(entry, WorkerJoined) and entry.worker in self._cluster.workers
         match entry:
             case Infer():
                 self._infer(now_ns, entry)
@@ -88,14 +105,14 @@ class Checked:
         model, rows = request.model, request.rows
         found = plans(cluster, now_ns, model, rows, 0)
         told = reject_evidence(self._cluster, model, found, evidence.waiting, evidence.ahead)
+        if self._joined_again:
+            self.found["joined again"] += 1
+            return
         assert evidence == told
-        if reject.reason is not Reason.NO_WORKER:
+        if reject.reason not in TOGETHER or request.place is not Place.QUEUED:
             assert evidence.waiting == waiting(cluster, request)
         if reject.reason is Reason.DEADLINE_UNREACHABLE:
-            assert evidence.best is not None
-            assert reject.earliest_finish_ns == evidence.best.finish_ns + cluster.response_margin_ns
-            assert request.due_ns is not None
-            assert evidence.best.finish_ns > request.due_ns
+            self._unreachable(reject, evidence, request)
         if evidence.best is not None:
             self._best(now_ns, model, rows, evidence.best, evidence.others)
         self.found["others"] += len(evidence.others)
@@ -103,6 +120,18 @@ class Checked:
         self.found["impossible"] += evidence.best is None
         for each in evidence.others:
             self.found[each.readiness.value] += 1
+
+    def _unreachable(self, reject: Reject, evidence: RejectEvidence, request: Request) -> None:
+        assert evidence.best is not None
+        assert request.due_ns is not None
+        if reject.earliest_finish_ns is None:
+            # What else was promised while a worker opens an executable would be late.
+            assert evidence.best.finish_ns <= request.due_ns
+            assert "executable" in reject.detail
+            self.found["promised"] += 1
+        else:
+            assert reject.earliest_finish_ns == evidence.best.finish_ns + self._cluster.response_margin_ns
+            assert evidence.best.finish_ns > request.due_ns
 
     def _instants(self, now_ns: int, placement: Placement, index: int, evidence: Evidence) -> None:
         """Check when EXEC, inputs and weights are ready against the worker's timelines."""
@@ -151,19 +180,41 @@ def waiting(cluster: Cluster, request: Request) -> int:
     return request.model.waiting + before - (request.place is Place.QUEUED)
 
 
-PLAYED = [("mainspring", seed) for seed in range(16)]
-PLAYED += [(policy, seed) for policy in ("clockwork", "edf") for seed in range(16, 22)]
+PLAYED = [("mainspring", seed) for seed in seeds(16)]
+PLAYED += [(policy, seed) for policy in ("clockwork", "edf") for seed in seeds(6, first=16)]
+# While workers open executables more is promised than there is time for; one comes back before it was missed.
+PLAYED += [("mainspring", 179), ("clockwork", 158), ("clockwork", 76)]
 
 
-def test_all_evidence_is_exact() -> None:
+@functools.cache
+def found_in(policy: str, seed: int) -> Counter[str]:
+    return Checked(seed, policy).found
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize(("policy", "seed"), PLAYED)
+def test_all_evidence_is_exact(policy: str, seed: int) -> None:
+    assert found_in(policy, seed), "something should have been checked"
+
+
+def test_the_seeds_reach_what_they_are_for() -> None:
     found: Counter[str] = Counter()
     for policy, seed in PLAYED:
-        found += Checked(seed, policy).found
+        found += found_in(policy, seed)
     enough = ["INFER", "deadline_unreachable", "deadline_passed", "evicted", "others"]
     assert not [what for what in enough if found[what] < 1_000]
     seldom = ["INFER behind a LOAD", "INFER behind others", "INFER behind its inputs", "no_worker"]
     assert not [what for what in seldom if found[what] < 100]
-    rare = ["worker_failed", "model_not_ready", "drained", "failed", "loading", "too_large"]
+    rare = [
+        "worker_failed",
+        "model_not_ready",
+        "drained",
+        "failed",
+        "loading",
+        "too_large",
+        "promised",
+        "joined again",
+    ]
     rare += ["LOAD demand", "LOAD missed", "LOAD replication", "LOAD pinned", "LOAD operator"]
     assert not [what for what in rare if not found[what]]
 
