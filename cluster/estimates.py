@@ -27,6 +27,17 @@ UNKNOWN_LOAD_NS_PER_BYTE = 0.25
 """Copy cost assumed of a device that has never loaded anything: 4 GB/s."""
 UNKNOWN_OPEN_NS: Final = 500_000_000
 """Duration assumed of an OPEN on a device that has never opened anything; one of the first ten samples."""
+CEILING_SHIFT: Final = 3
+"""A ceiling is an eighth above the estimate that set it: durations on one device mostly differ by less."""
+
+
+class Raised:
+    """How often any of some estimates rose beyond its ceiling (`InferTimes.ceilings_ns`)."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 class InferTimes:
@@ -36,8 +47,10 @@ class InferTimes:
     """
 
     __slots__ = (
+        "_raised",
         "_rolling",
         "_transfers",
+        "ceilings_ns",
         "index_of",
         "note",
         "ns",
@@ -47,11 +60,17 @@ class InferTimes:
         "transfer_ns",
     )
 
-    def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int], rank: int = RANK) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], seeds_ns: list[int], rank: int = RANK, raised: Raised | None = None
+    ) -> None:
+        """``raised`` counts for several estimates together; these have one of their own without it."""
         self.sizes = sizes
         self.index_of = indices_by_rows(sizes)
         """``index_for`` as a table by rows."""
         self.ns = seeds_ns
+        self.ceilings_ns = [ns + (ns >> CEILING_SHIFT) for ns in seeds_ns]
+        """No estimate is above its own: what is derived from these holds until `Raised.count` changes."""
+        self._raised = raised or Raised()
         self.transfer_ns = [0] * len(sizes)
         """How long a batch's inputs keep the way to the worker busy, beyond the delay of any dispatch."""
         self.note: object = None
@@ -76,7 +95,7 @@ class InferTimes:
     def restore(self, state: InferEstimate) -> None:
         """Know what another one of the same sizes knew."""
         for index, duration in enumerate(state.durations):
-            self.ns[index] = self._rolling[index].restore(duration)
+            self._set(index, self._rolling[index].restore(duration))
         self._transfers = {}
         for index in range(len(self.sizes)):
             self.transfer_ns[index] = 0
@@ -88,12 +107,12 @@ class InferTimes:
 
     def add(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take the measured duration of a batch of size ``sizes[index]`` in."""
-        self.ns[index] = self._rolling[index].add(now_ns, duration_ns)
+        self._set(index, self._rolling[index].add(now_ns, duration_ns))
         self.spreads.add(index, duration_ns)
 
     def give_up(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take in that a batch was waited for in vain."""
-        self.ns[index] = self._rolling[index].give_up(now_ns, duration_ns)
+        self._set(index, self._rolling[index].give_up(now_ns, duration_ns))
         for _ in range(HIGHEST_RANK):
             self.spreads.add(index, duration_ns)
 
@@ -122,11 +141,21 @@ class InferTimes:
         """Let no stale outlier stand in the way (`Rolling.doubt`)."""
         for index, rolling in enumerate(self._rolling):
             before_ns = self.ns[index]
-            self.ns[index] = rolling.doubt(now_ns)
+            self._set(index, rolling.doubt(now_ns))
             if self.ns[index] != before_ns:
                 self.note = None
         for index, rolling in self._transfers.items():
             self.transfer_ns[index] = rolling.doubt(now_ns)
+
+    def _set(self, index: int, estimate_ns: int) -> None:
+        """Have an estimate, below a ceiling that falls once it is twice as high."""
+        self.ns[index] = estimate_ns
+        ceiling_ns = self.ceilings_ns[index]
+        if estimate_ns > ceiling_ns:
+            self._raised.count += 1
+        elif 2 * estimate_ns > ceiling_ns:
+            return
+        self.ceilings_ns[index] = estimate_ns + (estimate_ns >> CEILING_SHIFT)
 
     def index_for(self, rows: int) -> int:
         """Return the index of the smallest size that holds ``rows``; raise ValueError if none does."""
@@ -176,6 +205,8 @@ class Estimates:
         """Begin with none."""
         self.rank = rank
         """The rank of the estimate among ten durations that spread; of estimates that begin from now on."""
+        self.raised = Raised()
+        """How often an estimate of an INFER rose beyond its ceiling."""
         self._kinds: dict[str, None] = {}
         self._infer_holders: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._load_holders: Counter[int] = Counter()
@@ -215,7 +246,7 @@ class Estimates:
         times = self._infer.get(key)
         if times is None:
             seeds_ns = infer_seeds(profile_of(kind, spec), spec.batch_sizes)
-            times = InferTimes(spec.batch_sizes, seeds_ns, self.rank)
+            times = InferTimes(spec.batch_sizes, seeds_ns, self.rank, self.raised)
             self._infer[key] = times
         return times
 
@@ -264,7 +295,7 @@ class Estimates:
             key = (state.device_kind, state.executable, state.batch_sizes)
             times = self._infer.get(key)
             if times is None:
-                times = self._infer[key] = InferTimes(key[2], [0] * len(key[2]), self.rank)
+                times = self._infer[key] = InferTimes(key[2], [0] * len(key[2]), self.rank, self.raised)
             times.restore(state)
         else:
             load_key = (state.device_kind, state.weights_bytes)

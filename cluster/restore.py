@@ -286,7 +286,7 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     kind, estimates = worker.kind, cluster.estimates
     seeds_ns = [0] * len(spec.batch_sizes)
     own = state.own_infer_times, state.own_load_time
-    times = InferTimes(spec.batch_sizes, seeds_ns, estimates.rank) if own[0] else None
+    times = InferTimes(spec.batch_sizes, seeds_ns, estimates.rank, estimates.raised) if own[0] else None
     load_time = LoadTime(0, estimates.rank) if own[1] else None
     placement = Placement(
         _former_model(cluster, spec, state),
@@ -302,7 +302,9 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     if placement.model.buckets:
         placement.buckets = []
     for bucket in placement.model.buckets.values():
-        its_times = InferTimes(spec.batch_sizes, list(seeds_ns), estimates.rank) if own[0] else None
+        its_times = (
+            InferTimes(spec.batch_sizes, list(seeds_ns), estimates.rank, estimates.raised) if own[0] else None
+        )
         its_times = its_times or estimates.infer_times(kind, bucket.spec)
         held = Placement(bucket, worker, its_times, placement.load_time)
         held.of = placement

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.estimates import Estimates, InferTimes
+from mainspring.cluster.estimates import Estimates, InferTimes, Raised
 from mainspring.cluster.rolling import SOONEST_NS, STALE_NS, Rolling
 from mainspring.messages.model import ModelSpec, Profile
 
@@ -248,3 +248,42 @@ def test_rows_need_the_smallest_batch_that_holds_them() -> None:
     assert [times.for_rows(rows) for rows in (1, 2, 3, 4)] == [10, 10, 20, 20]
     with pytest.raises(ValueError, match="5 rows do not fit"):
         times.for_rows(5)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["add", "give up", "doubt", "restore"]), st.integers(0, 1), st.integers(1, 50)),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_an_estimate_rises_beyond_its_ceiling_only_where_that_is_counted(
+    history: list[tuple[str, int, int]],
+) -> None:
+    raised = Raised()
+    times = InferTimes((1, 2), [10 * MS, 20 * MS], raised=raised)
+    former = InferTimes((1, 2), [4 * MS, 90 * MS]).state("gpu", "x")
+    seen: dict[int, list[int]] = {0: list(times.ceilings_ns)}
+    for now_s, (what, index, ms) in enumerate(history):
+        now_ns = 100_000 * now_s * MS
+        if what == "add":
+            times.add(now_ns, index, ms * MS)
+        elif what == "give up":
+            times.give_up(now_ns, index, ms * MS)
+        elif what == "doubt":
+            times.doubt(now_ns)
+        else:
+            times.restore(former)
+        assert all(ns <= ceiling for ns, ceiling in zip(times.ns, times.ceilings_ns, strict=True))
+        # What was derived from ceilings at any moment since the count last changed holds yet.
+        least = seen.setdefault(raised.count, list(times.ceilings_ns))
+        for place, ceiling_ns in enumerate(times.ceilings_ns):
+            assert times.ns[place] <= least[place]
+            least[place] = min(least[place], ceiling_ns)
+
+
+def test_estimates_of_a_cluster_count_together_what_rises() -> None:
+    estimates = Estimates()
+    for kind in ("gpu", "cpu"):
+        estimates.infer_times(kind, spec({"gpu": PROFILE})).add(0, 0, 1_000 * MS)
+    assert estimates.raised.count == 2

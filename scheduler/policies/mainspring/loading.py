@@ -8,8 +8,6 @@ many small ones, and one that would displace more requests than it serves is not
 
 from __future__ import annotations
 
-import math
-
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import able, at, is_everywhere
 from mainspring.cluster.placements import Placement
@@ -21,91 +19,17 @@ from mainspring.scheduler.policies.demand import DemandLoads
 from mainspring.scheduler.policies.loads import PASSED_OVER_NS
 from mainspring.scheduler.policies.mainspring.constants import (
     EVICTED_FOR_NS,
-    EXEC_SCARCE_FROM,
-    EXPECTED_ROWS,
-    MOST_BOOST,
     MOST_REPLICATED,
     REPLICA_SHARE,
     REPLICATED_FROM,
     REPLICATION_PAUSE_NS,
-    REPRICED_FROM,
-    SERVED_WEIGHT,
     WORTH_SCALE,
 )
+from mainspring.scheduler.policies.mainspring.pricing import ExecPrice
 from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
 from mainspring.scheduler.policies.mainspring.victims import Losses
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.state import SchedulerState
-
-
-class ExecPrice:
-    """What EXEC's time costs while there is too little of it, in rows for each nanosecond.
-
-    A request that is served takes time from others. While a part of all requests is dropped and EXEC is busy,
-    a nanosecond costs that part of what one serves on average; otherwise it costs nothing. A LOAD that serves
-    requests which take longer than they are worth serves fewer in all, however short the LOAD is, and a model
-    that only has such requests may be evicted before one whose requests are quick.
-    """
-
-    def __init__(self, utilisation: Utilisation) -> None:
-        self._utilisation = utilisation
-        self._rows = self._time_ns = 0.0
-        self.per_ns = 0.0
-
-    def ran(self, rows: int, duration_ns: int) -> None:
-        """Enter a batch that was sent."""
-        self._rows += rows - SERVED_WEIGHT * self._rows
-        self._time_ns += duration_ns - SERVED_WEIGHT * self._time_ns
-
-    def look(self, now_ns: int, dropped: float) -> None:
-        """Update the price; ``dropped`` is the share of requests that were dropped lately."""
-        price = 0.0
-        if self._time_ns:
-            busy = min(1.0, self._utilisation.share(now_ns))
-            scarcity = max(0.0, (busy - EXEC_SCARCE_FROM) / (1.0 - EXEC_SCARCE_FROM))
-            price = scarcity * dropped * self._rows / self._time_ns
-        if abs(price - self.per_ns) > REPRICED_FROM * self.per_ns:
-            self.per_ns = price
-
-    def worth(self, model: Model, rows: float) -> float:
-        """Return what it is worth to serve rows of a model that wait, in the batches that are best for that.
-
-        In rows; 0 if they cost more than they are worth. Those of a model that was dropped too often count
-        for more (`ModelNote.boost`).
-        """
-        boost = model_note(model).boost
-        each = math.exp(min(boost, MOST_BOOST)) if boost else 1.0
-        if not self.per_ns:
-            return rows * each
-        best = 0.0
-        for times in model.infer_times.values():
-            sizes, durations_ns = times.sizes, times.ns
-            for index in range(len(sizes)):
-                filled = min(rows, float(sizes[index]))
-                batches = rows / filled if index == len(sizes) - 1 and filled else 1.0
-                best = max(best, batches * (filled * each - self.per_ns * durations_ns[index]))
-                if sizes[index] >= rows:
-                    break
-        return best
-
-    def worth_waiting(self, model: Model) -> float:
-        """Return what the requests are worth that wait for a model, or a bucket of one."""
-        rows = model.queue.rows
-        worth = self.worth(model, float(rows)) if rows else 0.0
-        return worth + len(model.backlog)
-
-    def worth_each(self, model: Model) -> float:
-        """Return what a row of a model is worth that comes some time, from 0 to 1."""
-        if not self.per_ns:
-            return 1.0
-        best = 0.0
-        for times in model.infer_times.values():
-            sizes, durations_ns = times.sizes, times.ns
-            for index in range(len(sizes)):
-                if index and sizes[index] > EXPECTED_ROWS:
-                    break
-                best = max(best, 1.0 - self.per_ns * durations_ns[index] / min(sizes[index], EXPECTED_ROWS))
-        return best
 
 
 class WorthLoads(DemandLoads):
@@ -118,7 +42,7 @@ class WorthLoads(DemandLoads):
     def __init__(self, state: SchedulerState, popularity: Popularity, price: ExecPrice) -> None:
         super().__init__(state)
         self._price = price
-        self.losses = Losses(popularity, price)
+        self.losses = Losses(popularity, price, state.cluster.estimates.raised)
         """What evictions lose."""
         self._worth_again_ns = 0
 

@@ -36,7 +36,8 @@ from mainspring.scheduler.policies.mainspring.constants import (
     TOLERATED_MISSES,
 )
 from mainspring.scheduler.policies.mainspring.fairness import Fairness
-from mainspring.scheduler.policies.mainspring.loading import ExecPrice, Replication, WorthLoads
+from mainspring.scheduler.policies.mainspring.loading import Replication, WorthLoads
+from mainspring.scheduler.policies.mainspring.pricing import ExecPrice
 from mainspring.scheduler.policies.mainspring.ranking import Ranking
 from mainspring.scheduler.policies.mainspring.unlike import UnlikeKinds
 from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation

@@ -5,29 +5,31 @@ looks at entries until the least loss that it found is lower than all bounds lef
 hundred or more. A loss changes with each request for the model, each that waits for it, and each copy that
 comes or goes. What raises it leaves the bound a bound, and an entry is put right once it comes up; only what
 lowers losses is entered at once: a copy that makes them more than a power of two. While EXEC's time has a
-price, losses fall as estimates rise; then the order is made for each LOAD.
+price, losses fall as the price or an estimate rises. So bounds are computed with a higher price and higher
+estimates, and the order is made again once one of these is exceeded.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from mypy_extensions import mypyc_attr
 
+from mainspring.cluster.estimates import Raised
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.heaps import Entry, Weighted, order, pop, push
 from mainspring.scheduler.policies.mainspring.constants import IDLE_VICTIMS_SHARE
+from mainspring.scheduler.policies.mainspring.pricing import ExecPrice, least_worth_each
 from mainspring.scheduler.policies.mainspring.usage import Popularity
 from mainspring.scheduler.policies.notes import model_note
 
-if TYPE_CHECKING:
-    from mainspring.scheduler.policies.mainspring.loading import ExecPrice
-
 _ROUNDED: Final = 1.0 - 1e-9
 """A bound is this part of what was computed, which was rounded otherwise than the loss."""
+_PRICE_ROOM: Final = 2.0
+"""Bounds hold up to this many times the price that EXEC's time had when they were computed."""
 _SWEPT_FROM: Final = 64
 """An order of fewer entries is not swept."""
 
@@ -55,14 +57,16 @@ class Found(Weighted):
 class Order:
     """What is resident on a worker, by a lower bound of what its eviction loses."""
 
-    __slots__ = ("bounds", "entries", "price", "renewals")
+    __slots__ = ("bounds", "entries", "price", "raised", "renewals")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.bounds: dict[str, Bound] = {}
         """Each model's valid entry; the heap's other entries are void."""
-        self.price = -1.0
-        """EXEC's price, by which they were computed; 0 while there is time for all."""
+        self.price = 0.0
+        """EXEC's price up to which they hold."""
+        self.raised = -1
+        """How often estimates had exceeded what they were computed with; nothing where the price is 0."""
         self.renewals = -1
         """How often counts of requests had been scaled down then."""
 
@@ -83,9 +87,11 @@ class Order:
 class Losses:
     """What evictions lose, and each worker's order by it."""
 
-    def __init__(self, popularity: Popularity, price: ExecPrice) -> None:
+    def __init__(self, popularity: Popularity, price: ExecPrice, raised: Raised) -> None:
+        """``raised`` counts for the cluster's estimates."""
         self._popularity = popularity
         self._price = price
+        self._raised = raised
         self._orders: dict[str, Order] = {}
 
     def least_first(self, worker: Worker, within_ns: int) -> LeastFirst:
@@ -94,16 +100,20 @@ class Losses:
         known = self._orders.get(worker.name)
         if known is None:
             known = self._orders[worker.name] = Order()
-        price, renewals = self._price.per_ns, self._popularity.renewals
-        if price or known.price or known.renewals != renewals:
-            known.price, known.renewals = price, renewals
+        highest = _PRICE_ROOM * self._price.per_ns
+        if not self._holds(known):
+            known.price, known.raised = highest, self._raised.count
+            known.renewals = self._popularity.renewals
             known.bounds.clear()
             known.entries.clear()
             for name, placement in worker.lru.items():
-                bound = Bound(self.bound(placement), placement.model.number, name)
+                bound = Bound(bound_of(placement, highest), placement.model.number, name)
                 known.bounds[name] = bound
                 known.entries.append(bound)
             order(known.entries)
+        elif _PRICE_ROOM * highest < known.price:
+            # What was computed for a higher price holds, and is put right as it comes up.
+            known.price = highest
         return LeastFirst(self, worker, known, self._popularity.expected(within_ns))
 
     def unpopular(self, placement: Placement) -> list[Placement]:
@@ -137,13 +147,13 @@ class Losses:
             self._enter(placement)
 
     def worker_left(self, worker: Worker) -> None:
-        """Forget a worker."""
-        self._orders.pop(worker.name, None)
+        """Forget a worker, and all orders: without the estimates of its kind what remains may lose less."""
+        self._orders.clear()
 
     def validate(self, worker: Worker, within_ns: int) -> None:
         """Check that all that is resident stands in its worker's order, by no more than it would lose."""
         known = self._orders.get(worker.name)
-        if known is None or known.price or self._price.per_ns or known.renewals != self._popularity.renewals:
+        if known is None or not self._holds(known):
             return
         away = self._popularity.expected(within_ns)
         entered = set(known.entries)
@@ -155,15 +165,6 @@ class Losses:
             assert away * bound.key <= loss, (
                 f"{placement} stands by {away * bound.key}, and would lose {loss}"
             )
-
-    def bound(self, placement: Placement) -> float:
-        """Return a lower bound of what an eviction loses, for each request that is to be expected of one."""
-        model = placement.model
-        asked = model_note(model).popularity * _ROUNDED
-        if self._price.per_ns:
-            asked *= self._price.worth_each(model)
-        copies = len(model.usable)
-        return asked / (1 << (copies - 1).bit_length()) if copies > 1 else asked
 
     def loss(self, placement: Placement, away: float) -> float:
         """Return what an eviction loses: what the waiting requests are worth, and those that will come before
@@ -184,11 +185,17 @@ class Losses:
         copies = len(model.usable)
         return loss / copies if copies > 1 else loss
 
+    def _holds(self, known: Order) -> bool:
+        """Return whether an order's bounds are no higher than what is lost."""
+        if known.renewals != self._popularity.renewals or self._price.per_ns > known.price:
+            return False
+        return not self._price.per_ns or known.raised == self._raised.count
+
     def _enter(self, placement: Placement) -> None:
         worker = placement.worker
         known = self._orders.get(worker.name)
         if known is not None and placement.model.name in worker.lru:
-            known.enter(self.bound(placement), placement)
+            known.enter(bound_of(placement, known.price), placement)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -211,8 +218,8 @@ class LeastFirst:
 
     def __next__(self) -> Placement:
         """Return the placement of the least loss of those left."""
-        known, losses, away, resident = self._known, self._losses, self._away, self._worker.lru
-        entries, bounds = self.order.entries, self.order.bounds
+        known, away, resident = self._known, self._away, self._worker.lru
+        entries, bounds, price = self.order.entries, self.order.bounds, self.order.price
         while entries:
             entry = cast(Bound, entries[0])
             if known and away * entry.key > cast(Found, known[0]).key:
@@ -225,7 +232,7 @@ class LeastFirst:
             if placement is None:
                 del bounds[name]
                 continue
-            bound = losses.bound(placement)
+            bound = bound_of(placement, price)
             if bound > entry.key:
                 entry.key = bound
                 push(entries, entry)
@@ -254,6 +261,17 @@ class LeastWanted(LeastFirst):
     def loss(self, placement: Placement) -> float:
         """Return the requests, without end if some wait."""
         return math.inf if placement.model.waiting else worth(placement)
+
+
+def bound_of(placement: Placement, price: float) -> float:
+    """Return a lower bound of what an eviction loses, for each request that is to be expected of one, at no
+    higher price of EXEC's time than one."""
+    model = placement.model
+    asked = model_note(model).popularity * _ROUNDED
+    if price:
+        asked *= least_worth_each(model, price)
+    copies = len(model.usable)
+    return asked / (1 << (copies - 1).bit_length()) if copies > 1 else asked
 
 
 def worth(placement: Placement) -> float:

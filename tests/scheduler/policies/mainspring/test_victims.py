@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import cast
 
+from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.mainspring.constants import EVICTED_FOR_NS
@@ -37,7 +38,7 @@ def sorted_by_requests(losses: Losses, placement: Placement) -> list[Placement]:
 
 @seeded(12)
 def test_victims_come_by_what_they_lose_at_every_moment_of_a_run(seed: int) -> None:
-    """Models come and go, workers crash, and the price of EXEC's time rises and falls."""
+    """Models come and go, workers crash, estimates and the price of EXEC's time rise and fall."""
     simulation = random_scenario(seed, "mainspring")
     policy = simulation.scheduler._policy
     assert isinstance(policy, Mainspring)
@@ -46,6 +47,8 @@ def test_victims_come_by_what_they_lose_at_every_moment_of_a_run(seed: int) -> N
 
     def turned() -> None:
         nonlocal compared
+        own = policy._price.per_ns
+        policy._price.per_ns = rng.choice([0.0, own, own * rng.uniform(0.3, 3.0), 10 ** rng.uniform(-9, -6)])
         for worker in simulation.scheduler.cluster.workers.values():
             expected = sorted_by_loss(losses, worker)
             taken = rng.randrange(len(expected) + 1)
@@ -56,6 +59,7 @@ def test_victims_come_by_what_they_lose_at_every_moment_of_a_run(seed: int) -> N
                 assert losses.unpopular(placement) == sorted_by_requests(losses, placement)
             compared += taken > 1
         policy.validate()
+        policy._price.per_ns = own
 
     simulation.controller._validate, simulation.controller._validate_every = turned, 7
     run_to_end(simulation)
@@ -99,3 +103,35 @@ def test_an_order_keeps_few_void_entries() -> None:
         model_note(placement.model).popularity += 1
         losses.changed(placement)
     assert len(least.order.entries) < 300
+
+
+def all_victims(losses: Losses, worker: Worker) -> list[Placement]:
+    least = losses.least_first(worker, EVICTED_FOR_NS)
+    found = list(least)
+    least.close()
+    return found
+
+
+def test_a_model_that_takes_longer_than_it_is_worth_is_evicted_first() -> None:
+    losses, worker = played()
+    losses._price.per_ns = 1e-9
+    for _ in range(len(worker.lru)):
+        dearest = all_victims(losses, worker)[-1]
+        for times in dearest.model.infer_times.values():
+            for index in range(len(times.sizes)):
+                times.give_up(0, index, 10**10)
+        victims = all_victims(losses, worker)
+        assert victims == sorted_by_loss(losses, worker)
+        losses.validate(worker, EVICTED_FOR_NS)
+
+
+def test_without_the_quicker_kind_of_device_evictions_lose_less() -> None:
+    losses, worker = played()
+    model = all_victims(losses, worker)[-1].model
+    model.infer_times["quick"] = InferTimes(model.spec.batch_sizes, [1] * len(model.spec.batch_sizes))
+    losses._price.per_ns = 1e-3
+    assert all_victims(losses, worker)[-1].model is model
+    del model.infer_times["quick"]
+    losses.worker_left(worker)
+    assert all_victims(losses, worker) == sorted_by_loss(losses, worker)
+    assert not losses.loss(next(iter(model.placements.values())), 1.0)
