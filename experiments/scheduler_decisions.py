@@ -84,11 +84,14 @@ def specs() -> dict[str, SimulationSpec]:
 
 @app.command()
 def record(folder: Path, policy: str = "") -> None:
-    """Write the event log of each run."""
+    """Write the event log of each run to an empty folder."""
     for name in [policy] if policy else policy_names():
         for told, spec in specs().items():
             played = msgspec.structs.replace(spec, scheduler=SchedulerConfig(policy=name))
-            log = EventLogWriter(folder / f"{name}, {told}", about=about(played.scheduler))
+            run = folder / f"{name}, {told}"
+            if run.exists():
+                raise typer.BadParameter(f"{run} has a run already: give an empty folder")
+            log = EventLogWriter(run, about=about(played.scheduler))
             simulate(played, analyse=False, record=log.append)
             log.close()
             typer.echo(f"{name}, {told}")
