@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from mainspring.cli.configuration.devices import NAME as DEVICE_GROUPS
-from mainspring.cli.configuration.devices import DeviceConfig, checked, read_devices
+from mainspring.cli.configuration.devices import DeviceConfig, checked, preferring, read_devices
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build
 from mainspring.cli.launcher.logs import check_logging
@@ -246,7 +246,11 @@ def _with_devices(config: Config, source: str, counted: bool) -> Config:
             f"{source}: [cluster] workers is {cluster.workers} and the groups of [[devices]] have {workers}: "
             "take workers out"
         )
-    return msgspec.structs.replace(config, cluster=msgspec.structs.replace(cluster, workers=workers))
+    return msgspec.structs.replace(
+        config,
+        cluster=msgspec.structs.replace(cluster, workers=workers),
+        scheduler=preferring(config.scheduler, cluster.devices),
+    )
 
 
 def merged(tables: Tables, overrides: Tables) -> dict[str, dict[str, Any]]:

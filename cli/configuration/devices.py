@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 
 from mainspring.cli.configuration.tables import ConfigError, build
+from mainspring.scheduler.config import SchedulerConfig
 
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,39}")
+FIRST_FREE = "first-free"
+"""The policy that goes by the kinds' order."""
 NAME = "devices"
 """The key of the groups, at the top of a file and in ``[cluster]``."""
 
@@ -77,6 +80,16 @@ def of_plan(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     ]
     tables = {each.profiles for each in spec.models}
     return groups, tables.pop() if len(tables) == 1 else None
+
+
+def preferring(scheduler: SchedulerConfig, groups: Sequence[DeviceConfig]) -> SchedulerConfig:
+    """Return the scheduler's configuration in which `first-free` prefers the groups in their order, as plans
+    have them, unless it is told another one."""
+    options = scheduler.policy_options
+    if scheduler.policy != FIRST_FREE or "kinds" in options:
+        return scheduler
+    kinds = ",".join(each.kind for each in groups)
+    return msgspec.structs.replace(scheduler, policy_options={**options, "kinds": kinds})
 
 
 def checked(groups: Sequence[DeviceConfig], *, emulated: bool, device: str, own: str, source: str) -> None:
