@@ -42,7 +42,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: dict[str, float]
     """By kind: the part of the time for which its devices computed; of kinds that the pool has."""
     queries: int
-    """How many are counted."""
+    """How many are counted; 0 if the pool violates and its share in time is not known."""
     complete: bool
     """Whether all queries were played; else it ended early, at a clear violation."""
 
@@ -80,7 +80,10 @@ class Settles(Protocol):
     """An estimator that changes something which is to be left as the plan has it."""
 
     def settle(self, best: Pool | None) -> None:
-        """Leave the best pool; without one, what was there at first."""
+        """Leave the best pool; without one, what was there at first. Raises as `Estimator.evaluate`."""
+
+    def abandon(self, best: Pool | None) -> None:
+        """Do so after a search that did not end, and say so; raises nothing if that fails, too."""
 
 
 def interval(in_time: npt.NDArray[np.bool_], confidence: float) -> tuple[float, float]:

@@ -8,6 +8,7 @@ queue of which most must be. If workers were lost meanwhile, the pool is evaluat
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +33,13 @@ TRIES = 3
 """Windows for one pool, if workers are lost in each."""
 QUEUES = 2.0
 """A queue is a clear violation from this many times the queries that come within an SLO."""
+
+SHORT = 0.25
+"""A queue is short if it has no more than this part of that."""
+RELIEF = 1.5
+"""Where so many wait before a window begins, this many times the pool's devices serve them first,"""
+RELIEF_S = 30.0
+"""for at most this long."""
 
 
 class Gone(Enum):
@@ -94,8 +102,9 @@ class Live:
         counted = len(self._problem.queries) - self._problem.queries.counted
         limit = counted if whole else most_late(counted, self._problem.attainment)
         for _ in range(TRIES):
+            self._relieve(pool)
             self.become(pool)
-            guard = _Guard(self._client, self._problem, pool)
+            guard = _Guard(self._client, self._problem, pool, ends_early=not whole)
             found = self._window.run(pool, self._confidence, limit, guard)
             if guard.seen is not Gone.WORKERS and not guard.lost():
                 return found
@@ -107,7 +116,22 @@ class Live:
 
     def settle(self, best: Pool | None) -> None:
         """Have the cluster be the plan's pool; without one, the one that it was at first."""
-        self.become(self._first if best is None else best)
+        pool = self._first if best is None else best
+        self.become(pool)
+        self._say(f"the cluster is {self._problem.named(pool)} now{'' if best else ', as it was at first'}")
+
+    def abandon(self, best: Pool | None) -> None:
+        """Leave the cluster likewise after a search that did not end, as `Settles.abandon`."""
+        pool = self._first if best is None else best
+        what = "the pool that it was at first" if best is None else "the best that holds so far"
+        self._say(
+            f"the search did not end, so the cluster becomes {self._problem.named(pool)} again, {what} "
+            "(Ctrl-C: stays as it is); --resume goes on"
+        )
+        try:
+            self.become(pool)
+        except (PlanError, MainspringError) as error:
+            self._say(f"it stays as it is, see mainspring scale: {error}")
 
     def become(self, pool: Pool) -> None:
         """Scale the cluster to a pool and wait until it serves; raise `PlanError` if it does not in time."""
@@ -115,16 +139,41 @@ class Live:
         now = {kind.kind: kind.wanted for kind in self._client.status().kinds if kind.kind in wanted}
         more = {kind: count for kind, count in wanted.items() if count > now[kind]}
         fewer = {kind: count for kind, count in wanted.items() if count < now[kind]}
-        for counts in filter(None, (more, fewer)):
-            for kind, count in counts.items():
+        if more:
+            for kind, count in more.items():
                 self._scale(kind, count)
-            self._await({**now, **more, **({} if counts is more else fewer)})
+            self._await({**now, **more})
+        for kind, count in fewer.items():
+            self._scale(kind, count)
+        # Even if nothing is to be changed: a worker that was lost may not be back yet.
+        self._await(wanted)
+
+    def _relieve(self, pool: Pool) -> None:
+        """Have more devices than a pool has serve what waits, if that is much: most of it is late already.
+
+        It is the former pool's, or came while the cluster was too small for a new load. A pool that has just
+        enough for the load would take minutes to get through it.
+        """
+        if (queued := self._client.status().requests_queued) <= most_queued(self._problem):
+            return
+        kinds = zip(self._problem.kinds, pool, strict=True)
+        more = tuple(min(kind.most, math.ceil(RELIEF * count)) for kind, count in kinds)
+        self._say(f"{queued:,} requests wait: {self._problem.named(more)} serve them first")
+        self.become(more)
+        until = time.monotonic() + RELIEF_S
+        while time.monotonic() < until:
+            if self._client.status().requests_queued <= SHORT * most_queued(self._problem):
+                return
+            time.sleep(LOOK_S)
 
     def _scale(self, kind: str, count: int) -> None:
         try:
             self._client.scale_workers(kind, count)
         except MainspringError as error:
-            raise PlanError(f"the cluster can't have {count} workers of {kind}: {error}") from None
+            raise PlanError(
+                f"the cluster can't have {count} workers of {kind}: {error} (with least in the spec's group "
+                "no pool has fewer)"
+            ) from None
 
     def _await(self, wanted: dict[str, int]) -> None:
         """Wait until as many workers are there, with every model prepared on all of them."""
@@ -161,12 +210,22 @@ class Live:
         return tuple(there[kind.name].wanted for kind in self._problem.kinds)
 
 
+def most_queued(problem: Problem) -> float:
+    """Return how many requests may wait: if more do, most of them must be late."""
+    return QUEUES * problem.queries.rate * float(problem.queries.slo_ns.mean()) / 1e9
+
+
 def _missing(status: ClusterStatus, wanted: dict[str, int]) -> str:
     """Return what a cluster lacks to be a pool, for a person; empty if nothing."""
     for kind in status.kinds:
         if kind.kind in wanted and not (kind.running == wanted[kind.kind] and kind.settled):
+            leaving = f"; {', '.join(kind.leaving)} about to leave" if kind.leaving else ""
             fault = f"; {kind.fault}" if kind.fault else ""
-            return f"{kind.kind}: {kind.running} of {wanted[kind.kind]} workers{fault}"
+            return f"{kind.kind}: {kind.running} of {wanted[kind.kind]} workers{leaving}{fault}"
+        connected = sum(worker.device_kind == kind.kind for worker in status.workers)
+        if kind.kind in wanted and connected > kind.running:
+            # Told to stop, and still connected: the window would take it for one that is lost.
+            return f"{kind.kind}: {connected - kind.running} more about to leave"
     names = {worker.worker for worker in status.workers if worker.device_kind in wanted}
     for model in status.models:
         lacking = names - {*model.prepared_on}
@@ -178,9 +237,8 @@ def _missing(status: ClusterStatus, wanted: dict[str, int]) -> str:
 class _Guard:
     """Watches the cluster during a window, without keeping the window waiting."""
 
-    def __init__(self, client: Client, problem: Problem, pool: Pool) -> None:
-        queries = problem.queries
-        self._most_queued = QUEUES * queries.rate * float(queries.slo_ns.mean()) / 1e9
+    def __init__(self, client: Client, problem: Problem, pool: Pool, *, ends_early: bool) -> None:
+        self._most_queued = most_queued(problem) if ends_early else math.inf
         self._client = client
         self._kinds = {kind.name: count for kind, count in zip(problem.kinds, pool, strict=True)}
         self._workers = self._names(client.status())

@@ -16,7 +16,7 @@ from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import CONFIDENCE, Estimate, Estimator, Settles
 from mainspring.planner.pools.assignment import least_price
 from mainspring.planner.pools.floor import Flags, above_floor, unable
-from mainspring.planner.pools.search import Before, Ending, Task, searches
+from mainspring.planner.pools.search import Before, Ending, Search, Task, searches
 from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import BudgetSpent, Told, Trials
 from mainspring.planner.problem import Pool, Problem, read_problem
@@ -117,14 +117,26 @@ def plan(
     starts = inside(problem, starts)
     guide = None if prior is None else _chosen("estimator", prior, ESTIMATORS)(problem, confidence)
     trials = Trials(estimator, problem.attainment, most=evaluations, record=record, known=known, told=told)
-    try:
-        ending = run(Task(problem, space, possible, trials, seed, starts, guide, before))
-    except BudgetSpent:
-        ending = Ending(f"{evaluations} evaluations were made")
-    found = _Found(problem, space, possible, estimator, trials, ending)
-    if isinstance(estimator, Settles):
-        estimator.settle(None if trials.best is None else trials.best.pool)
+    task = Task(problem, space, possible, trials, seed, starts, guide, before)
+    found = _Found(problem, space, possible, estimator, trials, _ended(run, task, estimator))
     return _summed_up(found, search, confidence, warnings)
+
+
+def _ended(run: Search, task: Task, estimator: Estimator) -> Ending:
+    """Run a search to its end; what the estimator has changed is left as the search has it, or so far."""
+    trials, moved = task.trials, estimator if isinstance(estimator, Settles) else None
+    try:
+        ending = run(task)
+    except BudgetSpent:
+        ending = Ending(f"{trials.most} evaluations were made")
+    except BaseException:
+        # Ctrl-C, too: nobody wants a cluster to stay on whichever pool was being tried.
+        if moved is not None:
+            moved.abandon(None if trials.best is None else trials.best.pool)
+        raise
+    if moved is not None:
+        moved.settle(None if trials.best is None else trials.best.pool)
+    return ending
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -11,15 +12,22 @@ import numpy as np
 from mainspring.client.client import Client
 from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate, interval
-from mainspring.planner.live import LOOK_S, Counts, Gone, Watch
+from mainspring.planner.live import LOOK_S, SHORT, Counts, Gone, Watch, most_queued
 from mainspring.planner.problem import LATE_QUERIES, Pool, Problem
 from mainspring.planner.recorded import from_progress, from_records, violation
+from mainspring.traces.records import Records
 from mainspring.traces.replayer import ReplayConfig, Replayer
-from mainspring.traces.report import Progress
+from mainspring.traces.report import Progress, Summary
 from mainspring.traces.source import OpenSource
 
 SETTLE_S = 1.0
-"""How long the cluster's own requests are left alone on a new pool before they count."""
+"""How long the cluster's own requests are left alone on a new pool before they count, at
+least; they do once the queue is short, for what waited before was the former pool's."""
+STUCK_S = 3.0
+"""A pool on which the queue has not become shorter for this long does not get through what waited before;"""
+BACKLOG_S = 10.0
+"""nor does one that takes longer than this, and longer than a window. It violates, and nothing is known of
+its share in time."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,12 @@ class Replayed:
 
     def __init__(self, problem: Problem, address: str, token: str | None = None) -> None:
         """Raises `GatewayUnreachable`."""
+        self.sent = 0
+        """Requests of all windows, and of these"""
         self.lost = 0
-        """Requests of all windows that had no answer."""
+        """those that had no answer."""
+        self.last: tuple[Summary, Records] | None = None
+        """What the last window was."""
         self._problem = problem
         self._replayer = Replayer(
             ReplayConfig(address=address, token=token, progress_every_s=LOOK_S, straggler_wait_s=5.0)
@@ -61,6 +73,8 @@ class Replayed:
 
         rows = np.unique(self._problem.queries.rows).tolist()
         summary, records = self._replayer.play(_Stream(self._problem), progress=look, stop=stop, rows=rows)
+        self.last = summary, records
+        self.sent += summary.offered
         self.lost += summary.lost + summary.unanswered
         if stop.is_set() and last:
             return from_progress(self._problem, pool, last[-1], {})
@@ -81,14 +95,16 @@ class Served:
         self._problem = problem
         self._client = client
         self._seconds = seconds
+        self._short = max(1.0, most_queued(problem) * SHORT)
 
     def run(self, pool: Pool, confidence: float, limit: int, watch: Watch) -> Estimate:
         """Watch, as `Window.run`; raise `PlanError` for a window with too few requests."""
         queries = self._problem.queries
         span_s = (int(queries.due_ns[-1]) - int(queries.due_ns[queries.counted])) / 1e9
         limit = round(limit * self._seconds / span_s)
-        time.sleep(SETTLE_S)
-        began = before = Counts.of(self._client.status())
+        began = before = self._settled()
+        if began.queued > self._short:
+            return self._estimate(pool, np.zeros(0, np.bool_), confidence)
         until = time.monotonic() + self._seconds
         in_time: list[bool] = []
         while time.monotonic() < until:
@@ -108,14 +124,29 @@ class Served:
                 f"{self._problem.attainment:.4g} in time from less: it takes {needed:,}, so give a longer "
                 "--window"
             )
-        return self._estimate(pool, np.array(in_time or [False]), confidence)
+        return self._estimate(pool, np.array(in_time, np.bool_), confidence)
+
+    def _settled(self) -> Counts:
+        """Wait until what waited before is served, or the queue gets no shorter; return the counts."""
+        time.sleep(SETTLE_S)
+        began = shorter = time.monotonic()
+        least, patience_s = math.inf, max(BACKLOG_S, self._seconds)
+        while (counts := Counts.of(self._client.status())).queued > self._short:
+            now = time.monotonic()
+            if counts.queued < least:
+                least, shorter = counts.queued, now
+            if now - shorter > STUCK_S or now - began > patience_s:
+                break
+            time.sleep(LOOK_S)
+        return counts
 
     def _estimate(self, pool: Pool, in_time: np.ndarray, confidence: float) -> Estimate:
-        low, high = interval(in_time, confidence)
+        counted = len(in_time) > 0
+        low, high = interval(in_time, confidence) if counted else (0.0, 1.0)
         return Estimate(
             pool=pool,
             price=self._problem.price(pool),
-            attainment=float(in_time.mean()),
+            attainment=float(in_time.mean()) if counted else 0.0,
             low=low,
             high=high,
             p50_ms=0.0,
@@ -123,5 +154,5 @@ class Served:
             reached_ms=None,
             utilisation={},
             queries=len(in_time),
-            complete=True,
+            complete=counted,
         )

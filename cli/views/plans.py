@@ -11,7 +11,8 @@ from mainspring.planner.problem import Pool
 
 def progress(last: Estimate, tried: int, best: Estimate | None) -> str:
     """Return one line about a search that goes on."""
-    said = f"{tried} tried, last {last.pool} {last.attainment:.2%} in time at {last.price:g}"
+    did = f"{last.attainment:.2%} in time" if last.queries else "does not get through what waited"
+    said = f"{tried} tried, last {last.pool} {did} at {last.price:g}"
     return said + (f"; best {best.pool} at {best.price:g}" if best is not None else "; none holds yet")
 
 
@@ -61,11 +62,12 @@ def _failed(found: Plan) -> list[str]:
 
 
 def _line(found: Plan, estimate: Estimate) -> str:
+    """Return what a pool does, as far as it is known: a cluster's own requests are counted, not timed."""
     used = ", ".join(f"{kind} {share:.0%}" for kind, share in estimate.utilisation.items())
+    timed = f", p50 {estimate.p50_ms:.4g} ms, p99 {estimate.p99_ms:.4g} ms" if estimate.p99_ms else ""
     return (
         f"{_named(found, estimate.pool)}: {estimate.price:g} an hour, {estimate.attainment:.2%} in time "
-        f"({estimate.low:.2%} to {estimate.high:.2%}), p50 {estimate.p50_ms:.4g} ms, p99 "
-        f"{estimate.p99_ms:.4g} ms; busy: {used}"
+        f"({estimate.low:.2%} to {estimate.high:.2%}){timed}" + (f"; busy: {used}" if used else "")
     )
 
 

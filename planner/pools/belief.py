@@ -47,7 +47,12 @@ class Belief:
         self._known: dict[tuple[Pool, float, tuple[float, ...]], float] = {}
 
     def learn(self, estimate: Estimate, load: float = 1.0) -> None:
-        """Learn from what a pool did at a multiple of the load that is planned for."""
+        """Learn from what a pool did at a multiple of the load that is planned for.
+
+        Of a pool of which no query was counted nothing is learnt.
+        """
+        if not estimate.queries:
+            return
         places = self._likely()
         shares = np.array([self._share(estimate.pool, load, self._factors[place]) for place in places])
         apart = (_missed(shares) - _missed(np.array([estimate.attainment]))) / NOISE

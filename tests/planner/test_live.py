@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from mainspring.client.errors import InvalidRequest
 from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.messages.scaling import KindStatus
 from mainspring.planner import live
@@ -23,6 +24,7 @@ from tests.planner.specs import spec, workload
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LOOK_S", 0.0)
+    monkeypatch.setattr(live, "RELIEF_S", 0.1)
 
 
 class Cluster:
@@ -34,9 +36,17 @@ class Cluster:
         self.queued = 0
         self.stuck = ""
         self.generation = 0
+        self.backlog = 0
+        """Requests that wait until there are more than five devices."""
+        self.least = 0
+        self.stopping = 0
+        """Looks for which workers that were told to stop are still connected."""
 
     def scale_workers(self, kind: str, count: int) -> None:
+        if count < self.least:
+            raise InvalidRequest(f"{count} of kind {kind} are too few: 'ranker' is pinned; give at least 1")
         self.counts[kind] = count
+        self.backlog *= sum(self.counts.values()) <= 5
         self.moves.append(dict(self.counts))
 
     def status(self) -> ClusterStatus:
@@ -46,17 +56,19 @@ class Cluster:
             if kind != self.stuck
         }
         everyone = tuple(name for of_kind in names.values() for name in of_kind)
+        running = {kind: len(of_kind) for kind, of_kind in names.items()}
+        if self.stopping:
+            self.stopping -= 1
+            names["fast"].append("fast-on-its-way-out")
         return ClusterStatus(
             policy="first-free",
             workers=tuple(
                 WorkerStatus(name, kind, 1, 1, 1, 1, 0, 0, ()) for kind in names for name in names[kind]
             ),
             models=(ModelStatus("ranker", 1, everyone, everyone, 0),),
-            requests_queued=self.queued,
+            requests_queued=self.queued + self.backlog,
             dropped_messages={},
-            kinds=tuple(
-                self.kind(kind, count, len(names.get(kind, ()))) for kind, count in self.counts.items()
-            ),
+            kinds=tuple(self.kind(kind, count, running.get(kind, 0)) for kind, count in self.counts.items()),
         )
 
     def kind(self, kind: str, wanted: int, running: int) -> KindStatus:
@@ -81,15 +93,20 @@ class Window:
         return self.queues.evaluate(pool)
 
 
-def estimator(cluster: Cluster, window: Window, problem: Problem, patience_s: float = 5.0) -> Live:
-    said: list[str] = []
+def estimator(
+    cluster: Cluster,
+    window: Window,
+    problem: Problem,
+    patience_s: float = 5.0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Live:
     return Live(
         problem,
         0.0,
         client=cluster,  # type: ignore[arg-type]
         window=window,
         patience_s=patience_s,
-        say=said.append,
+        say=say,
     )
 
 
@@ -151,6 +168,63 @@ def test_a_pool_is_evaluated_again_if_workers_were_lost_meanwhile() -> None:
         estimator(cluster, Window(asked, always), asked).evaluate((2, 1))
 
 
+def test_what_waits_is_served_by_more_devices_before_a_window_begins() -> None:
+    asked, cluster = problem(), Cluster(fast=2, cheap=1)
+    cluster.backlog = 1_000
+    window = Window(asked)
+    estimator(cluster, window, asked).evaluate((3, 1))
+    assert {"fast": 5, "cheap": 2} in cluster.moves
+    assert cluster.moves[-1] == {"fast": 3, "cheap": 1}
+    assert window.seen == [((3, 1), None)], "nothing waits any more"
+
+
+def test_a_window_begins_once_those_that_were_told_to_stop_have_gone() -> None:
+    asked, cluster = problem(), Cluster(fast=2, cheap=1)
+    cluster.stopping = 3
+    window = Window(asked)
+    estimator(cluster, window, asked).evaluate((2, 1))
+    assert window.seen == [((2, 1), None)], "no worker of the pool was lost"
+
+
+@pytest.mark.parametrize("why", [KeyboardInterrupt, PlanError])
+def test_a_search_that_does_not_end_leaves_the_best_pool_that_holds_so_far(why: type[BaseException]) -> None:
+    asked, cluster = problem(), Cluster(fast=1, cheap=0)
+    said: list[str] = []
+
+    def search(windows: int) -> None:
+        """Search from a pool that holds on, and fail in a window."""
+        left = iter(range(windows))
+
+        def fail() -> None:
+            if next(left, None) is None:
+                raise why
+
+        with pytest.raises(why):
+            plan(
+                asked.spec,
+                search="random",
+                starts=((3, 0),),
+                evaluate=lambda given, _: estimator(cluster, Window(given, fail), given, say=said.append),
+                confidence=0.0,
+            )
+
+    search(0)
+    assert tuple(cluster.counts.values()) == (1, 0)
+    assert "becomes 1 fast again, the pool that it was at first" in said[-1]
+    search(1)
+    assert tuple(cluster.counts.values()) == (3, 0)
+    assert "becomes 3 fast again, the best that holds so far" in said[-1]
+
+
+def test_a_cluster_that_can_not_go_back_stays_as_it_is_and_that_is_said() -> None:
+    asked, cluster = problem(), Cluster(fast=1, cheap=2)
+    said: list[str] = []
+    given = estimator(cluster, Window(asked), asked, patience_s=0.0, say=said.append)
+    cluster.counts, cluster.stuck = {"fast": 1, "cheap": 0}, "cheap"
+    given.abandon(None)
+    assert "it stays as it is, see mainspring scale: the cluster did not become the pool" in said[-1]
+
+
 def test_a_queue_of_which_most_must_be_late_ends_a_window() -> None:
     asked, cluster = problem(), Cluster(fast=3, cheap=0)
     window = Window(asked)
@@ -158,7 +232,8 @@ def test_a_queue_of_which_most_must_be_late_ends_a_window() -> None:
     given.evaluate((3, 0))
     cluster.queued = 100
     given.evaluate((2, 0))
-    assert [why for _, why in window.seen] == [None, Gone.VIOLATES]
+    given.evaluate((2, 0), whole=True)
+    assert [why for _, why in window.seen] == [None, Gone.VIOLATES, None]
 
 
 def test_a_cluster_that_can_not_be_the_pool_says_why() -> None:
@@ -170,6 +245,11 @@ def test_a_cluster_that_can_not_be_the_pool_says_why() -> None:
     cluster.stuck = "cheap"
     with pytest.raises(PlanError, match="cheap: 0 of 2 workers; no room"):
         given.evaluate((1, 2))
+    cluster.least = 1
+    with pytest.raises(
+        PlanError, match=r"can't have 0 workers of fast: .*at least 1 .*with least in the spec"
+    ):
+        given.evaluate((0, 2))
     wide = tuple(msgspec.structs.replace(group, most=9) for group in spec().devices)
     with pytest.raises(PlanError, match="can have 8 workers of fast and the plan may want 9"):
         estimator(Cluster(fast=1, cheap=0), Window(asked), read_problem(spec(devices=wide)))

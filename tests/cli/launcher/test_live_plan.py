@@ -49,7 +49,7 @@ def spec(folder: Path, **fast: Any) -> SimulationSpec:
     )
 
 
-def config(folder: Path, fast: int = 1, cheap: int = 0) -> Config:
+def config(folder: Path, fast: int = 1, cheap: int = 0, speed: float = 2.0) -> Config:
     """Return a cluster of these numbers of devices of each kind."""
     tables: dict[str, dict[str, Any]] = {
         "cluster": {
@@ -57,7 +57,7 @@ def config(folder: Path, fast: int = 1, cheap: int = 0) -> Config:
             "profiles": str(folder / "ranker.csv"),
             "run_dir": str(folder / "run"),
             "devices": [
-                {"kind": "fast", "speed": 2.0, "count": fast, "price": 0.5},
+                {"kind": "fast", "speed": speed, "count": fast, "price": 0.5},
                 {"kind": "cheap", "count": cheap, "price": 0.17},
             ],
         },

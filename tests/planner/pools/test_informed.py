@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 
 from mainspring.planner.errors import PlanError
 from mainspring.planner.plan import plan
+from mainspring.planner.pools.belief import Belief
 from mainspring.planner.pools.floor import above_floor
 from mainspring.planner.pools.informed import informed
 from mainspring.planner.pools.search import Before, Task
@@ -81,6 +83,15 @@ def test_what_was_learnt_holds_at_another_load() -> None:
         assert len(taught.trials.tried) <= len(alone.trials.tried)
         assert taught.trials.best.price <= alone.trials.best.price
     assert violating[0] < violating[1]
+
+
+def test_a_pool_of_which_nothing_was_counted_teaches_nothing() -> None:
+    asked = problem()
+    belief = Belief(Queues(asked, confidence=0.0), 1.0 / asked.durations_ns.mean(axis=1))
+    before = belief.expected((2, 2)), belief.chance((2, 2), 0.99)
+    seen = Queues(asked, confidence=0.0).evaluate((2, 2))
+    belief.learn(msgspec.structs.replace(seen, attainment=0.0, queries=0, complete=False))
+    assert (belief.expected((2, 2)), belief.chance((2, 2), 0.99)) == before
 
 
 def test_without_an_estimator_it_says_what_is_missing() -> None:
