@@ -18,20 +18,30 @@ from mainspring.experiments.ribbon.data import GAUSSIAN, SETTINGS, SHARED, Setti
 from mainspring.experiments.ribbon.figures import draw_figures
 from mainspring.experiments.ribbon.guided import guided
 from mainspring.experiments.ribbon.instances import instances
+from mainspring.experiments.ribbon.live import live
 from mainspring.experiments.ribbon.optima import Optimum, optimum
 from mainspring.experiments.ribbon.report import Report
 from mainspring.experiments.ribbon.served import served
+from mainspring.experiments.ribbon.watched import watched
 from mainspring.telemetry.report import write_json
 
-PARTS = ("agreement", "optima", "searches", "guided", "load", "instances", "served")
+PARTS = ("agreement", "optima", "searches", "guided", "load", "instances", "served", "live", "watched")
+ASKED_FOR = ("served", "live", "watched")
+"""Parts that take long, or a machine to themselves."""
 
-Parts = Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PARTS)}; by default all but served.")]
+Parts = Annotated[
+    list[str] | None,
+    typer.Argument(help=f"Of {', '.join(PARTS)}; by default all but {', '.join(ASKED_FOR)}."),
+]
 Seeds = Annotated[int, typer.Option(min=1, help="Streams of queries, of whose rates the mean is compared.")]
 Trials = Annotated[int, typer.Option(min=1, help="Seeds of each search.")]
 Only = Annotated[str, typer.Option(help="Models, with commas between.")]
 Pools = Annotated[
     list[str] | None,
     typer.Option("--pool", help="Of the part served: KEY=2,0,9 has that pool simulated instead of a search."),
+]
+Seconds = Annotated[
+    float, typer.Option(min=15, help="Of the parts live and watched: how long a window of queries lasts.")
 ]
 Shared = Annotated[Path, typer.Option(help="Folder of the artifact's files.")]
 Output = Annotated[Path, typer.Option(help="Folder for ribbon.json, the figures and the specs' files.")]
@@ -43,6 +53,7 @@ def main(
     trials: Trials = 20,
     only: Only = "",
     pools: Pools = None,
+    seconds: Seconds = 60.0,
     shared: Shared = SHARED,
     output: Output = Path("out/ribbon"),
 ) -> None:
@@ -58,17 +69,23 @@ def main(
         raise typer.BadParameter(f"{shared} has no ribbon/price.csv: name the folder of the artifact's files")
     output.mkdir(parents=True, exist_ok=True)
     given = {key: tuple(map(int, pool.split(","))) for key, pool in (each.split("=") for each in pools or ())}
-    report = Report()
+    report, specs = Report(), output / "specs"
     for part in PARTS if not parts else [each for each in PARTS if each in parts]:
-        if parts or part != "served":
-            if part == "served":
-                specs = output / "specs"
-                report.served = [
-                    served(each, specs, pool=given.get(each.key), shared=shared) for each in chosen
-                ]
-                show("Cheapest pools under another policy", report.served)
-            else:
-                _compute(part, report, chosen, (seeds, trials), output / "specs", shared)
+        if parts or part not in ASKED_FOR:
+            match part:
+                case "served":
+                    report.served = [
+                        served(each, specs, pool=given.get(each.key), shared=shared) for each in chosen
+                    ]
+                    show("Cheapest pools under another policy", report.served)
+                case "live":
+                    report.live = [row for each in chosen for row in live(each, seconds, specs, shared)]
+                    show("Pools on a running cluster", report.live)
+                case "watched":
+                    report.watched = [watched(each, seconds, specs, shared) for each in chosen]
+                    show("A change of load on a running cluster", report.watched)
+                case _:
+                    _compute(part, report, chosen, (seeds, trials), specs, shared)
             write_json(output / "ribbon.json", report)
     for file in (output / "ribbon.json", *draw_figures(report, output)):
         typer.echo(file)

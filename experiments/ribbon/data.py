@@ -79,15 +79,19 @@ def rates(setting: Setting, shared: Path = SHARED) -> dict[Pool, float] | None:
     return {tuple(map(int, pool.split(","))): rate / 100 for pool, (_, rate) in table.items()}
 
 
-def write_profiles(setting: Setting, folder: Path, shared: Path = SHARED) -> dict[str, Path]:
-    """Write a table of profiles for each kind of device, medians with a spread; return the files by kind."""
+def write_profiles(
+    setting: Setting, folder: Path, shared: Path = SHARED, *, spreads: bool = True
+) -> dict[str, Path]:
+    """Write a table of profiles for each kind of device, medians with a spread unless ``spreads`` is false;
+    return the files by kind."""
     measured: dict[str, dict[int, dict[str, str]]] = {kind: {} for kind in setting.kinds}
     for row in measurements(shared):
         if row["source"] == "ribbon" and row["model"] == setting.key and row["instance"] in measured:
             measured[row["instance"]][int(row["batch"])] = row
     found = {}
     for kind, by_size in measured.items():
-        spread = np.median([float(each["p99_ms"]) / float(each["p50_ms"]) for each in by_size.values()])
+        ratios = [float(each["p99_ms"]) / float(each["p50_ms"]) for each in by_size.values()]
+        spread = np.median(ratios) if spreads else 1.0
         names = ["model", "input_kb", "output_kb", "weights_mb", "transfer_ms", "spread"]
         # The artifact has neither sizes nor transfers: the model is on every device before the first query.
         cells = [setting.key, "1", "1", "100", "10", f"{max(1.0, float(spread)):.5f}"]
@@ -100,14 +104,22 @@ def write_profiles(setting: Setting, folder: Path, shared: Path = SHARED) -> dic
 
 
 def write_arrivals(
-    setting: Setting, path: Path, seed: int, arrivals: Arrivals, rows: RowsSpec = ROWS, load: float = 1.0
+    setting: Setting,
+    path: Path,
+    seed: int,
+    arrivals: Arrivals,
+    rows: RowsSpec = ROWS,
+    load: float = 1.0,
+    queries: int = QUERIES,
+    slower: float = 1.0,
 ) -> float:
-    """Write a trace of the queries; return the instant of the last, in seconds."""
+    """Write a trace of the queries, in which all takes ``slower`` times as long; return the instant of the
+    last, in seconds."""
     rng = np.random.default_rng(seed)
     gap_ms = setting.gap_ms / load
-    gaps_ms = rng.poisson(gap_ms, QUERIES) if arrivals == "artifact" else rng.exponential(gap_ms, QUERIES)
-    times_s = np.cumsum(gaps_ms) / 1e3
-    drawn = Rows(rows, ()).draw(rng, QUERIES)
+    gaps_ms = rng.poisson(gap_ms, queries) if arrivals == "artifact" else rng.exponential(gap_ms, queries)
+    times_s = np.cumsum(gaps_ms) * slower / 1e3
+    drawn = Rows(rows, ()).draw(rng, queries)
     with path.open("w", encoding="utf-8") as file:
         file.write("time_s,model,rows\n")
         file.writelines(

@@ -9,8 +9,10 @@ from mainspring.experiments.ribbon.changed import Changed
 from mainspring.experiments.ribbon.convergence import Convergence, Pruning
 from mainspring.experiments.ribbon.guided import Guided
 from mainspring.experiments.ribbon.instances import Instances
+from mainspring.experiments.ribbon.live import Compared
 from mainspring.experiments.ribbon.optima import Optimum
 from mainspring.experiments.ribbon.served import Served
+from mainspring.experiments.ribbon.watched import Watched
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -23,4 +25,6 @@ class Report(msgspec.Struct, kw_only=True):
     guided: list[Guided] = []
     load: list[Changed] = []
     served: list[Served] = []
+    live: list[Compared] = []
+    watched: list[Watched] = []
     instances: Instances | None = None
