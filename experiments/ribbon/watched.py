@@ -62,10 +62,12 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     again_s: float
     """From the notice until the second plan."""
     requests: int
+    """Sent, all on violating pools and those that waited for the second search among them."""
     answered: int
     in_time: float
-    """Of all requests, those on violating pools and those that waited for the second search among them."""
     lost: int
+    unsent: int
+    """Requests that the clients came to after their deadline, on cores that they share with the cluster."""
     ended_on: Pool
     """What the cluster was in the end."""
 
@@ -197,6 +199,7 @@ def _summed_up(
     times_s: tuple[float, float, float],
 ) -> Watched:
     first, second = plans
+    unsent = played.unsent + played.expired
     return Watched(
         model=model,
         began=began,
@@ -210,9 +213,10 @@ def _summed_up(
         evaluations_again=len(second.evaluations),
         violating_again=second.violating,
         again_s=times_s[2],
-        requests=played.offered,
-        answered=played.offered - played.lost - played.unanswered - played.unsent - played.expired,
+        requests=played.offered - unsent,
+        answered=played.offered - unsent - played.lost - played.unanswered,
         in_time=played.goodput_share,
         lost=played.lost + played.unanswered,
+        unsent=unsent,
         ended_on=ended_on,
     )
