@@ -18,7 +18,7 @@ from typing import Final, cast
 from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.estimates import Raised
-from mainspring.cluster.placements import Placement
+from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.heaps import Entry, Weighted, order, pop, push
 from mainspring.scheduler.policies.mainspring.constants import IDLE_VICTIMS_SHARE
@@ -30,6 +30,7 @@ _ROUNDED: Final = 1.0 - 1e-9
 """A bound is this part of what was computed, which was rounded otherwise than the loss."""
 _PRICE_ROOM: Final = 2.0
 """Bounds hold up to this many times the price that EXEC's time had when they were computed."""
+_RESIDENT: Final = State.RESIDENT
 _SWEPT_FROM: Final = 64
 """An order of fewer entries is not swept."""
 
@@ -37,11 +38,13 @@ _SWEPT_FROM: Final = 64
 class Bound(Weighted):
     """A model that is resident on a worker, by a lower bound of what its eviction loses."""
 
-    __slots__ = ("name",)
+    __slots__ = ("placement", "void")
 
-    def __init__(self, bound: float, number: int, name: str) -> None:
-        super().__init__(bound, number)
-        self.name = name
+    def __init__(self, bound: float, placement: Placement) -> None:
+        super().__init__(bound, placement.model.number)
+        self.placement = placement
+        self.void = False
+        """Whether another entry stands in its place, or it was found not to be resident."""
 
 
 class Found(Weighted):
@@ -72,16 +75,22 @@ class Order:
 
     def enter(self, bound: float, placement: Placement) -> None:
         """Enter a placement by its bound, instead of any other that it has."""
-        entries, name = self.entries, placement.model.name
-        bounds = self.bounds
+        entries, bounds, name = self.entries, self.bounds, placement.model.name
         known = bounds.get(name)
-        if known is not None and known.key == bound:
-            return
-        bounds[name] = entry = Bound(bound, placement.model.number, name)
+        if known is not None:
+            if known.key == bound and known.placement is placement:
+                return
+            known.void = True
+        bounds[name] = entry = Bound(bound, placement)
         push(entries, entry)
         if len(entries) > 2 * len(bounds) + _SWEPT_FROM:
-            entries[:] = [each for each in entries if bounds.get(cast(Bound, each).name) is each]
+            entries[:] = [each for each in entries if not cast(Bound, each).void]
             order(entries)
+
+    def drop(self, entry: Bound) -> None:
+        """Drop the valid entry of what is no longer resident."""
+        entry.void = True
+        del self.bounds[entry.placement.model.name]
 
 
 class Losses:
@@ -107,14 +116,14 @@ class Losses:
             known.bounds.clear()
             known.entries.clear()
             for name, placement in worker.lru.items():
-                bound = Bound(bound_of(placement, highest), placement.model.number, name)
+                bound = Bound(bound_of(placement, highest), placement)
                 known.bounds[name] = bound
                 known.entries.append(bound)
             order(known.entries)
         elif _PRICE_ROOM * highest < known.price:
             # What was computed for a higher price holds, and is put right as it comes up.
             known.price = highest
-        return LeastFirst(self, worker, known, self._popularity.expected(within_ns))
+        return LeastFirst(self, known, self._popularity.expected(within_ns))
 
     def unpopular(self, placement: Placement) -> list[Placement]:
         """Return what may be evicted for a model that no request needs at once: models with much fewer
@@ -124,7 +133,7 @@ class Losses:
         """
         left = IDLE_VICTIMS_SHARE * model_note(placement.model).popularity
         least = self.least_first(placement.worker, 0)
-        wanted = LeastWanted(self, placement.worker, least.order, 1.0)
+        wanted = LeastWanted(self, least.order, 1.0)
         chosen: list[Placement] = []
         for victim in wanted:
             left -= worth(victim)
@@ -161,6 +170,8 @@ class Losses:
             bound = known.bounds.get(name)
             assert bound is not None, f"{placement} is resident, and in no order of victims"
             assert bound in entered, f"{placement} counts as entered by {bound.key}"
+            assert not bound.void, f"{placement} is resident, and its entry void"
+            assert bound.placement is placement, f"{placement} stands as {bound.placement}"
             loss = self.loss(placement, away)
             assert away * bound.key <= loss, (
                 f"{placement} stands by {away * bound.key}, and would lose {loss}"
@@ -202,9 +213,8 @@ class Losses:
 class LeastFirst:
     """Yields a worker's placements by what their evictions lose: none with work in flight."""
 
-    def __init__(self, losses: Losses, worker: Worker, order: Order, away: float) -> None:
+    def __init__(self, losses: Losses, order: Order, away: float) -> None:
         self._losses = losses
-        self._worker = worker
         self.order = order
         self._away = away
         self._known: list[Entry] = []
@@ -218,19 +228,18 @@ class LeastFirst:
 
     def __next__(self) -> Placement:
         """Return the placement of the least loss of those left."""
-        known, away, resident = self._known, self._away, self._worker.lru
-        entries, bounds, price = self.order.entries, self.order.bounds, self.order.price
+        known, away = self._known, self._away
+        entries, price = self.order.entries, self.order.price
         while entries:
             entry = cast(Bound, entries[0])
             if known and away * entry.key > cast(Found, known[0]).key:
                 break
             pop(entries)
-            name = entry.name
-            if bounds.get(name) is not entry:
+            if entry.void:
                 continue
-            placement = resident.get(name)
-            if placement is None:
-                del bounds[name]
+            placement = entry.placement
+            if placement.state is not _RESIDENT:
+                self.order.drop(entry)
                 continue
             bound = bound_of(placement, price)
             if bound > entry.key:

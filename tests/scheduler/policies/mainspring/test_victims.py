@@ -92,7 +92,7 @@ def test_a_bound_that_comes_back_to_what_it_was_has_nothing_yielded_twice() -> N
     found = [each.model.name for each in least]
     least.close()
     assert len(found) == len(set(found)) == len(worker.lru)
-    assert sum(cast(Bound, entry).name == placement.model.name for entry in order.entries) <= 4
+    assert sum(cast(Bound, entry).placement is placement for entry in order.entries) <= 4
 
 
 def test_an_order_keeps_few_void_entries() -> None:
