@@ -1,8 +1,8 @@
 """The search ``ribbon``: Bayesian optimisation of pools (Ribbon, SC '21, section 4).
 
-After two starting points, the pool of the highest expected improvement over all that are neither tried nor
-ruled out, by a Gaussian process over what was tried. Under first come, first served more devices can lower
-the share in time, so what pruning rules out might hold: it is a heuristic.
+After two starting points by seed, or those that are given, the pool of the highest expected improvement over
+all that are neither tried nor ruled out, by a Gaussian process over what was tried. Under first come, first
+served more devices can lower the share in time, so what pruning rules out might hold: it is a heuristic.
 
 After a change of load the first pool is the one that was best before. If it violates now, so do those that
 were no better than it (the paper's set S): what is within them is ruled out, and the process learns of them
@@ -62,7 +62,7 @@ def ribbon(task: Task) -> Ending:
         grown = _grown(task, before)
         if pruned.place(grown) in pruned.left:
             evaluate(grown)
-    while len(tried) < STARTS and len(pruned.left):
+    while len(tried) < (1 if task.starts else STARTS) and len(pruned.left):
         evaluate(_pool(task, int(rng.choice(pruned.left))))
     hopeless = 0
     while len(left := pruned.left):
