@@ -121,15 +121,20 @@ class Planning:
             def tell(trials: Trials) -> None:
                 status.update(progress(trials.tried[-1], len(trials.tried), trials.best))
 
-            return find(
-                self._spec,
-                **{**options._asdict(), "evaluate": evaluate},
-                load=self._load,
-                before=self._followed(),
-                record=record,
-                known=known(record, resume),
-                told=tell,
-            )
+            try:
+                return find(
+                    self._spec,
+                    **{**options._asdict(), "evaluate": evaluate},
+                    load=self._load,
+                    before=self._followed(),
+                    record=record,
+                    known=known(record, resume),
+                    told=tell,
+                )
+            except KeyboardInterrupt:
+                if record.is_file():
+                    typer.echo(f"{record} has what was evaluated: go on with --resume", err=True)
+                raise
 
     def _followed(self) -> Before | None:
         before = self._before

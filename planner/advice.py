@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 
 from mainspring.planner.estimate import Estimate, Estimator
 from mainspring.planner.problem import Pool, Problem
 
-TRIED = 10
-"""At least so many devices of a kind are tried beyond its bound, and twice the bound."""
+MOST_TIMES = 32
+"""Up to so many times a kind's bound are tried."""
 LOAD_STEPS = 10
 """Halvings of the range of loads."""
 
@@ -61,13 +64,37 @@ def _bases(problem: Problem) -> list[Pool]:
 def _more(problem: Problem, estimator: Estimator, place: int) -> More | None:
     """Return the least that one kind needs beyond its bound, with the others at most or without them."""
     kind, bases = problem.kinds[place], _bases(problem)
-    for extra in range(1, max(TRIED, 2 * kind.most) + 1):
-        for base in (bases[place], bases[-1]):
-            pool = tuple(count + extra * (each == place) for each, count in enumerate(base))
-            estimate = estimator.evaluate(pool)
-            if estimate.holds(problem.attainment):
-                return More(kind=kind.name, extra=extra, pool=pool, price=estimate.price)
-    return None
+    found = []
+    for base in (bases[place], bases[-1]):
+        extra = least_extra(partial(_holds, problem, estimator, base, place), MOST_TIMES * kind.most)
+        if extra is not None:
+            pool = _with(base, place, extra)
+            found.append(More(kind=kind.name, extra=extra, pool=pool, price=problem.price(pool)))
+    return min(found, key=lambda each: (each.extra, each.price), default=None)
+
+
+def _holds(problem: Problem, estimator: Estimator, base: Pool, place: int, extra: int) -> bool:
+    return estimator.evaluate(_with(base, place, extra)).holds(problem.attainment)
+
+
+def _with(pool: Pool, place: int, extra: int) -> Pool:
+    return tuple(count + extra * (each == place) for each, count in enumerate(pool))
+
+
+def least_extra(holds: Callable[[int], bool], most: int) -> int | None:
+    """Return the least number from 1 to ``most`` for which something holds; None if none is found.
+
+    Doubles until it holds, and then halves: right where it holds for all larger numbers as well.
+    """
+    low, high = 0, 1
+    while not holds(high):
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def _load(problem: Problem, estimator: Estimator, pool: Pool) -> float:

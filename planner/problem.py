@@ -241,8 +241,12 @@ def _check_length(spec: SimulationSpec, counted: int) -> None:
     needed = math.ceil(LATE_QUERIES / (1 - spec.objective.attainment))
     if counted < needed:
         rate = counted / spec.duration_s
-        long = f": at this rate, duration_s = {math.ceil(needed / rate)}" if counted else ""
+        long = (
+            f"at this rate, duration_s = {math.ceil(needed / rate)}"
+            if counted
+            else "raise rate or duration_s"
+        )
         raise PlanError(
             f"{counted} queries are too few to tell {spec.objective.attainment:.4g} in time from less: it "
-            f"takes {needed:,}{long}"
+            f"takes {needed:,}: {long}"
         )

@@ -65,6 +65,8 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `ValueError` for what can't be."""
         check_range("count", self.count, least=0)
         check_range("price", self.price, least=0)
+        if self.most is not None:
+            check_range("most", self.most, least=0)
         check_range("least", self.least, least=0, most=math.inf if self.most is None else self.most)
         check_range("pages", self.pages, least=1)
         check_range("speed", self.speed, above=0)

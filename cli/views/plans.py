@@ -26,10 +26,9 @@ def told(found: Plan, output: Path) -> list[str]:
     lines = [_line(found, best)]
     one = found.one_kind
     if one is not None:
-        lines.append(
-            f"saves {found.saved:.1%} of {_named(found, one.pool)}, the best of one kind, {one.price:g} an "
-            "hour"
-        )
+        alone = f"{_named(found, one.pool)}, the best of one kind, {one.price:g} an hour"
+        saved = found.saved or 0.0
+        lines.append(f"saves {saved:.1%} of {alone}" if saved >= 0 else f"costs more than {alone}")
     else:
         lines.append("no pool of one kind holds")
     if found.floor_price is not None:
@@ -45,7 +44,8 @@ def _failed(found: Plan) -> list[str]:
     """Say that no pool holds, and what would do."""
     share = f"{found.objective:.4g}"
     nearest = found.nearest
-    lines = [f"no pool that was tried ends {share} of the requests in time"]
+    which = "within the kinds' most" if found.proven else "that was tried"
+    lines = [f"no pool {which} ends {share} of the requests in time"]
     if nearest is not None:
         lines.append(f"the nearest: {_line(found, nearest)}")
     if found.advice is None:

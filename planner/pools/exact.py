@@ -16,4 +16,6 @@ def exact(task: Task) -> Ending:
     for row in counts.tolist():
         if task.trials.evaluate(tuple(row)).holds(task.trials.attainment):
             return Ending("every cheaper pool was tried or has not the capacity", proven=True)
-    return Ending("all pools were tried", proven=True)
+    if not len(counts):
+        return Ending("no pool within the bounds has the capacity", proven=True)
+    return Ending("every pool was tried or has not the capacity", proven=True)

@@ -9,7 +9,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mainspring.planner.advice import least_extra
 from mainspring.planner.errors import PlanError
 from mainspring.planner.plan import plan
 from mainspring.planner.pools.floor import above_floor
@@ -76,6 +79,38 @@ def test_what_would_do_is_said_where_nothing_holds() -> None:
     relaxed = plan(slower, confidence=0).nearest
     assert relaxed is not None
     assert relaxed.attainment >= 0.99
+
+
+def test_many_more_devices_are_said_where_many_are_missing() -> None:
+    busy = spec(workload=workload(rate=2_500), duration_s=2)
+    few = tuple(msgspec.structs.replace(group, most=1) for group in busy.devices)
+    found = plan(msgspec.structs.replace(busy, devices=few))
+    assert found.best is None
+    assert found.advice is not None
+    (more,) = found.advice.more
+    assert more.kind == "fast", "the other is too slow for one query in fifty, however many there are"
+    assert more.extra > 10
+
+
+@given(st.integers(1, 100), st.integers(1, 100))
+def test_the_least_extra_is_found_within_its_bound(least: int, most: int) -> None:
+    asked: list[int] = []
+
+    def holds(extra: int) -> bool:
+        asked.append(extra)
+        return extra >= least
+
+    assert least_extra(holds, most) == (least if least <= most else None)
+    assert max(asked) <= most
+    assert len(asked) == len({*asked}) <= 2 * least.bit_length() + 1
+
+
+def test_where_no_pool_has_the_capacity_that_is_said() -> None:
+    busy = spec(workload=workload(rate=3_000), duration_s=2)
+    found = plan(busy)
+    assert found.ended == "no pool within the bounds has the capacity"
+    assert found.proven
+    assert not found.evaluations
 
 
 def test_kinds_that_are_too_slow_are_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,9 @@ from typer.testing import CliRunner
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.main import build_app
 from mainspring.planner.errors import PlanError
+from mainspring.planner.estimate import Estimate
+from mainspring.planner.problem import Pool
+from mainspring.planner.queues import Queues
 from mainspring.simulator.spec_file import read_spec
 
 SPEC = """
@@ -76,7 +80,7 @@ def test_what_does_not_hold_is_exit_code_1_with_what_would_do(spec: Path, tmp_pa
     told = run("plan", spec, "--output", out, *few, code=1)
     assert not (out / "plan.toml").exists(), "the plan of before is not this one's"
     for said in (
-        "no pool that was tried ends 0.99",
+        "no pool within the kinds' most ends 0.99",
         "more fast would do",
         "or a target of",
         "of the load, on",
@@ -98,6 +102,44 @@ def test_a_search_is_resumed_only_where_one_was_interrupted(spec: Path, tmp_path
         run("plan", spec, "--output", out, "--resume", "--set", "workload.rate=240")
 
 
+def test_what_was_evaluated_is_named_where_a_search_is_interrupted(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate, calls = Queues.evaluate, iter(range(3))
+
+    def interrupted(queues: Queues, pool: Pool, **how: Any) -> Estimate:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return evaluate(queues, pool, **how)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(Queues, "evaluate", interrupted)
+        said = run("plan", spec, "--output", out, code=130)
+    (record,) = out.glob("evaluations-*.jsonl")
+    assert f"{record} has what was evaluated: go on with --resume" in said.replace("\n", "")
+    assert len(record.read_text().splitlines()) == 3
+    run("plan", spec, "--output", out, "--resume")
+    assert json.loads((out / "plan.json").read_text())["proven"]
+
+
+def test_a_plan_dearer_than_one_kind_alone_saves_nothing(spec: Path, tmp_path: Path) -> None:
+    said = run(
+        "plan",
+        spec,
+        "--output",
+        tmp_path / "out",
+        "--search",
+        "random",
+        "--start",
+        "4,6",
+        "--evaluations",
+        "1",
+    )
+    assert "costs more than" in said
+    assert "saves" not in said
+
+
 def test_a_spec_that_leaves_counts_open_is_not_simulated(spec: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape("let `mainspring plan spec.toml` find it")):
         read_spec(spec)
@@ -109,6 +151,7 @@ def test_a_spec_that_leaves_counts_open_is_not_simulated(spec: Path) -> None:
         ("objective.attainment=1.2", "attainment is 1.2; it is a share above 0 and below 1"),
         ("objective.atainment=0.9", "did you mean 'attainment'"),
         ("devices.0.price=-1", "price is -1; it must be at least 0"),
+        ("devices.0.most=-1", "most is -1; it must be at least 0"),
         ("devices.0.least=9", "least is 9; it must be at least 0 and at most 4"),
         ("workload.rows.kind=histogramm", "rows expects a whole number or a table of kind"),
     ],
