@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,16 +16,30 @@ from mainspring.experiments.ribbon.changed import LOAD, changed
 from mainspring.experiments.ribbon.convergence import Convergence, convergence
 from mainspring.experiments.ribbon.data import GAUSSIAN, SETTINGS, SHARED, Setting
 from mainspring.experiments.ribbon.figures import draw_figures
+from mainspring.experiments.ribbon.fresh import fresh
 from mainspring.experiments.ribbon.guided import guided
 from mainspring.experiments.ribbon.instances import instances
 from mainspring.experiments.ribbon.live import live
 from mainspring.experiments.ribbon.optima import Optimum, optimum
 from mainspring.experiments.ribbon.report import Report
 from mainspring.experiments.ribbon.served import served
+from mainspring.experiments.ribbon.timings import timings
 from mainspring.experiments.ribbon.watched import watched
+from mainspring.planner.problem import Pool
 from mainspring.telemetry.report import write_json
 
-PARTS = ("agreement", "optima", "searches", "guided", "load", "instances", "served", "live", "watched")
+PARTS = (
+    "agreement",
+    "optima",
+    "searches",
+    "guided",
+    "load",
+    "instances",
+    "timings",
+    "served",
+    "live",
+    "watched",
+)
 ASKED_FOR = ("served", "live", "watched")
 """Parts that take long, or a machine to themselves."""
 
@@ -33,7 +47,10 @@ Parts = Annotated[
     list[str] | None,
     typer.Argument(help=f"Of {', '.join(PARTS)}; by default all but {', '.join(ASKED_FOR)}."),
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Streams of queries, of whose rates the mean is compared.")]
+Seeds = Annotated[
+    int,
+    typer.Option(min=1, help="Streams of queries: for the mean of rates, and fresh ones of the part served."),
+]
 Trials = Annotated[int, typer.Option(min=1, help="Seeds of each search.")]
 Only = Annotated[str, typer.Option(help="Models, with commas between.")]
 Pools = Annotated[
@@ -74,10 +91,7 @@ def main(
         if parts or part not in ASKED_FOR:
             match part:
                 case "served":
-                    report.served = [
-                        served(each, specs, pool=given.get(each.key), shared=shared) for each in chosen
-                    ]
-                    show("Cheapest pools under another policy", report.served)
+                    _serve(report, chosen, given, seeds, specs, shared)
                 case "live":
                     report.live = [row for each in chosen for row in live(each, seconds, specs, shared)]
                     show("Pools on a running cluster", report.live)
@@ -116,8 +130,31 @@ def _compute(
         case "load":
             report.load = [changed(each, trials, specs, shared) for each in chosen]
             show(f"Evaluations after the load became {LOAD:g} times as much", report.load)
+        case "timings":
+            report.timings = [timings(each, specs, shared) for each in chosen]
+            show("Processor time of evaluations and searches", report.timings)
         case _:
             report.instances = instances(specs, shared)
+
+
+def _serve(
+    report: Report,
+    chosen: list[Setting],
+    given: Mapping[str, Pool],
+    streams: int,
+    specs: Path,
+    shared: Path,
+) -> None:
+    """Search pools under another policy, or simulate those that are given, and play them on fresh streams."""
+    report.served = [served(each, specs, pool=given.get(each.key), shared=shared) for each in chosen]
+    show("Cheapest pools under another policy", report.served)
+    played = [
+        fresh(each, found, streams, specs, shared)
+        for each, found in zip(chosen, report.served, strict=True)
+        if each.key not in given
+    ]
+    report.fresh = [each for each in played if each is not None]
+    show("The same pools on streams that were not searched on", report.fresh)
 
 
 def show(title: str, found: Sequence[msgspec.Struct]) -> None:
@@ -239,7 +276,7 @@ def _show_searches(found: list[Convergence]) -> None:
             str(each.ruled_out),
             str(each.paper) if each.search == "ribbon" else "",
         )
-    Console().print(table)
+    Console(width=160).print(table)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ import msgspec
 from mainspring.experiments.ribbon.agreement import Agreement
 from mainspring.experiments.ribbon.changed import Changed
 from mainspring.experiments.ribbon.convergence import Convergence, Pruning
+from mainspring.experiments.ribbon.fresh import Fresh
 from mainspring.experiments.ribbon.guided import Guided
 from mainspring.experiments.ribbon.instances import Instances
 from mainspring.experiments.ribbon.live import Compared
 from mainspring.experiments.ribbon.optima import Optimum
 from mainspring.experiments.ribbon.served import Served
+from mainspring.experiments.ribbon.timings import Timings
 from mainspring.experiments.ribbon.watched import Watched
 
 
@@ -25,6 +27,8 @@ class Report(msgspec.Struct, kw_only=True):
     guided: list[Guided] = []
     load: list[Changed] = []
     served: list[Served] = []
+    fresh: list[Fresh] = []
+    timings: list[Timings] = []
     live: list[Compared] = []
     watched: list[Watched] = []
     instances: Instances | None = None

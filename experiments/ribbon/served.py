@@ -15,6 +15,7 @@ from mainspring.experiments.ribbon.data import SHARED, Arrivals, Setting, spec_o
 from mainspring.planner.plan import plan
 from mainspring.planner.problem import Pool
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.spec import SimulationSpec
 
 POLICY = "mainspring"
 MARGIN = 0.03
@@ -59,11 +60,8 @@ def served(
 
     With ``pool`` that one alone is simulated; it is the result if it holds.
     """
-    spec = spec_of(setting, folder, arrivals=arrivals, shared=shared)
-    ribbon = plan(spec, confidence=0.0)
-    margin_ms = MARGIN * setting.target_ms
-    scheduler = SchedulerConfig(policy=policy, dispatch_delay_ms=0, response_margin_ms=margin_ms)
-    own = msgspec.structs.replace(spec, scheduler=scheduler)
+    ribbon = plan(spec_of(setting, folder, arrivals=arrivals, shared=shared), confidence=0.0)
+    own = spec_under(policy, setting, folder, arrivals=arrivals, shared=shared)
     if pool is not None:
         devices = zip(own.devices, pool, strict=True)
         kept = tuple(
@@ -90,3 +88,19 @@ def served(
         evaluations=len(ours.evaluations),
         proven=ours.proven and pool is None,
     )
+
+
+def spec_under(
+    policy: str,
+    setting: Setting,
+    folder: Path,
+    *,
+    seed: int = 0,
+    arrivals: Arrivals = "artifact",
+    shared: Path = SHARED,
+) -> SimulationSpec:
+    """Return the spec of a model's evaluation with a policy, whose margin is for durations that vary."""
+    spec = spec_of(setting, folder, seed=seed, arrivals=arrivals, shared=shared)
+    margin_ms = MARGIN * setting.target_ms
+    scheduler = SchedulerConfig(policy=policy, dispatch_delay_ms=0, response_margin_ms=margin_ms)
+    return msgspec.structs.replace(spec, scheduler=scheduler)
