@@ -11,7 +11,7 @@ import numpy as np
 
 from mainspring.experiments.ribbon.convergence import SAVINGS
 from mainspring.experiments.ribbon.data import GAUSSIAN, ROWS
-from mainspring.experiments.ribbon.instances import Instances
+from mainspring.experiments.ribbon.instances import PAIR_MS, Instances
 from mainspring.experiments.ribbon.optima import Optimum
 from mainspring.experiments.ribbon.report import Report
 from mainspring.planner.estimate import Estimate
@@ -113,7 +113,7 @@ def _pair(figure: Any, report: Report) -> str:
         )
     one_kind = next(each.price for each in _of(report).shown if each.pool == (5, 0))
     axes.axvline(one_kind, color="grey", linestyle=":")
-    axes.axhline(21, color="red")
+    axes.axhline(PAIR_MS, color="red")
     axes.set_xlabel("price an hour of g4dn + t3")
     axes.set_ylabel("p99, ms")
     shares = [f"{each.pool[0]} + {each.pool[1]}: {each.attainment:.2%}" for each in _of(report).shown]
@@ -211,6 +211,7 @@ def _convergence(figure: Any, report: Report) -> str:
                     [100 * part for part in SAVINGS], _known(each.until_saved), marker=".", label=each.search
                 )
         axes.set_title(model, fontsize=9)
+        axes.set_yscale("log")
     figure.axes[0].set_ylabel("evaluations until a part of the greatest saving, %")
     figure.axes[0].legend(fontsize=6)
     ours = [each for each in report.searches if each.search == "ribbon"]
@@ -237,7 +238,7 @@ def _grid(figure: Any, report: Report) -> str:
         axes.set_xlabel("g4dn")
     figure.axes[0].set_ylabel("t3")
     counts = ", ".join(f"{each.search} {len(each.tried)}" for each in found.searched)
-    return f"{found.best[0]} g4dn + {found.best[1]} t3 at 21 ms; evaluations: {counts}"
+    return f"{found.best[0]} g4dn + {found.best[1]} t3 at {PAIR_MS:g} ms; evaluations: {counts}"
 
 
 def _explored(figure: Any, report: Report) -> str:
@@ -258,6 +259,8 @@ def _bars(figure: Any, report: Report, name: str, scale: float, label: str) -> s
         axes.bar(np.arange(len(models)) + width * place, heights, width, label=search)
     axes.set_xticks(np.arange(len(models)) + 0.4 - width / 2, models)
     axes.set_ylabel(label)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5)
     axes.legend(fontsize=8)
     return "ribbon: " + ", ".join(f"{model} {values[model, 'ribbon']:.1f}" for model in models)
 
