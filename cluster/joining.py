@@ -6,7 +6,8 @@ had been entered when the worker joined, and a join holds nobody up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mainspring.cluster.models import Model
@@ -24,23 +25,37 @@ ENTERED_AT_ONCE: Final = 128
 class Joining:
     """A worker's prepared models that are yet to be entered."""
 
-    __slots__ = ("_cluster", "_unwelcome", "left", "worker")
+    __slots__ = ("_cluster", "_early", "_entered", "_left", "_names", "_prepared", "_unwelcome", "worker")
 
-    def __init__(self, cluster: Cluster, worker: Worker, prepared: Mapping[str, Artifact]) -> None:
+    def __init__(self, cluster: Cluster, worker: Worker, prepared: dict[str, Artifact]) -> None:
+        """``prepared`` says what is prepared of each model, by name; it must not change."""
         self.worker = worker
-        self.left = dict(prepared)
-        """What is prepared of each model, by name."""
         self._cluster = cluster
+        self._prepared = prepared
+        self._names: Iterator[str] = reversed(prepared)
+        self._left = len(prepared)
+        """Those whose turn is still to come, and how many they are."""
+        self._entered: set[str] = set()
+        self._early: dict[str, Placement] = {}
+        """By name, what was entered before its turn and has to be taken off the worker."""
         self._unwelcome: list[Placement] = []
+        """Likewise what has had its turn."""
+
+    def lacks(self, name: str) -> bool:
+        """Return whether what the worker has of a model's name is yet to be entered."""
+        return name in self._prepared and name not in self._entered
 
     def enter(self, name: str) -> None:
-        """Enter what the worker has of a model's name, unless it was entered before."""
-        artifact = self.left.pop(name, None)
-        if artifact is None:
+        """Enter what the worker has of a model's name, unless it was entered before.
+
+        When it is to be taken off does not hang on that: whoever asks may be nobody that a log knows.
+        """
+        if not self.lacks(name):
             return
+        self._entered.add(name)
         cluster, worker = self._cluster, self.worker
         model = cluster.models.get(name)
-        if model is not None and model.on(worker.kind).artifact == artifact:
+        if model is not None and model.on(worker.kind).artifact == self._prepared[name]:
             model.prepared |= worker.bit
             model.where = None
             worker.prepared += 1
@@ -48,15 +63,27 @@ class Joining:
         placement = orphan(cluster, worker, name) if model is None else cluster.place(model, worker)
         placement.enter(State.PREPARED)
         placement.leave()
-        self._unwelcome.append(placement)
+        self._early[name] = placement
 
     def some(self, most: int = ENTERED_AT_ONCE) -> None:
         """Enter a part; after the last one the worker is no longer joining."""
-        left = self.left
-        for _ in range(min(most, len(left))):
-            self.enter(next(reversed(left)))
-        if not left:
+        for name in islice(self._names, most):
+            self.enter(name)
+            placement = self._early.pop(name, None)
+            if placement is not None:
+                self._unwelcome.append(placement)
+        self._left -= min(most, self._left)
+        if not self._left:
             self.end()
+
+    def early(self) -> Iterator[int]:
+        """Enter everything before its turn as the generator goes on, a part at a time; yield after each."""
+        for number, name in enumerate(reversed(self._prepared), 1):
+            self.enter(name)
+            if number % ENTERED_AT_ONCE == 0:
+                yield number
+                if self.worker.joining is not self:
+                    return
 
     def end(self) -> None:
         """Enter nothing more: all is entered, or the worker is gone."""
@@ -65,9 +92,9 @@ class Joining:
             self._cluster.joining.remove(self)
 
     def unwelcome(self) -> list[Placement]:
-        """Return, once, what was entered and has to be taken off the worker."""
+        """Return, once, what has had its turn and has yet to be taken off the worker."""
         found, self._unwelcome = self._unwelcome, []
-        return found
+        return [placement for placement in found if self.worker.has(placement)]
 
 
 def settle(cluster: Cluster, name: str) -> None:

@@ -45,6 +45,9 @@ def snapshot(cluster: Cluster) -> Iterator[Part]:
     yield [_numbering(cluster)]
     yield from _served(cluster)
     for worker in list(cluster.workers.values()):
+        if worker.joining is not None:
+            for _ in worker.joining.early():
+                yield []
         if cluster.workers.get(worker.name) is worker:
             yield [_worker(cluster, worker), _outstanding(cluster, worker)]
     for estimate in cluster.estimates.states():
@@ -122,8 +125,6 @@ def _as_joined(cluster: Cluster, names: tuple[str, ...]) -> bool:
 
 def _worker(cluster: Cluster, worker: Worker) -> WorkerState:
     """Return a worker with where each model is on it."""
-    if worker.joining is not None:
-        worker.joining.some(len(worker.joining.left))
     prepared = [
         name
         for name, model in cluster.models.items()

@@ -6,7 +6,7 @@ What is decided meanwhile sees the state as if all had been done at once.
 from __future__ import annotations
 
 from mainspring.cluster.apply import apply
-from mainspring.cluster.joining import ENTERED_AT_ONCE
+from mainspring.cluster.joining import ENTERED_AT_ONCE, Joining
 from mainspring.cluster.pairs import is_loadable, is_prepared_anywhere
 from mainspring.cluster.validate import validate
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result
@@ -14,6 +14,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
 from mainspring.messages.events import ModelAdded, ModelRemoved, Wakeup, WorkerJoined, WorkerLeft
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.snapshot import WorkerState
 from mainspring.scheduler.preparing import SENT_AT_ONCE
 from mainspring.scheduler.residency import TAKEN_OFF_AT_ONCE
 from tests.cluster.described import described
@@ -45,6 +46,11 @@ def drained(hand: Hand, now_ms: float, most: int = 100) -> tuple[list[Command], 
     return commands, calls
 
 
+def lacking(joining: Joining) -> list[str]:
+    """Return the models whose turn is still to come and that nobody has asked about."""
+    return [each.name for each in SPECS if joining.lacks(each.name)]
+
+
 def test_a_join_is_entered_in_parts() -> None:
     hand = hand_of_many()
     assert hand.feed(1, WorkerJoined("w0", "gpu", 8, PREPARED)) == []
@@ -64,13 +70,13 @@ def test_what_is_asked_about_meanwhile_is_as_if_all_were_entered() -> None:
     cluster = hand.scheduler.cluster
     worker = cluster.workers["w0"]
     assert worker.joining is not None
-    first, second, third, *_ = list(worker.joining.left)
+    first, second, third, *_ = lacking(worker.joining)
     assert is_loadable(cluster.models[first], worker)
     assert is_prepared_anywhere(cluster, cluster.models[second])
     (load,) = hand.request(1, 1, third, 100)
     assert isinstance(load, Load)
     assert worker.joining is not None, "the rest is still to come"
-    assert {first, second, third}.isdisjoint(worker.joining.left)
+    assert {first, second, third}.isdisjoint(lacking(worker.joining))
     validate(cluster)
 
 
@@ -90,12 +96,44 @@ def test_a_reader_of_the_stream_has_the_same_state_once_all_is_entered() -> None
     assert described(cluster) == described(hand.scheduler.cluster)
 
 
+def test_questions_change_nothing_of_what_is_sent_and_when() -> None:
+    asked, unasked = hand_of_many(), hand_of_many()
+    strange = {"gone": SPECS[0].artifact, **PREPARED, "m0": SPECS[1].artifact}
+    for hand in (asked, unasked):
+        hand.feed(1, WorkerJoined("w0", "gpu", 8, strange))
+    asked.scheduler.status()
+    assert any(asked.scheduler.snapshot())
+    worker = asked.scheduler.cluster.workers["w0"]
+    assert worker.joining is not None
+    assert not lacking(worker.joining), "all was entered for the snapshot"
+    sent: list[Command] = []
+    while unasked.scheduler.next_wakeup_ns() == 1_000_000:
+        commands = unasked.feed(1, Wakeup())
+        assert asked.feed(1, Wakeup()) == commands
+        sent += commands
+    assert asked.scheduler.next_wakeup_ns() == unasked.scheduler.next_wakeup_ns()
+    assert [type(each) for each in sent] == [Release, Release]
+
+
+def test_a_worker_that_leaves_while_a_snapshot_is_made_leaves_nothing() -> None:
+    hand = hand_of_many()
+    hand.feed(1, WorkerJoined("w0", "gpu", 8, PREPARED))
+    parts = hand.scheduler.snapshot()
+    for part in parts:
+        if not part:
+            break
+    hand.feed(1, WorkerLeft("w0", "gone"))
+    assert not any(isinstance(entry, WorkerState) for part in parts for entry in part)
+    drained(hand, 1)
+    assert not any(model.prepared for model in hand.scheduler.cluster.models.values())
+
+
 def test_a_model_that_comes_while_a_worker_joins_replaces_what_that_has_of_its_name() -> None:
     hand = hand_of_many()
     hand.feed(1, WorkerJoined("w0", "gpu", 8, PREPARED))
     worker = hand.scheduler.cluster.workers["w0"]
     assert worker.joining is not None
-    name = next(iter(worker.joining.left))
+    name = lacking(worker.joining)[0]
     (release,) = hand.feed(1, ModelAdded(spec(name, version="2")))
     assert isinstance(release, Release)
     drained(hand, 1)
