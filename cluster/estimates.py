@@ -12,9 +12,8 @@ more requests than it saves (docs/measurements.md, "Estimates where durations sp
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from mainspring.cluster.rolling import HIGHEST_RANK, RANK, Rolling
 from mainspring.cluster.seeds import indices_by_rows, infer_seeds, own_profile, profile_of
@@ -22,6 +21,9 @@ from mainspring.cluster.spread import Spreads
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import DurationState, InferEstimate, LoadEstimate, LoadRates
 from mainspring.messages.targets import each_build, kinds_build
+
+if TYPE_CHECKING:
+    from mainspring.cluster.models import Model
 
 UNKNOWN_LOAD_NS_PER_BYTE = 0.25
 """Copy cost assumed of a device that has never loaded anything: 4 GB/s."""
@@ -208,36 +210,70 @@ class Estimates:
         self.raised = Raised()
         """How often an estimate of an INFER rose beyond its ceiling."""
         self._kinds: dict[str, None] = {}
-        self._infer_holders: Counter[tuple[str, tuple[int, ...]]] = Counter()
-        self._load_holders: Counter[int] = Counter()
+        self._infer_holders: dict[tuple[str, tuple[int, ...]], dict[Model, None]] = {}
+        """By executable and batch sizes, the models that share estimates, in the order in which they came."""
+        self._load_holders: dict[int, dict[Model, None]] = {}
+        """Likewise by the bytes of their weights."""
         self._infer: dict[tuple[str, str, tuple[int, ...]], InferTimes] = {}
         self._load: dict[tuple[str, int], LoadTime] = {}
         self._load_ns_per_byte: dict[str, float] = {}
         self._openings: dict[str, Rolling] = {}
 
-    def hold(self, spec: ModelSpec) -> None:
+    def hold(self, model: Model) -> None:
         """Keep a model's estimates, and those of its buckets, until `release`."""
-        for executable in spec.executables:
-            self._infer_holders[executable, spec.batch_sizes] += 1
-        for build in each_build(spec):
-            self._load_holders[build.weights_bytes] += 1
-
-    def release(self, spec: ModelSpec) -> None:
-        """Drop the estimates of a model that was held, but for those that another one shares with it."""
+        spec = model.spec
         for name in spec.executables:
+            self._infer_holders.setdefault((name, spec.batch_sizes), {})[model] = None
+        for build in each_build(spec):
+            self._load_holders.setdefault(build.weights_bytes, {})[model] = None
+
+    def release(self, model: Model) -> None:
+        """Drop the estimates of a model that was held, but for those that another one shares with it."""
+        spec = model.spec
+        for name in dict.fromkeys(spec.executables):
             executable = name, spec.batch_sizes
-            self._infer_holders[executable] -= 1
-            if not self._infer_holders[executable]:
+            holders = self._infer_holders[executable]
+            del holders[model]
+            if not holders:
                 del self._infer_holders[executable]
                 for kind in self._kinds:
                     self._infer.pop((kind, *executable), None)
-        for build in each_build(spec):
-            size = build.weights_bytes
-            self._load_holders[size] -= 1
-            if not self._load_holders[size]:
+        for size in dict.fromkeys([build.weights_bytes for build in each_build(spec)]):
+            holders = self._load_holders[size]
+            del holders[model]
+            if not holders:
                 del self._load_holders[size]
                 for kind in self._kinds:
                     self._load.pop((kind, size), None)
+
+    def hold_in_order(self, models: Iterable[Model]) -> None:
+        """Have the models that are held, which these are, stand in another order."""
+        self._infer_holders.clear()
+        self._load_holders.clear()
+        for model in models:
+            self.hold(model)
+
+    def first_of_executable(self, kind: str, spec: ModelSpec, model: Model) -> Model | None:
+        """Return the first model, or bucket of one, that has the estimates of INFERs of a spec on a kind of
+        workers; None if all that are held came after ``model``, or it is the first."""
+        executable = kinds_build(kind, spec).executable
+        for holder in self._infer_holders.get((executable, spec.batch_sizes), {}):
+            if holder is model:
+                return None
+            for each in (holder, *holder.buckets.values()):
+                if kinds_build(kind, each.spec).executable == executable:
+                    return each
+        return None
+
+    def first_of_size(self, kind: str, spec: ModelSpec, model: Model) -> Model | None:
+        """Return likewise the first that has the estimate of LOADs."""
+        size = kinds_build(kind, spec).weights_bytes
+        for holder in self._load_holders.get(size, {}):
+            if holder is model:
+                return None
+            if kinds_build(kind, holder.spec).weights_bytes == size:
+                return holder
+        return None
 
     def infer_times(self, kind: str, spec: ModelSpec) -> InferTimes:
         """Return the shared estimates of the executable that a kind of workers runs of a model."""
@@ -250,26 +286,33 @@ class Estimates:
             self._infer[key] = times
         return times
 
-    def load_time(self, kind: str, spec: ModelSpec) -> LoadTime:
-        """Return the shared estimate for weights of this size on a kind of device."""
+    def ns_per_byte(self, kind: str) -> float:
+        """Return what the last LOAD on a kind of device took for each byte, or what is assumed before one."""
+        return self._load_ns_per_byte.get(kind, UNKNOWN_LOAD_NS_PER_BYTE)
+
+    def load_time(self, kind: str, spec: ModelSpec, ns_per_byte: float | None = None) -> LoadTime:
+        """Return the shared estimate for weights of this size on a kind of device.
+
+        If it begins now, and there is no profile, it does with ``ns_per_byte``; None: `ns_per_byte` as it is.
+        """
         self._kinds[kind] = None
         build = kinds_build(kind, spec)
         key = (kind, build.weights_bytes)
         time = self._load.get(key)
         if time is None:
             profile = own_profile(kind, build.profiles)
-            per_byte = self._load_ns_per_byte.get(kind, UNKNOWN_LOAD_NS_PER_BYTE)
+            per_byte = self.ns_per_byte(kind) if ns_per_byte is None else ns_per_byte
             seed = profile.load_ns if profile else round(build.weights_bytes * per_byte)
             time = self._load[key] = LoadTime(seed, self.rank)
         return time
 
-    def shares_infer(self, kind: str, spec: ModelSpec, times: InferTimes) -> bool:
-        """Return whether these are the estimates that a model of the spec would get."""
-        return self._infer.get((kind, kinds_build(kind, spec).executable, spec.batch_sizes)) is times
+    def known_infer(self, kind: str, spec: ModelSpec) -> InferTimes | None:
+        """Return what `infer_times` does, and None where that has not begun."""
+        return self._infer.get((kind, kinds_build(kind, spec).executable, spec.batch_sizes))
 
-    def shares_load(self, kind: str, spec: ModelSpec, time: LoadTime) -> bool:
-        """Return whether this is the estimate that a model of the spec would get."""
-        return self._load.get((kind, kinds_build(kind, spec).weights_bytes)) is time
+    def known_load(self, kind: str, spec: ModelSpec) -> LoadTime | None:
+        """Return what `load_time` does, and None where that has not begun."""
+        return self._load.get((kind, kinds_build(kind, spec).weights_bytes))
 
     def states(self) -> Iterator[LoadRates | InferEstimate | LoadEstimate]:
         """Yield all that is known, each estimate as it is when it is asked for."""

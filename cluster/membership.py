@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.capacity import unpinnable, unscalable
+from mainspring.cluster.device_kinds import forget_kind
 from mainspring.cluster.joining import Joining, orphan, settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import at, find, of_worker
@@ -32,21 +33,22 @@ that worker."""
 OVERDUE: Final = "INFERs took so long again and again that they were ended, or the worker dropped for it"
 
 
-def add_model(cluster: Cluster, spec: ModelSpec, former: Model | None) -> Model:
-    """Enter and return a model whose name is free; it is absent where something has its name.
+def add_model(cluster: Cluster, model: Model, former: Model | None) -> None:
+    """Enter a new model whose name is free; it is absent where something has its name.
 
     ``former`` is what it replaces, and whose requests it counts on.
     """
-    settle(cluster, spec.name)
-    model = cluster.models[spec.name] = cluster.new_model(spec)
+    name = model.name
+    settle(cluster, name)
+    cluster.models[name] = model
+    cluster.device_kinds.serve(model)
     if former is not None:
         model.count_on(former.counts)
     for worker in cluster.workers.values():
         if worker.kind not in model.infer_times:
             cluster.know(model, worker.kind)
-        if spec.name in worker.placements:
+        if name in worker.placements:
             model.absent |= worker.bit
-    return model
 
 
 def model_added(cluster: Cluster, spec: ModelSpec) -> None:
@@ -54,11 +56,12 @@ def model_added(cluster: Cluster, spec: ModelSpec) -> None:
     known = cluster.models.get(spec.name)
     if known is not None and known.spec == spec:
         return
+    model = cluster.new_model(spec)
     # Before the old model goes, so that what both have in common stays.
-    cluster.estimates.hold(spec)
+    cluster.estimates.hold(model)
     if known is not None:
         _take_off(cluster, known)
-    add_model(cluster, spec, known)
+    add_model(cluster, model, known)
 
 
 def model_removed(cluster: Cluster, name: str) -> None:
@@ -80,7 +83,7 @@ def _take_off(cluster: Cluster, model: Model) -> None:
     cease_to_serve(cluster, model)
     for placement in left_behind(cluster, model):
         leave(cluster, placement)
-    cluster.estimates.release(model.spec)
+    cluster.estimates.release(model)
 
 
 def left_behind(cluster: Cluster, model: Model) -> list[Placement]:
@@ -98,6 +101,7 @@ def left_behind(cluster: Cluster, model: Model) -> list[Placement]:
 def cease_to_serve(cluster: Cluster, model: Model) -> None:
     """Take a model out of those that are served."""
     settle(cluster, model.name)
+    cluster.device_kinds.release(model)
     del cluster.models[model.name]
     cluster.overdue.pop(model.name, None)
     model.pinned = False
@@ -204,14 +208,11 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
     cluster.recount()
     for placement in worker.placements.values():
         placement.lose()
-    kind = worker.kind
-    if kind not in cluster.of_kind:
-        # No other worker is of its kind: no model needs estimates for it.
-        formers = [placement.model for placement in worker.placements.values()]
-        for model in (*cluster.models.values(), *formers):
-            for each in (model, *model.buckets.values()):
-                each.infer_times.pop(kind, None)
-                each.load_times.pop(kind, None)
+    if worker.kind not in cluster.of_kind:
+        # The models that are served learn of it by `DeviceKinds`.
+        for placement in worker.placements.values():
+            if placement.model.device_kinds is None:
+                forget_kind(placement.model, worker.kind)
     return worker
 
 

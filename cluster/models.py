@@ -19,6 +19,7 @@ from mainspring.messages.model import MOST_BUCKETS, ModelSpec
 from mainspring.messages.targets import each_build, kinds_build
 
 if TYPE_CHECKING:
+    from mainspring.cluster.device_kinds import DeviceKinds
     from mainspring.cluster.estimates import InferTimes, LoadTime
     from mainspring.cluster.placements import Placement
     from mainspring.cluster.workers import Worker
@@ -32,16 +33,17 @@ class Model:
     """
 
     __slots__ = (
+        "_infer_times",
+        "_load_times",
         "absent",
         "backlog",
         "buckets",
         "counts",
         "curves",
+        "device_kinds",
         "held",
         "holders",
         "index_of",
-        "infer_times",
-        "load_times",
         "max_rows",
         "name",
         "note",
@@ -54,6 +56,7 @@ class Model:
         "placements",
         "prepared",
         "queue",
+        "seen",
         "spec",
         "usable",
         "where",
@@ -96,10 +99,11 @@ class Model:
         self.where: tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
         """The status's own note, until a placement changes: `Cluster.changes` as it was then, and where the
         model is prepared, resident, and failed."""
-        self.infer_times: dict[str, InferTimes] = {}
-        """Estimates on each kind of device that a worker of the cluster has."""
-        self.load_times: dict[str, LoadTime] = {}
-        """Likewise."""
+        self.device_kinds: DeviceKinds | None = None
+        self.seen = 0
+        """Which kinds come and go, if it is served, and how many of these changes are in its estimates."""
+        self._infer_times: dict[str, InferTimes] = {}
+        self._load_times: dict[str, LoadTime] = {}
         self.curves: dict[str, Curve] = {}
         """How durations follow sizes on each kind of device that was asked about; `share` has its use."""
         self.counts: RequestCounts = RequestCounts() if of is None else of.counts
@@ -127,6 +131,22 @@ class Model:
     def pages_on(self, worker: Worker) -> int:
         """Return how many pages the artifact has that a worker runs."""
         return self.on(worker.kind).pages if self.spec.others else self.pages
+
+    @property
+    def infer_times(self) -> dict[str, InferTimes]:
+        """Estimates on each kind of device that a worker of the cluster has, by when the kinds came."""
+        kinds = self.device_kinds
+        if kinds is not None and kinds.version != self.seen:
+            kinds.catch_up(self)
+        return self._infer_times
+
+    @property
+    def load_times(self) -> dict[str, LoadTime]:
+        """Likewise."""
+        kinds = self.device_kinds
+        if kinds is not None and kinds.version != self.seen:
+            kinds.catch_up(self)
+        return self._load_times
 
     @property
     def base(self) -> Model:

@@ -73,8 +73,10 @@ def restore(cluster: Cluster, entry: Told) -> None:
 def _sort(cluster: Cluster) -> None:
     """Have models and workers in the order in which they came."""
     models = sorted(cluster.models.values(), key=_number_of_model)
-    cluster.models.clear()
-    cluster.models.update({model.name: model for model in models})
+    if models != list(cluster.models.values()):
+        cluster.models.clear()
+        cluster.models.update({model.name: model for model in models})
+        cluster.estimates.hold_in_order(models)
     workers = sorted(cluster.workers.values(), key=_number_of_worker)
     cluster.workers = {worker.name: worker for worker in workers}
     if not any(not worker.number for worker in workers):
@@ -111,12 +113,14 @@ def _overdue(cluster: Cluster, model: Model, overdue: dict[str, int]) -> None:
 def serve(cluster: Cluster, model: Model) -> None:
     """Serve a model; one that was made up under its name becomes it, with its requests and placements."""
     known = cluster.models.get(model.name)
-    cluster.estimates.hold(model.spec)
+    cluster.estimates.hold(model)
     cluster.models[model.name] = model
+    cluster.device_kinds.serve(model)
     if known is not None:
         model.count_on(known.counts)
         _succeed(cluster, known, model)
-        cluster.estimates.release(known.spec)
+        cluster.device_kinds.release(known)
+        cluster.estimates.release(known)
     for worker in cluster.workers.values():
         if worker.kind not in model.infer_times:
             cluster.know(model, worker.kind)
@@ -384,9 +388,11 @@ def _bucket(cluster: Cluster, model: Model, state: ModelState) -> None:
     kinds = state.device_kinds
     if kinds is None:
         kinds = tuple([worker.kind for worker in cluster.workers.values()])
-    estimates, spec = cluster.estimates, model.spec
-    model.infer_times = {kind: estimates.infer_times(kind, spec) for kind in kinds}
-    model.load_times = {kind: estimates.load_time(kind, spec) for kind in kinds}
+    model.infer_times.clear()
+    model.load_times.clear()
+    for kind in kinds:
+        model.infer_times[kind] = cluster.estimates.infer_times(kind, model.spec)
+        model.load_times[kind] = cluster.estimates.load_time(kind, model.spec)
     requests = {request.id: request for request in model.backlog}
     model.backlog = deque([requests.pop(id_) for id_ in state.backlog if id_ in requests])
     model.backlog.extend(requests.values())

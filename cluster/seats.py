@@ -6,10 +6,9 @@ looked for bit by bit, since there may be tens of thousands of models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from mainspring.cluster.models import Model
+from mainspring.cluster.line import ModelLine, Walk
 
 if TYPE_CHECKING:
     from mainspring.cluster.workers import Worker
@@ -21,26 +20,28 @@ SWEPT_AT_ONCE: Final = 256
 class Seats:
     """The seats of a cluster's workers."""
 
-    __slots__ = ("_models", "_since", "_stale", "_unswept", "taken", "workers")
+    __slots__ = ("_since", "_stale", "_unswept", "_walk", "line", "taken", "workers")
 
-    def __init__(self, models: Mapping[str, Model]) -> None:
-        """``models`` are the cluster's, of now and later."""
+    def __init__(self, line: ModelLine) -> None:
+        """``line`` gets the cluster's models (`DeviceKinds`)."""
         self.workers: list[Worker | None] = []
         """The worker whose `Worker.bit` is ``1 << index``."""
         self.taken = 0
         """The set of all workers."""
-        self._models = models
+        self.line = line
         self._stale = 0
         """Bits of workers that are gone, which may still be in `Model.prepared` and `Model.absent`."""
         self._since = 0
         """Those of workers that have left since the search for them began."""
-        self._unswept: list[Model] = []
-        """Models from which they have yet to be taken."""
+        self._walk = Walk(line)
+        """Goes to the models from which they have yet to be taken."""
+        self._unswept = 0
+        """How many these were when it began, less those that could be looked at since."""
 
     def take(self, worker: Worker) -> None:
         """Give a worker the first seat that is free."""
         workers = self.workers
-        while self.has_stale and len(self._unswept) <= SWEPT_AT_ONCE:
+        while self.has_stale and self._unswept <= SWEPT_AT_ONCE:
             self.sweep()
         index, taken = 0, self.taken | self._stale | self._since
         while taken >> index & 1:
@@ -70,18 +71,22 @@ class Seats:
 
     def sweep(self) -> None:
         """Take what is left of workers that are gone out of some models."""
-        stale, unswept = self._stale, self._unswept
-        for _ in range(min(SWEPT_AT_ONCE, len(unswept))):
-            model = unswept.pop()
+        stale = self._stale
+        for _ in range(SWEPT_AT_ONCE):
+            model = self._walk.next()
+            if model is None:
+                break
             if model.prepared & stale:
                 model.prepared &= ~stale
             if model.absent & stale:
                 model.absent &= ~stale
-        if not unswept:
+        self._unswept -= min(SWEPT_AT_ONCE, self._unswept)
+        if not self._unswept:
             self._begin()
 
     def _begin(self) -> None:
         """Begin to look for workers that have left; models that come later know nothing of them."""
+        self._walk.close()
         self._stale, self._since = self._since, 0
         if self._stale:
-            self._unswept = list(self._models.values())
+            self._walk, self._unswept = self.line.walk(), len(self.line)

@@ -50,6 +50,9 @@ def snapshot(cluster: Cluster) -> Iterator[Part]:
                 yield []
         if cluster.workers.get(worker.name) is worker:
             yield [_worker(cluster, worker), _outstanding(cluster, worker)]
+    while cluster.device_kinds.behind:
+        cluster.device_kinds.settle_some()
+        yield []
     for estimate in cluster.estimates.states():
         yield [estimate]
     for worker in list(cluster.workers.values()):
@@ -239,7 +242,7 @@ def _placement(cluster: Cluster, placement: Placement) -> PlacementState:
         told,
         former=msgspec.structs.replace(model.spec, inputs=(), outputs=(), profiles={}),
         number=model.number,
-        own_infer_times=not estimates.shares_infer(kind, model.spec, placement.times),
-        own_load_time=not estimates.shares_load(kind, model.spec, placement.load_time),
+        own_infer_times=estimates.known_infer(kind, model.spec) is not placement.times,
+        own_load_time=estimates.known_load(kind, model.spec) is not placement.load_time,
         own_counts=served is None or served.counts is not model.counts,
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.cluster.device_kinds import DeviceKinds
 from mainspring.cluster.estimates import Estimates
+from mainspring.cluster.line import ModelLine
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.provision import Kind
@@ -39,7 +41,7 @@ class Cluster:
         """Taken off each deadline for the way back."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
-        self.seats = Seats(self.models)
+        self.seats = Seats(ModelLine())
         """Which bit stands for which worker in sets of them."""
         self.joining: list[Joining] = []
         """Workers of which not all is entered that they have prepared, the longest joining first."""
@@ -54,6 +56,7 @@ class Cluster:
         self.open_workers = 0
         """The number of workers that take new work (`recount`)."""
         self.estimates = Estimates(estimate_rank)
+        self.device_kinds = DeviceKinds(self.seats.line, self.estimates)
         self.requests: dict[int, Request] = {}
         """Every request that was neither answered nor rejected."""
         self.running: dict[int, list[Request]] = {}
@@ -119,8 +122,7 @@ class Cluster:
         self.of_kind[kind] = self.of_kind.get(kind, 0) | worker.bit
         self.workers[worker.name] = worker
         if self.of_kind[kind] == worker.bit:
-            for model in self.models.values():
-                self.know(model, kind)
+            self.device_kinds.came(kind)
 
     def unseat(self, name: str) -> Worker | None:
         """Take a worker out and return it; None if it is not there. Its bit is the next worker's."""
@@ -133,13 +135,12 @@ class Cluster:
                 self.of_kind[worker.kind] = left
             else:
                 del self.of_kind[worker.kind]
+                self.device_kinds.went(worker.kind)
         return worker
 
     def know(self, model: Model, kind: str) -> None:
         """Have estimates of a model on a kind of device."""
-        for each in (model, *model.buckets.values()):
-            each.infer_times[kind] = self.estimates.infer_times(kind, each.spec)
-            each.load_times[kind] = self.estimates.load_time(kind, each.spec)
+        self.device_kinds.know(model, kind, self.estimates.ns_per_byte(kind))
 
     def place(self, model: Model, worker: Worker) -> Placement:
         """Give a model an object on a worker, as `pairs` finds it without one, and return it."""

@@ -21,6 +21,7 @@ def validate(cluster: Cluster) -> None:
         _check_model(cluster, model)
     workers = cluster.workers.values()
     _check_seats(cluster)
+    cluster.device_kinds.validate()
     assert cluster.open_workers == sum(worker.open for worker in workers), "workers that take work"
 
 

@@ -37,6 +37,8 @@ SECOND_NS = 1_000_000_000
 WARM_UP_NS = SECOND_NS
 VARIETIES = 61
 KIND = "emulated"
+OTHER_KIND = "other"
+"""The device of a worker that comes and goes, the only one of its kind."""
 PREPARE_NS = 5_000_000
 
 Turn = tuple[int, Event, tuple[str, ...]]
@@ -63,7 +65,7 @@ class Setting(msgspec.Struct, frozen=True):
     that is dispatched after all is replaced."""
     changes: int = 0
     """How often, after the warm-up, a worker leaves and comes back, another one comes that has prepared
-    nothing and goes, and a model comes and goes."""
+    nothing and goes, the only one of a kind comes and goes, and a model comes and goes."""
 
 
 def varieties(models: int) -> list[ModelSpec]:
@@ -232,6 +234,8 @@ def changes_of(setting: Setting, specs: list[ModelSpec], demand: Counter[str]) -
             ModelRemoved(new.name),
             ModelRemoved(specs[-1 - number].name),
             WorkerLeft(f"empty-{number}", "lost"),
+            WorkerJoined(f"other-{number}", OTHER_KIND, setting.pages, {} if number % 2 else prepared),
+            WorkerLeft(f"other-{number}", "lost"),
         ]
     apart_ns = int(setting.seconds * SECOND_NS) // (len(found) + 1)
     return [(WARM_UP_NS + (place + 1) * apart_ns, event) for place, event in enumerate(found)]

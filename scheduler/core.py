@@ -179,6 +179,8 @@ class Scheduler:
             self._membership.go_on(now_ns)
             if self._membership.unfinished:
                 state.alarms.set(now_ns, _AGAIN)
+        if self.cluster.device_kinds.behind:
+            self.cluster.device_kinds.settle_some()
         if self.cluster.fleeting:
             tidy(self.cluster)
         alarms.drop_pointless()

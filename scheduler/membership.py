@@ -70,11 +70,13 @@ class Membership:
         known = cluster.models.get(spec.name)
         if known is not None and known.spec == spec:
             return
+        model = cluster.new_model(spec)
         # Before the old model goes, so that what both have in common stays.
-        cluster.estimates.hold(spec)
+        cluster.estimates.hold(model)
         if known is not None:
             self._take_off(now_ns, known)
-        self._preparing.come(now_ns, add_model(cluster, spec, known))
+        add_model(cluster, model, known)
+        self._preparing.come(now_ns, model)
         self._pins.enforce()
 
     def remove_model(self, now_ns: int, name: str) -> None:
@@ -102,7 +104,7 @@ class Membership:
         detail = f"model {model.name!r} was removed"
         self._lifecycle.reject_queued(now_ns, model, Reason.MODEL_REMOVED, detail)
         self._residency.take_off(now_ns, left_behind(self._state.cluster, model))
-        self._state.cluster.estimates.release(model.spec)
+        self._state.cluster.estimates.release(model)
 
     def join(self, now_ns: int, event: WorkerJoined) -> None:
         """Take a worker in, with what it says its memory holds."""

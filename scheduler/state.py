@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mainspring.cluster.apply import apply
+from mainspring.cluster.device_kinds import SETTLED_AT_ONCE
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
@@ -66,6 +67,7 @@ class SchedulerState:
         self.config = config = completed(config)
         self.ns = Durations.of(config)
         self.cluster = Cluster(config.estimate_rank, self.ns.dispatch_delay, self.ns.response_margin)
+        self.cluster.device_kinds.at_once = SETTLED_AT_ONCE
         self.suspects = False
         """Whether any request was ever a suspect; until one is, nothing looks for suspects."""
         self.dirty: dict[str, Worker] = {}

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cluster.estimates import Estimates, InferTimes, Raised
+from mainspring.cluster.models import Model
 from mainspring.cluster.rolling import SOONEST_NS, STALE_NS, Rolling
 from mainspring.messages.model import ModelSpec, Profile
 
@@ -232,14 +233,15 @@ def test_loads_are_estimated_from_bytes() -> None:
 def test_estimates_go_with_the_last_model_that_shares_them() -> None:
     estimates = Estimates()
     first, second = spec({"gpu": PROFILE}, "a"), spec({"gpu": PROFILE}, "b", weights_bytes=2000)
-    for model in (first, second):
+    models = [Model(first, 1), Model(second, 2)]
+    for model in models:
         estimates.hold(model)
     estimates.infer_times("gpu", first).add(0, 1, 99)
     estimates.load_time("gpu", first).add(0, 888)
-    estimates.release(first)
+    estimates.release(models[0])
     assert estimates.infer_times("gpu", second).ns == [10, 99, 30], "b has the same executable"
     assert estimates.load_time("gpu", first).ns == 500, "nothing else has weights of that size"
-    estimates.release(second)
+    estimates.release(models[1])
     assert estimates.infer_times("gpu", first).ns == [10, 16, 30]
 
 

@@ -138,10 +138,13 @@ def test_a_worker_more_costs_hardly_any_memory_for_each_model() -> None:
     prepared = {each.name: each.artifact for each in specs}
     hand = Hand(*specs, workers=0)
     hand.scheduler.handle(0, WorkerJoined("w0", "gpu", 8, prepared))
+    hand.scheduler.cluster.device_kinds.settle()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(1, 21):
         hand.scheduler.handle(0, WorkerJoined(f"w{number}", "gpu", 8, prepared))
+        hand.scheduler.schedule(0)
+    while hand.scheduler.cluster.joining:
         hand.scheduler.schedule(0)
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
