@@ -80,10 +80,18 @@ def _console_at(address: str) -> Iterator[int]:
         yield process.pid
 
 
-def stretch(kind: str, rate: float, seconds: float, models: int = MODELS, *, calls: bool = False) -> Stretch:
-    """Run a controller of one kind under load, and return what it took."""
+def stretch(
+    kind: str,
+    rate: float,
+    seconds: float,
+    models: int = MODELS,
+    *,
+    begin_s: float = BEGIN_S,
+    calls: bool = False,
+) -> Stretch:
+    """Run a controller of one kind under load, and return what it took after the first ``begin_s``."""
     address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
-    length_s = BEGIN_S + seconds + (2 * CALLS_S if calls else 0.0) + 0.5
+    length_s = begin_s + seconds + (2 * CALLS_S if calls else 0.0) + 0.5
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if kind == UNDECIDED:
@@ -92,7 +100,7 @@ def stretch(kind: str, rate: float, seconds: float, models: int = MODELS, *, cal
             pid = stack.enter_context(controller(None if kind == BARE else folder, address, models))
         process = stack.enter_context(fleet(address, rate, length_s, models))
         seen = stack.enter_context(_console_at(address)) if kind == WHOLE else None
-        time.sleep(BEGIN_S)
+        time.sleep(begin_s)
         before, ticks_before, began = usage_of_threads(pid), _ticks(pid), time.monotonic()
         others_before = usage_of(process.pid), usage_of(seen) if seen else Usage()
         time.sleep(seconds)
@@ -175,6 +183,7 @@ def main(
     rate: Annotated[float, typer.Option(min=1, help="Requests per second.")] = 5_000.0,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each kind of controller.")] = 3,
     seconds: Annotated[float, typer.Option(min=0.5, help="Length of each turn.")] = 4.0,
+    begin: Annotated[float, typer.Option(min=0.5, help="Seconds of load before that.")] = BEGIN_S,
     models: Annotated[int, typer.Option(min=61, help="Models; from some 1,500 on not all fit.")] = MODELS,
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
 ) -> None:
@@ -183,10 +192,14 @@ def main(
     for number in range(rounds):
         for kind, stretches in found.items():
             stretches.append(
-                stretch(kind, rate, seconds, models, calls=kind == WHOLE and number == rounds - 1)
+                stretch(
+                    *(kind, rate, seconds, models),
+                    begin_s=begin,
+                    calls=kind == WHOLE and number == rounds - 1,
+                )
             )
             typer.echo(f"  {kind}: {stretches[-1].us(stretches[-1].used):.1f} us; {stretches[-1].came}")
-    alone = cost_of(Setting(models=models, rate=rate, seconds=BEGIN_S + seconds), 2)
+    alone = cost_of(Setting(models=models, rate=rate, seconds=begin + seconds), 2)
     rows = figures_of(found, alone.request_us_mean, rate)
     title = f"The controller's processor time, {models:,} models on 12 devices, {rate:,.0f} requests/s"
     publish("controller", title, rows, output)

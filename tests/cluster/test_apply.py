@@ -146,7 +146,7 @@ def test_it_is_so_where_several_events_come_between_two_decisions(seed: int) -> 
         if isinstance(entry, Event):
             events.append((now_ns, entry))
 
-    simulation = random_scenario(seed, "mainspring", record=keep)
+    simulation = random_scenario(seed, "mainspring", validate_every=20, record=keep)
     disturb(simulation, seed)
     run_to_end(simulation)
     scheduler, rng = Scheduler(simulation.scheduler.config), random.Random(seed)

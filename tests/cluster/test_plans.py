@@ -40,7 +40,7 @@ class Checked:
         simulation = random_scenario(
             seed,
             policy,
-            validate_every=1000,
+            validate_every=20,
             record=lambda *entry: entries.append(entry),
             open_ns=OPEN_NS[seed % 3],
         )

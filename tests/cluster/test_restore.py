@@ -202,6 +202,7 @@ def test_a_log_without_its_beginning_tells_what_is_outstanding(seed: int) -> Non
     simulation = random_scenario(
         seed,
         "mainspring",
+        validate_every=20,
         record=lambda *entry: entries.append(entry),
         open_ns=OPEN_NS[seed % 3],
         shaped=shaped(seed),
@@ -238,6 +239,7 @@ def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
     simulation = random_scenario(
         seed,
         "mainspring",
+        validate_every=20,
         record=lambda *entry: entries.append(entry),
         open_ns=OPEN_NS[seed % 3],
         shaped=shaped(seed),
@@ -258,6 +260,7 @@ def test_an_entry_that_comes_twice_changes_nothing(seed: int) -> None:
     simulation = random_scenario(
         seed,
         "mainspring",
+        validate_every=20,
         record=lambda *entry: entries.append(entry),
         open_ns=OPEN_NS[seed % 3],
         shaped=shaped(seed),

@@ -42,7 +42,7 @@ def test_log_and_console_cost_what_a_controller_without_them_takes_less() -> Non
 
 
 def test_a_controller_with_log_and_console_is_measured_under_load(tmp_path: Path) -> None:
-    controller.main(rate=200.0, rounds=1, seconds=0.5, models=61, output=tmp_path)
+    controller.main(rate=200.0, rounds=1, seconds=0.5, begin=1.0, models=61, output=tmp_path)
     rows = {
         row["name"].strip(): row for row in json.loads((tmp_path / "controller.json").read_text())["figures"]
     }

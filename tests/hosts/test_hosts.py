@@ -21,7 +21,7 @@ from tests.hosts.network import Host, Network, wait_for
 AHEAD_S = 1000
 SECONDS, RATE = 6.0, 60.0
 PARTITION_S, REJOINED_S = 3.0, 5.0
-OFFERED_S = 12.0
+OFFERED_S = 10.5
 """With a partition after the first second."""
 MOST_ROUND_NS = 5_000_000
 """Of the least round trip, on a machine whose cores others use too."""

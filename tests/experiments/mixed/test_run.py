@@ -33,7 +33,7 @@ class Written(msgspec.Struct):
 
 def test_a_short_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with suppress(typer.Exit):
-        main(duration=8.0, capacity_s=3.0, slo_ms=2_000, small=True, output=tmp_path)
+        main(duration=8.0, capacity_s=1.0, slo_ms=2_000, small=True, output=tmp_path)
     written = msgspec.json.decode((tmp_path / "mixed.json").read_bytes(), type=Written)
     found = {each.name: each for each in written.figures}
     for name in RIGHT:
