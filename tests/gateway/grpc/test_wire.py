@@ -44,7 +44,17 @@ def test_fields_may_stand_in_any_order(contents: list[bytes], random: Random) ->
     assert (message.model_name, message.id, len(message.raw_input_contents)) == ("model", "id", 0)
 
 
-@given(st.binary(max_size=60))
+def bent(contents: list[bytes], place: int, value: int) -> bytes:
+    """Return a request one byte of which is another one."""
+    data = bytearray(request(contents))
+    data[place % len(data)] = value
+    return bytes(data)
+
+
+BENT = st.builds(bent, CONTENTS, st.integers(0, 2_000), st.integers(0, 255))
+
+
+@given(st.one_of(st.binary(max_size=60), BENT))
 def test_what_protobuf_takes_for_a_message_is_cut_as_it_reads_it(data: bytes) -> None:
     try:
         expected = ModelInferRequest.FromString(data)
