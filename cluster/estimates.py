@@ -69,15 +69,15 @@ class InferTimes:
         self.sizes = sizes
         self.index_of = indices_by_rows(sizes)
         """``index_for`` as a table by rows."""
-        self.ns = seeds_ns
-        self.ceilings_ns = [ns + (ns >> CEILING_SHIFT) for ns in seeds_ns]
+        self.ns = [seed_ns if seed_ns > 0 else 1 for seed_ns in seeds_ns]
+        self.ceilings_ns = [ns + (ns >> CEILING_SHIFT) for ns in self.ns]
         """No estimate is above its own: what is derived from these holds until `Raised.count` changes."""
         self._raised = raised or Raised()
         self.transfer_ns = [0] * len(sizes)
         """How long a batch's inputs keep the way to the worker busy, beyond the delay of any dispatch."""
         self.note: object = None
         """The policy's own, dropped where a doubt changes an estimate."""
-        self._rolling = [Rolling(seed, rank=rank) for seed in seeds_ns]
+        self._rolling = [Rolling(seed_ns, rank=rank) for seed_ns in self.ns]
         self._transfers: dict[int, Rolling] = {}
         """Those that were ever measured to be more than nothing."""
         self.opening: Rolling | None = None
@@ -108,7 +108,11 @@ class InferTimes:
         self.spreads.restore(state.spreads, state.measured, state.erratic)
 
     def add(self, now_ns: int, index: int, duration_ns: int) -> None:
-        """Take the measured duration of a batch of size ``sizes[index]`` in."""
+        """Take the measured duration of a batch of size ``sizes[index]`` in.
+
+        Nothing takes no time, whatever a worker says: policies divide by what they expect.
+        """
+        duration_ns = max(duration_ns, 1)
         self._set(index, self._rolling[index].add(now_ns, duration_ns))
         self.spreads.add(index, duration_ns)
 

@@ -1,5 +1,6 @@
 """What the core does around a policy: admission, queues, idle time, a second try."""
 
+import msgspec
 import pytest
 
 from mainspring.cluster.workers import Worker
@@ -11,13 +12,16 @@ from mainspring.messages.events import (
     OperatorAsked,
     RequestArrived,
     RequestCancelled,
+    Wakeup,
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.model import Profile
 from mainspring.messages.operating import LoadOn
 from mainspring.scheduler.core import ALARMS_PER_CALL
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.baselines.edf import Edf
+from mainspring.scheduler.policies.registry import policy_names
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 
@@ -329,3 +333,18 @@ def test_a_request_that_is_tried_again_does_not_shorten_best_effort_batches() ->
     (batch,) = hand.ok(193, again)
     assert isinstance(batch, Infer)
     assert len(batch.request_ids) == 4
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_a_worker_that_says_that_nothing_took_any_time_stops_no_policy(policy: str) -> None:
+    free = msgspec.structs.replace(spec("m"), profiles={"gpu": Profile({1: 0, 2: 0, 4: 0}, 8 * MS)})
+    hand = Hand(free, policy=policy)  # type: ignore[arg-type]
+    sent = hand.request(20, 1, "m", 100) + hand.request(20, 2, "m", 100)
+    done = 0
+    for now_ms in range(21, 60):
+        due, sent = sent, hand.feed(now_ms, Wakeup()) + hand.request(now_ms, now_ms, "m", 50)
+        for action in due:
+            assert isinstance(action, Load | Infer)
+            done += isinstance(action, Infer)
+            sent += hand.feed(now_ms, Result(action.action_id, "w0", Status.OK, now_ms * MS, now_ms * MS))
+    assert done
