@@ -92,19 +92,24 @@ def other_ended(
 ) -> Model | None:
     """Enter the result of an action without a window.
 
-    Returns what replaces a model that was released, if something does.
+    Returns what replaces a model that was released, if something does. A reader that has missed entries may
+    know nothing any more of what the action was about.
     """
     ok = result.status is Status.OK
     if worker.stopping and not ok:
         return None
+    name = action.model.name if isinstance(action, Prepare) else action.model
+    placement = worker.placements.get(name)
     if isinstance(action, Prepare):
         worker.prepares -= 1
-        placement = worker.placements[action.model.name]
+    if placement is None:
+        return None
+    if isinstance(action, Prepare):
         state = State.CLOSED if result.status is Status.NOT_OPEN else State.FAILED
         placement.enter(State.PREPARED if ok else state)
         placement.detail = result.detail
     elif isinstance(action, Release) and ok:
-        return forget(cluster, worker.placements[action.model])
+        return forget(cluster, placement)
     return None
 
 

@@ -233,7 +233,7 @@ def test_every_entry_of_a_snapshot_is_carried() -> None:
     assert described(late.cluster) == described(source)
 
 
-@seeded(5, also=[302])
+@seeded(5, also=[302, 780_001])  # A PREPARE of the second ends when nothing is known of its model.
 def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
     simulation = random_scenario(
