@@ -51,6 +51,8 @@ class SimulatedProvider:
         self._pools = {pool.kind: pool for pool in pools}
         self._runs = {pool.kind: list(pool.workers) for pool in pools}
         self._faults = {pool.kind: "" for pool in pools}
+        self._starts: dict[str, int] = {}
+        """How often each was begun: what is left of a start that was called off is not the next one's."""
         self._fleet = fleet
         self._agenda = agenda
         self._draws = draws
@@ -86,10 +88,11 @@ class SimulatedProvider:
         self._say()
 
     def _begin(self, pool: Pool, name: str) -> None:
-        self._agenda.at(self._agenda.now_ns + pool.start_ns, self._start, pool, name)
+        number = self._starts[name] = self._starts.get(name, 0) + 1
+        self._agenda.at(self._agenda.now_ns + pool.start_ns, self._start, pool, name, number)
 
-    def _start(self, pool: Pool, name: str) -> None:
-        if name not in self._runs[pool.kind]:
+    def _start(self, pool: Pool, name: str, number: int) -> None:
+        if name not in self._runs[pool.kind] or number != self._starts[name]:
             return
         if self._draws.uniform() < pool.failure_probability:
             self._faults[pool.kind] = f"{name} died as it started"
