@@ -22,7 +22,6 @@ from mainspring.messages.actions import Prepare, Release
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
 from mainspring.simulator.scenario import random_scenario, run_to_end
-from tests.fuzz import seeded
 from tests.scheduler.hand import Hand, spec
 
 
@@ -32,7 +31,7 @@ def objects(cluster: Cluster) -> list[str]:
     return [f"{name} on {worker.name}" for worker in workers for name in sorted(worker.placements)]
 
 
-@seeded(6)
+@pytest.mark.parametrize("seed", range(6))
 def test_after_a_turn_there_is_an_object_just_where_there_is_more_to_say(seed: int) -> None:
     simulation = random_scenario(seed)
     run_to_end(simulation)

@@ -37,7 +37,7 @@ def at(seed: int, ms: float) -> tuple[View, list[tuple[int, Entry]]]:
     return view, stream
 
 
-@seeded(3)
+@pytest.mark.parametrize("seed", range(3))
 def test_models_are_counted_as_often_as_they_were_loaded_and_evicted(seed: int) -> None:
     view, stream = at(seed, 900)
     loads = Counter(entry.model for _, entry in stream if isinstance(entry, Load))
@@ -99,7 +99,7 @@ def test_nothing_is_said_of_few_durations() -> None:
     assert all(page.spread is None and not page.line.erratic for page in pages)
 
 
-@seeded(3)
+@pytest.mark.parametrize("seed", range(3))
 def test_who_made_room_for_whom_is_said_from_both_sides(seed: int) -> None:
     view, _ = at(seed, 900)
     pages = [model(view, line.name) for line in models(view, limit=1_000).rows]

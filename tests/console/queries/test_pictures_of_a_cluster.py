@@ -33,7 +33,7 @@ def at(seed: int, ms: float) -> tuple[View, Watched]:
     return view, watched
 
 
-@seeded(5)
+@pytest.mark.parametrize("seed", range(5))
 def test_pages_models_and_workers_are_the_schedulers(seed: int) -> None:
     view, watched = at(seed, 700)
     state = watched.scheduler._state

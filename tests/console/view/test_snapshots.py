@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mainspring.cluster.snapshot import snapshot
 from mainspring.console.view.view import View
 from mainspring.controller.logged_scheduler import about
@@ -40,7 +42,7 @@ def test_a_view_that_comes_late_agrees_from_its_snapshot_on(seed: int) -> None:
     check(view, watched.scheduler._state)
 
 
-@seeded(4)
+@pytest.mark.parametrize("seed", range(4))
 def test_what_was_over_before_the_connection_broke_is_remembered(seed: int) -> None:
     watched, view = Watched(seed), View(EVERYTHING)
     feed(view, watched.run_ms(HALF_MS))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import cast
 
+import pytest
+
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
@@ -13,7 +15,6 @@ from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.mainspring.victims import Bound, Losses, worth
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.simulator.scenario import random_scenario, run_to_end
-from tests.fuzz import seeded
 
 
 def sorted_by_loss(losses: Losses, worker: Worker) -> list[Placement]:
@@ -36,7 +37,7 @@ def sorted_by_requests(losses: Losses, placement: Placement) -> list[Placement]:
     return chosen
 
 
-@seeded(12)
+@pytest.mark.parametrize("seed", range(12))
 def test_victims_come_by_what_they_lose_at_every_moment_of_a_run(seed: int) -> None:
     """Models come and go, workers crash, estimates and the price of EXEC's time rise and fall."""
     simulation = random_scenario(seed, "mainspring")
