@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from mainspring.planner.advice import Advice, advise
+from mainspring.planner.bounds import bounded
 from mainspring.planner.choice import KINDS, choose_kinds
 from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import CONFIDENCE, Estimate, Estimator, Settles
@@ -108,7 +109,8 @@ def plan(
         raise PlanError(f"confidence is {confidence}; it is a share from 0 to below 1, such as 0.95")
     if evaluations is not None and evaluations < 1:
         raise PlanError(f"{evaluations} evaluations find nothing: give 1 or more")
-    problem, warnings = _problem(spec, kinds, load)
+    tried = [] if before is None else [before.best, *before.tried]
+    problem, warnings = _problem(spec, kinds, load, [*starts, *[each.pool for each in tried]])
     made = _chosen("estimator", evaluate, ESTIMATORS) if isinstance(evaluate, str) else evaluate
     estimator = made(problem, confidence)
     run = _chosen("search", search, searches())
@@ -237,8 +239,13 @@ def inside(problem: Problem, pools: Sequence[Pool]) -> tuple[Pool, ...]:
     return tuple(pools)
 
 
-def _problem(spec: SimulationSpec, kinds: int, load: float) -> tuple[Problem, list[str]]:
-    """Return the problem of a spec with at most so many kinds, and warnings; raise `PlanError`."""
+def _problem(
+    spec: SimulationSpec, kinds: int, load: float, pools: Sequence[Pool]
+) -> tuple[Problem, list[str]]:
+    """Return the problem of a spec with at most so many kinds, and warnings; raise `PlanError`.
+
+    Bounds that the spec leaves open have room for ``pools``.
+    """
     if kinds < 1:
         raise PlanError(f"a pool of {kinds} kinds has no device: give 1 or more")
     problem = read_problem(spec)
@@ -252,7 +259,8 @@ def _problem(spec: SimulationSpec, kinds: int, load: float) -> tuple[Problem, li
             "with that serve most for their price and are not much too slow (--kinds for more)"
         )
         problem = problem.with_kinds(chosen)
-    return problem, [*warnings, *_check_kinds(problem)]
+    warnings += _check_kinds(problem)
+    return bounded(problem, pools), warnings
 
 
 def _check_kinds(problem: Problem) -> list[str]:

@@ -38,6 +38,7 @@ class DeviceKind(msgspec.Struct, frozen=True):
     """Of one, an hour."""
     least: int
     most: int
+    """0 where the spec leaves it open, until `bounds.bounded`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +117,7 @@ class Problem:
 
 
 def read_problem(spec: SimulationSpec) -> Problem:
-    """Return the problem of a spec whose ``[[devices]]`` have prices and ``most``.
+    """Return the problem of a spec whose ``[[devices]]`` have prices.
 
     Raises `PlanError` for what can't be planned, and as `build_cluster` and `build_source`.
     """
@@ -219,13 +220,11 @@ def _multiple(
 
 def _kind(number: int, group: DeviceGroup) -> DeviceKind:
     where = f"[[devices]] number {number}, {group.kind!r},"
-    if group.most is None:
-        raise PlanError(f"{where} needs most: up to how many a plan may have")
     if group.price <= 0:
         raise PlanError(f"{where} needs a price above 0, of one an hour")
-    if not group.most:
+    if group.most == 0:
         raise PlanError(f"{where} has most = 0: take it out")
-    return DeviceKind(group.kind, group.price, group.least, group.most)
+    return DeviceKind(group.kind, group.price, group.least, group.most or 0)
 
 
 def _check_rows(model: ModelSpec, rows: int) -> None:

@@ -59,7 +59,7 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 0
     """The fewest that a plan may have."""
     most: int | None = None
-    """The most that a plan may have; a spec to be planned gives it in the place of ``count``."""
+    """The most that a plan may have, in the place of ``count``; None for as many as improve anything."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""

@@ -23,7 +23,6 @@ def devices(**changes: Any) -> tuple[DeviceGroup, ...]:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"devices": devices(most=None)}, "[[devices]] number 1, 'fast', needs most"),
         ({"devices": devices(price=0.0)}, "'fast', needs a price above 0"),
         ({"devices": devices(most=0)}, "most = 0: take it out"),
         ({"devices": (spec().devices[0],) * 2}, "two groups of devices are of one kind"),
