@@ -14,11 +14,10 @@ import numpy as np
 
 from mainspring.experiments.ribbon.data import SHARED, Setting, spec_of
 from mainspring.experiments.ribbon.memo import Arena, prices_of
-from mainspring.experiments.ribbon.samplers import sampled
+from mainspring.experiments.ribbon.samplers import SAMPLERS, sampled
 from mainspring.planner.estimate import Estimate
 from mainspring.planner.problem import read_problem
 
-SAMPLERS = ("optuna-tpe",)
 SAMPLED_SEEDS = 20
 """Seeds of Optuna's searches at most: a suggestion takes as long as ten evaluations."""
 SEARCHES = ("ribbon", "random", "hill-climb", "rsm", *SAMPLERS, "exact")
@@ -86,7 +85,7 @@ def convergence(
 def _runs(name: str, arena: Arena, seeds: int) -> list[list[Estimate]]:
     """Return what a search tried under each seed."""
     if name in SAMPLERS:
-        tried = (sampled(arena, seed) for seed in range(min(seeds, SAMPLED_SEEDS)))
+        tried = (sampled(arena, name, seed) for seed in range(min(seeds, SAMPLED_SEEDS)))
         return [each for each in tried if each is not None]
     return [
         arena.run(name, seed, arena.starts(seed)).tried for seed in range(1 if name == "exact" else seeds)

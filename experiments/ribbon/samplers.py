@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 from mainspring.experiments.ribbon.memo import Arena
 from mainspring.planner.estimate import Estimate
@@ -12,21 +13,30 @@ from mainspring.planner.pools.trials import Trials
 
 MOST = 300
 """Suggestions after which one gives up; a pool that is suggested again is not evaluated again."""
+SAMPLERS = {
+    "optuna-tpe": ("TPESampler", "optuna"),
+    "optuna-nsga2": ("NSGAIISampler", "optuna"),
+    "optuna-cmaes": ("CmaEsSampler", "cmaes"),
+}
+"""A tree-structured Parzen estimator, a genetic algorithm and an evolution strategy: each one's class in
+`optuna.samplers`, and the package that it needs."""
 
 
-def sampled(arena: Arena, seed: int, most: int = MOST) -> list[Estimate] | None:
-    """Return the pools that the tree-structured Parzen estimator tried until the cheapest that holds.
+def sampled(arena: Arena, name: str, seed: int, most: int = MOST) -> list[Estimate] | None:
+    """Return the pools that one of `SAMPLERS` tried until the cheapest that holds.
 
-    None where Optuna is not installed.
+    None where Optuna, or what it needs for the sampler, is not installed.
     """
-    if importlib.util.find_spec("optuna") is None:
+    sampler, package = SAMPLERS[name]
+    if importlib.util.find_spec("optuna") is None or importlib.util.find_spec(package) is None:
         return None
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     trials = Trials(arena.estimator, arena.problem.attainment)
     task = Task(arena.problem, arena.space, arena.possible, trials)
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    made: Any = getattr(optuna.samplers, sampler)(seed=seed)
+    study = optuna.create_study(direction="maximize", sampler=made)
     names = [f"kind{place}" for place in range(len(arena.problem.kinds))]
     for start in arena.starts(seed):
         study.enqueue_trial(dict(zip(names, start, strict=True)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from mainspring.experiments.ribbon.instances import SHOWN, Instance, Instances, 
 from mainspring.experiments.ribbon.memo import Arena
 from mainspring.experiments.ribbon.optima import Optimum
 from mainspring.experiments.ribbon.report import Report
-from mainspring.experiments.ribbon.samplers import sampled
+from mainspring.experiments.ribbon.samplers import SAMPLERS, sampled
 from mainspring.planner.estimate import THETA, Estimate
 from mainspring.planner.problem import Pool, read_problem
 from tests.planner.specs import spec, workload
@@ -122,10 +121,11 @@ def test_searches_of_a_problem_share_what_was_evaluated() -> None:
     assert arena.until(whole_run) == arena.until(part) == len(part.tried)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="Optuna is not installed")
-def test_optunas_sampler_finds_the_cheapest_pool_too() -> None:
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_optunas_samplers_find_the_cheapest_pool_too(name: str) -> None:
     arena = Arena(read_problem(spec(workload=workload(rate=200), duration_s=20)))
-    tried = sampled(arena, 1)
-    assert tried is not None
+    tried = sampled(arena, name, 1)
+    if tried is None:
+        pytest.skip("Optuna, or what it needs for this sampler, is not installed")
     assert tried[-1].pool == arena.best.pool
     assert [each.pool for each in tried[:2]] == list(arena.starts(1))
