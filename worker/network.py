@@ -368,8 +368,8 @@ class Network:
             fault = self._segments.overtaken(held.sender, held.places)
             held = HeldInput(held.sender, frames, held.since_ns, held.size, (), fault)
         if held.fault:
-            self._drop("gateway: unusable input", held.fault)
-            return
+            # Kept all the same, without its bytes: its action is to end at once, and not when it is too late.
+            held = HeldInput(held.sender, None, held.since_ns, 0, (), held.fault)
         dropped = self._inputs.hold(message.action_id, message.request_id, held)
         self._drop("gateway: input without action", f"action {message.action_id}", dropped)
 

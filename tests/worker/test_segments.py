@@ -191,6 +191,21 @@ def test_an_input_that_is_not_there_ends_its_action_and_is_counted(
     del held
 
 
+def test_an_unusable_input_that_comes_before_its_action_ends_it_at_once(
+    large: tuple[Cluster, Sharing],
+) -> None:
+    cluster, sharing = large
+    _, good = sharing.placed(bytes(SIZE))
+    action, other = cluster.next_id(), cluster.next_id()
+    sharing.send(Input(action, 1, places=(Place(1 << 62, SIZE, 0, 1),)))
+    cluster.say(infer(other, (9,)))
+    sharing.send(Input(other, 9, places=(good,)))
+    assert cluster.result(other).status is Status.OK
+    never_ns = time.monotonic_ns() + 3_600 * 10**9
+    cluster.say(infer(action, (1,), window=(0, never_ns)))
+    assert cluster.result(action).status is Status.INPUT_MISSING
+
+
 def test_an_input_that_comes_before_its_action_is_copied_aside(large: tuple[Cluster, Sharing]) -> None:
     cluster, sharing = large
     held, place = sharing.placed(bytes(SIZE))
