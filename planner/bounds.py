@@ -16,7 +16,7 @@ from mainspring.planner.problem import Pool, Problem
 from mainspring.planner.queues import Queues
 
 IMPROVES = 0.001
-"""A smaller share of the queries is no improvement."""
+"""A smaller share of the queries does not count."""
 MOST = 1_024
 """Of one kind; a bound beyond that is the spec's to give."""
 

@@ -44,7 +44,7 @@ class Bound(Weighted):
         super().__init__(bound, placement.model.number)
         self.placement = placement
         self.void = False
-        """Whether another entry stands in its place, or it was found not to be resident."""
+        """Whether another entry stands in its place."""
 
 
 class Found(Weighted):
@@ -62,15 +62,16 @@ class Order:
 
     __slots__ = ("bounds", "entries", "price", "raised", "renewals")
 
-    def __init__(self) -> None:
+    def __init__(self, price: float, raised: int, renewals: int) -> None:
+        """Begin without entries."""
         self.entries: list[Entry] = []
         self.bounds: dict[str, Bound] = {}
         """Each model's valid entry; the heap's other entries are void."""
-        self.price = 0.0
+        self.price = price
         """EXEC's price up to which they hold."""
-        self.raised = -1
+        self.raised = raised
         """How often estimates had exceeded what they were computed with; nothing where the price is 0."""
-        self.renewals = -1
+        self.renewals = renewals
         """How often counts of requests had been scaled down then."""
 
     def enter(self, bound: float, placement: Placement) -> None:
@@ -87,11 +88,6 @@ class Order:
             entries[:] = [each for each in entries if not cast(Bound, each).void]
             order(entries)
 
-    def drop(self, entry: Bound) -> None:
-        """Drop the valid entry of what is no longer resident."""
-        entry.void = True
-        del self.bounds[entry.placement.model.name]
-
 
 class Losses:
     """What evictions lose, and each worker's order by it."""
@@ -107,19 +103,9 @@ class Losses:
         """Return what may be evicted from a worker, the least loss first, of equal ones the model that came
         first; a model that is evicted is away for a time. To be closed after use."""
         known = self._orders.get(worker.name)
-        if known is None:
-            known = self._orders[worker.name] = Order()
         highest = _PRICE_ROOM * self._price.per_ns
-        if not self._holds(known):
-            known.price, known.raised = highest, self._raised.count
-            known.renewals = self._popularity.renewals
-            known.bounds.clear()
-            known.entries.clear()
-            for name, placement in worker.lru.items():
-                bound = Bound(bound_of(placement, highest), placement)
-                known.bounds[name] = bound
-                known.entries.append(bound)
-            order(known.entries)
+        if known is None or not self._holds(known):
+            known = self._orders[worker.name] = self._made(worker, highest)
         elif _PRICE_ROOM * highest < known.price:
             # What was computed for a higher price holds, and is put right as it comes up.
             known.price = highest
@@ -196,8 +182,17 @@ class Losses:
         copies = len(model.usable)
         return loss / copies if copies > 1 else loss
 
+    def _made(self, worker: Worker, price: float) -> Order:
+        """Return the order of what is resident on a worker, by bounds that hold up to a price."""
+        made = Order(price, self._raised.count, self._popularity.renewals)
+        for name, placement in worker.lru.items():
+            bound = made.bounds[name] = Bound(bound_of(placement, price), placement)
+            made.entries.append(bound)
+        order(made.entries)
+        return made
+
     def _holds(self, known: Order) -> bool:
-        """Return whether an order's bounds are no higher than what is lost."""
+        """Return whether each bound of an order is at most what is lost."""
         if known.renewals != self._popularity.renewals or self._price.per_ns > known.price:
             return False
         return not self._price.per_ns or known.raised == self._raised.count
@@ -239,7 +234,7 @@ class LeastFirst:
                 continue
             placement = entry.placement
             if placement.state is not _RESIDENT:
-                self.order.drop(entry)
+                del self.order.bounds[placement.model.name]
                 continue
             bound = bound_of(placement, price)
             if bound > entry.key:
