@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from mainspring.planner.estimate import Estimate, Estimator
-from mainspring.planner.problem import Pool, Problem
+from mainspring.planner.problem import Pool, Problem, added
 
 MOST_TIMES = 32
 """Up to so many times a kind's bound are tried."""
@@ -57,7 +57,7 @@ def advise(problem: Problem, estimator: Estimator, nearest: Estimate) -> Advice:
 def _bases(problem: Problem) -> list[Pool]:
     """Return the pools of the most of each kind alone, and of all kinds, of which slow ones may do harm."""
     most = [kind.most for kind in problem.kinds]
-    alone = [tuple(count * (each == place) for each, count in enumerate(most)) for place in range(len(most))]
+    alone = [added((0,) * len(most), place, count) for place, count in enumerate(most)]
     return [*alone, tuple(most)]
 
 
@@ -68,17 +68,13 @@ def _more(problem: Problem, estimator: Estimator, place: int) -> More | None:
     for base in (bases[place], bases[-1]):
         extra = least_extra(partial(_holds, problem, estimator, base, place), MOST_TIMES * kind.most)
         if extra is not None:
-            pool = _with(base, place, extra)
+            pool = added(base, place, extra)
             found.append(More(kind=kind.name, extra=extra, pool=pool, price=problem.price(pool)))
     return min(found, key=lambda each: (each.extra, each.price), default=None)
 
 
 def _holds(problem: Problem, estimator: Estimator, base: Pool, place: int, extra: int) -> bool:
-    return estimator.evaluate(_with(base, place, extra)).holds(problem.attainment)
-
-
-def _with(pool: Pool, place: int, extra: int) -> Pool:
-    return tuple(count + extra * (each == place) for each, count in enumerate(pool))
+    return estimator.evaluate(added(base, place, extra)).holds(problem.attainment)
 
 
 def least_extra(holds: Callable[[int], bool], most: int) -> int | None:

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from mainspring.planner.advice import least_extra
-from mainspring.planner.problem import Pool, Problem
+from mainspring.planner.problem import Pool, Problem, added
 from mainspring.planner.queues import Queues
 
 IMPROVES = 0.001
@@ -48,5 +48,5 @@ def _bound(problem: Problem, place: int) -> int:
 
 
 def _saturates(estimator: Queues, problem: Problem, place: int, share: float, count: int) -> bool:
-    pool = tuple(count * (each == place) for each in range(len(problem.kinds)))
+    pool = added((0,) * len(problem.kinds), place, count)
     return estimator.evaluate(pool, whole=True).attainment >= share

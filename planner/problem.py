@@ -116,6 +116,11 @@ class Problem:
         return " + ".join(parts) or "no device"
 
 
+def added(pool: Pool, place: int, count: int) -> Pool:
+    """Return a pool with ``count`` more devices of the kind at a place."""
+    return tuple(each + count * (other == place) for other, each in enumerate(pool))
+
+
 def read_problem(spec: SimulationSpec) -> Problem:
     """Return the problem of a spec whose ``[[devices]]`` have prices.
 

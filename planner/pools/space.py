@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.planner.errors import PlanError
-from mainspring.planner.problem import DeviceKind, Pool
+from mainspring.planner.problem import DeviceKind, Pool, added
 
 Counts = npt.NDArray[np.int64]
 MOST_POOLS = 5_000_000
@@ -48,9 +48,5 @@ class Space:
 
     def of_one_kind(self, place: int) -> list[Pool]:
         """Return the pools of one kind alone by rising price, whatever ``least`` the others have."""
-        others = len(self.kinds)
-        kind = self.kinds[place]
-        return [
-            tuple(count if each == place else 0 for each in range(others))
-            for count in range(max(1, kind.least), kind.most + 1)
-        ]
+        kind, none = self.kinds[place], (0,) * len(self.kinds)
+        return [added(none, place, count) for count in range(max(1, kind.least), kind.most + 1)]
