@@ -48,7 +48,7 @@ class Joining:
     def enter(self, name: str) -> None:
         """Enter what the worker has of a model's name, unless it was entered before.
 
-        When it is to be taken off does not hang on that: whoever asks may be nobody that a log knows.
+        When it is to be taken off does not depend on that: the question need not be in any log.
         """
         if not self.lacks(name):
             return

@@ -1,8 +1,7 @@
 """The models that are served in one line, to be gone through bit by bit: there may be tens of thousands.
 
 Even to copy references to all of them takes longer than any call should. So there is one list, from which
-those that are gone are dropped once they are many, and whoever has something to do with each model has a
-place in it.
+those that are gone are dropped once they are many, and each walk through the models has a place in it.
 """
 
 from __future__ import annotations

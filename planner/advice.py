@@ -11,7 +11,7 @@ from mainspring.planner.estimate import Estimate, Estimator
 from mainspring.planner.problem import Pool, Problem, added
 
 MOST_TIMES = 32
-"""Up to so many times a kind's bound are tried."""
+"""This many times a kind's bound are tried at most."""
 LOAD_STEPS = 10
 """Halvings of the range of loads."""
 
