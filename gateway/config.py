@@ -40,9 +40,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     client_certificates: bool = False
     """Whether clients there must show a certificate of the authority in that folder, ``ca.pem``."""
     compatibility: str = ""
-    """``triton``: over HTTP and gRPC the server calls itself ``triton`` and says of an unknown model, and
-    where clients may not load models, what Triton says, for scripts that look for it. Empty: its own
-    words."""
+    """``triton``: over HTTP and gRPC the server calls itself ``triton``, and texts of errors begin with what
+    Triton says, for programs that look for it. Empty: its own words."""
+    server_name: str = ""
+    """What the metadata call it. Empty: ``mainspring``, or ``triton`` with that ``compatibility``."""
     http_restricted_api: tuple[str, ...] = ()
     """Groups of calls over HTTP that need a header, as Triton's option of the same name has it, such as
     ``model-repository,logging:admin-key=secret``; docs/triton.md has the groups."""

@@ -25,6 +25,7 @@ from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.memory import Memory
+from mainspring.gateway.oip.triton_texts import of_request
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
@@ -112,11 +113,12 @@ class GatewayDriver:
         if (alone := self.alone) is not None:
             self._turn_away(connection, request, Reason.CONTROLLER_UNREACHABLE, alone)
             return
+        sizes = [len(frame) for frame in frames]
         try:
-            request, sizes = self.catalog.prioritised(request), [len(frame) for frame in frames]
+            request = self.catalog.prioritised(request)
             accepted = check_request(request, sizes, self.catalog.resolve, self._max_slo_ns)
         except BadRequest as error:
-            self._turn_away(connection, request, error.reason, error.detail)
+            self._turn_away(connection, request, error.reason, self._worded(error, request, sizes))
             return
         now_ns = monotonic_ns()
         if lent and accepted.turn is None and self.cache.is_on(accepted.signature.spec.public_name):
@@ -433,6 +435,13 @@ class GatewayDriver:
         )
         if not self.shards[shard_of(effect.request_id)].send(arrival):
             self.core.arrival_unsent(monotonic_ns(), effect.request_id)
+
+    def _worded(self, error: BadRequest, request: InferRequest, sizes: Sequence[int]) -> str:
+        """Return what is wrong with a request: in Triton's words, if these are configured."""
+        if not self.catalog.triton or error.reason is Reason.UNKNOWN_MODEL:
+            return error.detail
+        signature = self.catalog.resolve(request.model, request.version)
+        return of_request(error, request, sizes, signature)
 
     def _turn_away(self, connection: Connection, request: InferRequest, reason: Reason, detail: str) -> None:
         self.core.observers.turned_away(request, reason)

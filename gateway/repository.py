@@ -185,11 +185,16 @@ class ModelRepository:
                 f"the model repository's process is away ({error}); what is served stays so, and "
                 "`mainspring up` starts it again",
             ) from None
-        if isinstance(reply, NotChanged):
-            if self._catalog.triton and reply.reason is Reason.FORBIDDEN:
-                raise Withheld(f"explicit model load / unload is not allowed: {reply.detail}")
+        if not isinstance(reply, NotChanged):
+            return reply
+        if not self._catalog.triton:
             raise RepositoryError(reply.reason, reply.detail)
-        return reply
+        if reply.reason is Reason.FORBIDDEN:
+            raise Withheld(f"explicit model load / unload is not allowed: {reply.detail}")
+        if isinstance(question, UnloadModel) and reply.reason is Reason.UNKNOWN_MODEL:
+            # To Triton that is no error.
+            return Changed({})
+        raise _not_changed(question, reply)
 
     async def _exchange(self, question: Sequence[Any], timeout_s: float | None) -> Any:
         hub = Hub()
@@ -205,6 +210,17 @@ class ModelRepository:
             return answer[0]
         finally:
             hub.close()
+
+
+def _not_changed(question: Question, reply: NotChanged) -> RepositoryError:
+    """Return what Triton says of a model that is not loaded, or not unloaded."""
+    if isinstance(question, GetIndex):
+        return RepositoryError(reply.reason, reply.detail)
+    said = f"failed to {'load' if isinstance(question, LoadModel) else 'unload'} '{question.name[:200]}', "
+    if reply.reason is Reason.UNKNOWN_MODEL:
+        said += "failed to poll from model repository: "
+        return RepositoryError(Reason.BAD_INPUT, said + reply.detail)
+    return RepositoryError(reply.reason, said + reply.detail)
 
 
 async def _turn(hub: Hub, link: Link) -> None:

@@ -82,16 +82,16 @@ class Catalog:
         elif (signature := self.signatures.get(name)) is not None and not signature.spec.served_as:
             if version is None or version == signature.spec.version:
                 return signature
-            raise self._unknown(_no_version(name, version, (signature.spec.version,)))
+            raise self._unknown(name, version, _no_version(name, version, (signature.spec.version,)))
         versions = self._versions(name)
         if not versions and not self.complete:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, _NOT_TOLD.format(name=name))
         if not versions:
-            raise self._unknown(unknown_model(name, dict.fromkeys(self.names())))
+            raise self._unknown(name, None, unknown_model(name, dict.fromkeys(self.names())))
         if version is None:
             version = max(versions)
         if version not in versions:
-            raise self._unknown(_no_version(name, version, tuple(sorted(versions))))
+            raise self._unknown(name, version, _no_version(name, version, tuple(sorted(versions))))
         return versions[version]
 
     def names(self) -> list[str]:
@@ -132,8 +132,11 @@ class Catalog:
                 found.append(spec if spec.name == name else _renamed(spec, name))
         return tuple(found)
 
-    def _unknown(self, said: str) -> BadRequest:
-        return BadRequest(Reason.UNKNOWN_MODEL, f"Request for unknown model: {said}" if self.triton else said)
+    def _unknown(self, name: str, version: int | None, said: str) -> BadRequest:
+        if self.triton:
+            number = "" if version is None else f" version {version}"
+            said = f"Request for unknown model: '{name[:200]}'{number} is not found: {said}"
+        return BadRequest(Reason.UNKNOWN_MODEL, said)
 
     def _versions(self, name: str) -> dict[int, Signature]:
         """Return what is known of the versions of a repository's model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import monotonic_ns
 
-from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.config import TRITON, GatewayConfig
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.status import Context, Ended
 from mainspring.gateway.restrictions import GRPC_PREFIX, Group, Restrictions
@@ -56,6 +56,8 @@ class Lock:
     """Calls that need metadata by the configuration's ``grpc_restricted_protocol``."""
 
     def __init__(self, config: GatewayConfig) -> None:
+        self.triton = config.compatibility == TRITON
+        """Whether texts of errors are Triton's."""
         rules = config.grpc_restricted_protocol
         self._restrictions = Restrictions("grpc_restricted_protocol", rules, GRPC_PREFIX)
 

@@ -64,9 +64,9 @@ def streamed(asked: Asked, answer: Answer, place: Place) -> Steps[bytes]:
     return b"".join([field(INFER_RESPONSE, sum(map(len, parts))), *parts])
 
 
-def streamed_refusal(asked_id: str, refusal: Refuse) -> bytes:
-    """Return a request's refusal as a ModelStreamInferResponse."""
-    said = sentence(refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
+def streamed_refusal(asked_id: str, refusal: Refuse, *, triton: bool = False) -> bytes:
+    """Return a request's refusal as a ModelStreamInferResponse; ``triton``: in Triton's words."""
+    said = sentence(refusal.reason, refusal.detail, refusal.earliest_finish_left_ns, triton=triton)
     message = _error(asked_id, said)
     parameters = message.infer_response.parameters
     parameters[REASON].string_param = refusal.reason.value

@@ -82,8 +82,9 @@ class Control:
         return behaviour
 
     def _server_metadata(self, _request: Message, caller: Caller) -> Any:
-        triton, shared = self._driver.catalog.triton, self._shared.served_to(caller)
-        return msgspec.to_builtins(server_metadata(triton=triton, shared=shared))
+        return msgspec.to_builtins(
+            server_metadata(self._driver.config, shared=self._shared.served_to(caller))
+        )
 
     # --- models ---
 

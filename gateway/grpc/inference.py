@@ -23,6 +23,7 @@ from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import INTERNAL, Context, Ended, Refused, answered
 from mainspring.gateway.grpc.taking import Taken, Taking
 from mainspring.gateway.oip.datatypes import Unserved
+from mainspring.gateway.oip.triton_texts import worded
 from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.codes import Reason
 
@@ -51,7 +52,7 @@ class Inference:
         call = self._peers.call(context.peer())
         # That is later than this returns: the client may take its time to read the answer.
         context.add_done_callback(call.end)
-        return await answered(context, self._infer(context, call, arrived_ns))
+        return await answered(context, self._infer(context, call, arrived_ns), triton=self._lock.triton)
 
     async def _infer(self, context: Context, call: Call, arrived_ns: int) -> bytes:
         caller = Caller(context)
@@ -82,13 +83,14 @@ class Inference:
         """Answer ModelStreamInfer until its client has said all, or is gone."""
         call = self._peers.call(context.peer())
         try:
-            await answered(context, self._stream(incoming, context, call))
+            await answered(context, self._stream(incoming, context, call), triton=self._lock.triton)
         finally:
             call.end()
 
     async def _stream(self, incoming: AsyncIterator[bytes], context: Context, call: Call) -> None:
         self._lock.check("ModelStreamInfer", Caller(context))
         stream = _Stream(self._calls, self._taking, self._slices, call, context, self._backlog_bytes)
+        stream.triton = self._lock.triton
         await stream.run(incoming)
 
 
@@ -121,6 +123,8 @@ class _Stream:
         self._context = context
         self._caller = Caller(context)
         self._backlog_bytes = backlog_bytes
+        self.triton = False
+        """Whether texts of errors are Triton's."""
         self._waiting: set[int] = set()
         """Keys of requests without an answer."""
         self._answers: deque[_Said] = deque()
@@ -166,8 +170,8 @@ class _Stream:
             if taken.parts:
                 taken = await self._completed(taken)
         except BadRequest as error:
-            refusal = Refuse(self._call.connection, 0, error.reason, error.detail)
-            self._put(_Said(streamed_refusal(asked_id, refusal), 0, None))
+            refusal = Refuse(self._call.connection, 0, error.reason, worded(error, triton=self.triton))
+            self._put(_Said(streamed_refusal(asked_id, refusal, triton=self.triton), 0, None))
             return
         except Ended as error:
             self._put(_Said(streamed_error(asked_id, error.detail), 0, None))
@@ -205,8 +209,8 @@ class _Stream:
 
         def failed(error: Exception) -> None:
             if isinstance(error, BadRequest):
-                refusal = Refuse(self._call.connection, key, error.reason, error.detail)
-                put(streamed_refusal(asked.id, refusal))
+                refusal = Refuse(self._call.connection, key, error.reason, worded(error, triton=self.triton))
+                put(streamed_refusal(asked.id, refusal, triton=self.triton))
                 return
             log.error("no answer to a request for model %r", asked.model, exc_info=error)
             put(streamed_error(asked.id, INTERNAL))
@@ -214,7 +218,7 @@ class _Stream:
         if isinstance(outcome, Answer):
             self._slices.do(streamed(asked, outcome, taken.place), put, failed, lambda: key in self._waiting)
         else:
-            put(streamed_refusal(asked.id, outcome))
+            put(streamed_refusal(asked.id, outcome, triton=self.triton))
 
     def _put(self, answer: _Said) -> None:
         self._answers.append(answer)

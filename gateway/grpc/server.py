@@ -157,7 +157,7 @@ def _unary(method: Method, behaviour: Behaviour, lock: Lock) -> Any:
             lock.check(method.name, caller)
             return bytes((await behaviour(_asked(method, data), caller)).SerializeToString())
 
-        return await answered(context, answer())
+        return await answered(context, answer(), triton=lock.triton)
 
     return grpc.unary_unary_rpc_method_handler(call)
 

@@ -13,6 +13,7 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import grpc_code, sentence
 from mainspring.gateway.oip.spans import RegionError
+from mainspring.gateway.oip.triton_texts import worded
 from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")
@@ -62,8 +63,8 @@ def metadata(reason: Reason, earliest_finish_left_ns: int | None = None) -> Meta
     return (*said, (EARLIEST_FINISH_METADATA, f"{earliest_finish_left_ns / 1e6:.3f}"))
 
 
-async def answered(context: Context, answer: Awaitable[T]) -> T:
-    """Return an answer; end the call with what it raises instead.
+async def answered(context: Context, answer: Awaitable[T], *, triton: bool = False) -> T:
+    """Return an answer; end the call with what it raises instead, in Triton's words if so asked.
 
     That is `BadRequest` or `Refused` for a refusal, `Ended`, or a fault of this program, which goes to the
     log and not to the client.
@@ -72,11 +73,12 @@ async def answered(context: Context, answer: Awaitable[T]) -> T:
         return await answer
     except Refused as refused:
         refusal = refused.refusal
-        ending = _refusal(refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
+        left_ns = refusal.earliest_finish_left_ns
+        ending = _refusal(refusal.reason, refusal.detail, left_ns, triton=triton)
     except RegionError as apart:
         ending = apart.code, apart.detail, ()
     except BadRequest as wrong:
-        ending = _refusal(wrong.reason, wrong.detail)
+        ending = _refusal(wrong.reason, worded(wrong, triton=triton), triton=triton)
     except Withheld as withheld:
         ending = "UNAVAILABLE", str(withheld), ()
     except Unserved as unserved:
@@ -92,8 +94,8 @@ async def answered(context: Context, answer: Awaitable[T]) -> T:
 
 
 def _refusal(
-    reason: Reason, detail: str, earliest_finish_left_ns: int | None = None
+    reason: Reason, detail: str, earliest_finish_left_ns: int | None = None, *, triton: bool
 ) -> tuple[str, str, Metadata]:
     """Return code, sentence and trailing metadata."""
-    said = sentence(reason, detail, earliest_finish_left_ns)
+    said = sentence(reason, detail, earliest_finish_left_ns, triton=triton)
     return grpc_code(reason), said, metadata(reason, earliest_finish_left_ns)

@@ -36,6 +36,8 @@ class HttpConnection:
         self._host = host
         self._limits = host.limits
         self._transport: asyncio.Transport | None = None
+        self.triton = host.limits.triton
+        """Whether texts of errors are Triton's."""
         limits = host.limits
         self._receiver = Receiver(
             self,

@@ -66,8 +66,7 @@ class Control:
 
     def server(self, exchange: Exchange) -> None:
         """Say who serves."""
-        triton = self._driver.catalog.triton
-        exchange.reply_json(server_metadata(triton=triton, shared=self._shared.served_to(exchange)))
+        exchange.reply_json(server_metadata(self._driver.config, shared=self._shared.served_to(exchange)))
 
     def model_ready(self, exchange: Exchange) -> None:
         """Say whether requests for a model are taken."""

@@ -14,6 +14,7 @@ from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
 from mainspring.gateway.oip.spans import RegionError
+from mainspring.gateway.oip.triton_texts import worded
 from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")
@@ -38,6 +39,9 @@ class Fault(Exception):
 
 class Sender(Protocol):
     """The connection that a request came on."""
+
+    triton: bool
+    """Whether texts of errors are Triton's."""
 
     def replied(self, exchange: Exchange) -> None:
         """The exchange has its reply: send it when it is its turn."""
@@ -138,7 +142,8 @@ class Exchange:
         """Send why there is no answer."""
         status = http_status(reason)
         more = b"www-authenticate: Bearer\r\n" if status == 401 else b""
-        body = _ENCODER.encode(error_body(reason, detail, earliest_finish_left_ns))
+        triton = self.sender.triton
+        body = _ENCODER.encode(error_body(reason, detail, earliest_finish_left_ns, triton=triton))
         self.reply(status, (body,), more=more)
 
     def fail(self, status: int, detail: str, more: bytes = b"") -> None:
@@ -162,7 +167,7 @@ def reply_to_error(exchange: Exchange, error: Exception) -> None:
         case RegionError():
             exchange.fail(error.status, error.detail)
         case BadRequest():
-            exchange.refuse(error.reason, error.detail)
+            exchange.refuse(error.reason, worded(error, triton=exchange.sender.triton))
         case Fault():
             exchange.fail(error.status, error.detail)
         case Withheld():

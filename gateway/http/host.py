@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mainspring.gateway.bounds import Budget
-from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.heads import Heads
@@ -29,6 +29,7 @@ class Limits:
         self.idle_ns = milliseconds(config.http_idle_timeout_ms)
         self.write_ns = milliseconds(config.http_write_timeout_ms)
         self.answer_bytes = config.max_answer_bytes_per_connection
+        self.triton = config.compatibility == TRITON
 
     @property
     def shortest_ns(self) -> int:

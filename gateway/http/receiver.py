@@ -43,6 +43,8 @@ class Sink(Sender, Protocol):
 class _Gone:
     """Takes the place of a sink that is gone."""
 
+    triton = False
+
     def begun(self, exchange: Exchange, body_bytes: int) -> bool:  # noqa: ARG002
         """Want nothing."""
         return False

@@ -13,6 +13,8 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec
 
 BYTES = "BYTES"
+REQUEST = "[request id: <id_unknown>] "
+"""How Triton begins what it says of one request. Its id is not told here."""
 
 _DTYPES = {
     "BOOL": "bool",
@@ -33,6 +35,11 @@ Datatype = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DTYPES, BYTE
 
 class Unfit(BadRequest):
     """What came in the protocol's words can't be made a request: a reason code, and what would be right."""
+
+    def __init__(self, reason: Reason, detail: str, triton: str = "") -> None:
+        """``triton``: what Triton says of it; empty if it has no sentence of its own."""
+        super().__init__(reason, detail)
+        self.triton = triton
 
 
 class Withheld(Exception):
@@ -56,5 +63,8 @@ def dtype_of(model: str, tensor: TensorSpec, datatype: str) -> str:
         detail = f"input {tensor.name!r} came as {datatype[:40]!r}{known}; model {model!r} takes {wanted}"
         if datatype == BYTES:
             detail += ", and has no slots for BYTES there"
-        raise Unfit(Reason.BAD_INPUT, detail)
+        triton = (
+            f"inference input '{tensor.name}' data-type is '{datatype[:40]}', but model '{model}' expects "
+        )
+        raise Unfit(Reason.BAD_INPUT, detail, f"{REQUEST}{triton}'{wanted}'")
     return tensor.dtype

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 
+from mainspring.gateway.oip.triton_texts import begun
 from mainspring.messages.codes import Reason
 
 BAD_REQUEST = (400, "INVALID_ARGUMENT")
@@ -79,18 +80,25 @@ def grpc_code(reason: Reason) -> str:
     return STATUSES.get(reason, FAILED)[1]
 
 
-def sentence(reason: Reason, detail: str, earliest_finish_left_ns: int | None = None) -> str:
-    """Return what a person reads: the code, what was wrong, and when an answer was possible."""
-    said = f"{reason.value}: {detail}"
+def sentence(
+    reason: Reason, detail: str, earliest_finish_left_ns: int | None = None, *, triton: bool = False
+) -> str:
+    """Return what a person reads: the code, what was wrong, and when an answer was possible.
+
+    ``triton``: with Triton's sentence for the reason, if it has one, in the place of the code.
+    """
+    said = begun(reason, detail) if triton else f"{reason.value}: {detail}"
     if earliest_finish_left_ns is None:
         return said
     return f"{said}; the earliest finish that was possible is {earliest_finish_left_ns / 1e6:.1f} ms from now"
 
 
-def error_body(reason: Reason, detail: str, earliest_finish_left_ns: int | None = None) -> ErrorBody:
-    """Return a refusal as JSON says it."""
+def error_body(
+    reason: Reason, detail: str, earliest_finish_left_ns: int | None = None, *, triton: bool = False
+) -> ErrorBody:
+    """Return a refusal as JSON says it; ``triton`` as in `sentence`."""
     return ErrorBody(
-        sentence(reason, detail, earliest_finish_left_ns),
+        sentence(reason, detail, earliest_finish_left_ns, triton=triton),
         reason.value,
         None if earliest_finish_left_ns is None else round(earliest_finish_left_ns / 1e6, 3),
     )

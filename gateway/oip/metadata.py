@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mainspring.gateway.config import TRITON
+from mainspring.gateway.config import TRITON, GatewayConfig
 from mainspring.gateway.oip.datatypes import Datatype, datatype_of
 from mainspring.gateway.release import installed_version
 from mainspring.messages.model import ModelSpec, TensorSpec
@@ -57,13 +57,14 @@ class ServerMetadata(msgspec.Struct, frozen=True):
     extensions: tuple[str, ...]
 
 
-def server_metadata(*, triton: bool, shared: bool) -> ServerMetadata:
-    """Return who serves, under the name of a Triton server if so configured.
+def server_metadata(config: GatewayConfig, *, shared: bool) -> ServerMetadata:
+    """Return who serves, under the configured name.
 
     ``shared``: whether system shared memory is served to who asks.
     """
     extensions = (*EXTENSIONS, SHARED_MEMORY) if shared else EXTENSIONS
-    return ServerMetadata(TRITON if triton else PLATFORM, installed_version(), extensions)
+    name = config.server_name or (TRITON if config.compatibility == TRITON else PLATFORM)
+    return ServerMetadata(name, installed_version(), extensions)
 
 
 class TensorMetadata(msgspec.Struct, frozen=True):

@@ -38,7 +38,10 @@ def version_of(text: str) -> int | None:
     if text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0:
         return int(text)
     raise Unfit(
-        Reason.BAD_INPUT, f"the model's version is {text[:40]!r}; it is a whole number from 1 on, or empty"
+        Reason.BAD_INPUT,
+        f"the model's version is {text[:40]!r}; it is a whole number from 1 on, or empty",
+        f"failed to get model version from specified version string '{text[:40]}', version should be an "
+        "integral value > 0",
     )
 
 

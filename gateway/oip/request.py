@@ -228,7 +228,12 @@ def _decoded(text: memoryview) -> InferRequest | LooseRequest:
 
 
 def _unreadable(error: Exception) -> Unfit:
-    return Unfit(Reason.BAD_MESSAGE, f"the request's JSON can't be read: {str(error)[:300]}")
+    why = str(error)[:300]
+    return Unfit(
+        Reason.BAD_MESSAGE,
+        f"the request's JSON can't be read: {why}",
+        f"failed to parse the request JSON buffer: {why}",
+    )
 
 
 def _raw(signature: Signature, body: memoryview) -> Parsed:

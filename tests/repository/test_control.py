@@ -117,6 +117,18 @@ def test_loading_that_is_off_is_forbidden_or_unavailable_as_triton_has_it() -> N
     using(steps)
 
 
+def test_what_can_not_be_loaded_is_said_in_tritons_words_if_so_configured() -> None:
+    async def steps(_: Control, repository: ModelRepository, catalog: Catalog) -> None:
+        catalog.triton = True
+        with pytest.raises(
+            RepositoryError, match=r"failed to load 'other', failed to poll from model rep.* no"
+        ):
+            await repository.load("other")
+        await repository.unload("other")
+
+    using(steps)
+
+
 def test_a_load_returns_once_this_gateway_knows_of_it() -> None:
     async def steps(_: Control, repository: ModelRepository, catalog: Catalog) -> None:
         loading = asyncio.create_task(repository.load("net"))

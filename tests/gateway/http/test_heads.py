@@ -16,6 +16,8 @@ from tests.gateway.http.raw import request
 class Sink:
     """Keeps what it is given, and refuses bodies of more than 100 bytes."""
 
+    triton = False
+
     def __init__(self) -> None:
         self.requests: list[tuple[object, ...]] = []
 

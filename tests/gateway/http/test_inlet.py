@@ -25,6 +25,8 @@ WORK_NS = SHARE_NS // 4
 class Stage:
     """An inlet, a loop whose turns the test makes, and a clock that only work moves."""
 
+    triton = False
+
     def __init__(self) -> None:
         self.now_ns = 1_000 * MS
         self.turn_ns = self.now_ns
@@ -171,6 +173,8 @@ def test_work_that_fails_is_answered_and_keeps_nobody_waiting(stage: Stage) -> N
 
 def test_the_loop_that_the_gateway_runs_on_is_not_held_for_longer_than_a_share() -> None:
     class Sender:
+        triton = False
+
         def replied(self, exchange: Exchange) -> None:
             """Nothing is sent."""
 

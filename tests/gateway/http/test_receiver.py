@@ -20,6 +20,8 @@ MAX_BODY = 300_000
 class Sink:
     """Keeps what it is given."""
 
+    triton = False
+
     def __init__(self, *, wanted: bool = True) -> None:
         self.wanted = wanted
         self.requests: list[tuple[bytes, bytes, bytes]] = []
