@@ -209,13 +209,18 @@ def resolve(address: Address, flags: int = 0, attempt: int = 0) -> Target:
     A host may have several: ``attempt`` counts from 0, and the next one's target is another one's turn.
     Resolving a host's name may take many seconds.
     """
+    found = resolve_all(address, flags)
+    return found[attempt % len(found)]
+
+
+def resolve_all(address: Address, flags: int = 0) -> list[Target]:
+    """Return all of an address's targets, those of IPv4 first; raise OSError if the host is unknown."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError:
         raise OSError(errno.EINVAL, "no host can have that name") from None
     in_order = sorted(found, key=lambda each: each[0] != socket.AF_INET)
-    chosen = in_order[attempt % len(in_order)]
-    return chosen[0], chosen[4]
+    return list(dict.fromkeys((each[0], each[4]) for each in in_order))
 
 
 def _name(host: str, port: int, kind: str = "") -> bytes:

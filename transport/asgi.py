@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mainspring.transport import addresses
-from mainspring.transport.accepting import TlsServer
+from mainspring.transport.accepting import Server as Accepting
 from mainspring.transport.keys import ServerKeys
 
 _BACKLOG = 128
@@ -50,12 +50,16 @@ class Connection(H11Protocol):
     _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Take it, or close it at once."""
+        """Take it, if need be in the place of one that has asked for nothing, or close it at once."""
         super().connection_made(transport)
         if len(self.connections) > self.most:
-            transport.abort()
-        else:
-            self._be_patient()
+            silent = self._silent()
+            if silent is None:
+                transport.abort()
+                return
+            silent.transport.abort()
+            self.connections.discard(silent)
+        self._be_patient()
 
     def data_received(self, data: bytes) -> None:
         """Take a piece of a request; a head that was begun has to come in time."""
@@ -84,6 +88,12 @@ class Connection(H11Protocol):
         self._read_on()
         super().connection_lost(exc)
 
+    def _silent(self) -> Connection | None:
+        """Return which of the others has been waiting for longest without a whole request."""
+        others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
+        waiting = [(each._timer.when(), each) for each in others if each._timer is not None]
+        return min(waiting, key=lambda pair: pair[0], default=(0.0, None))[1]
+
     def _read_on(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
@@ -95,7 +105,7 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to the process, and has clients speak TLS if it has keys."""
+    """Leaves signals to the process, accepts with bounds, and has clients speak TLS if it has keys."""
 
     keys: ServerKeys | None = None
     handshake_s = 0.0
@@ -103,9 +113,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve on one socket from now on."""
-        if self.keys is None or sockets is None:
-            await super().startup(sockets)
-            return
+        assert sockets, "it serves at sockets that listen"
         config, state = self.config, self.server_state
 
         def connection() -> asyncio.BaseProtocol:
@@ -117,7 +125,7 @@ class Server(uvicorn.Server):
             return made
 
         await self.lifespan.startup()
-        server: Any = TlsServer(sockets[0], connection, self.keys, self.handshake_s)
+        server: Any = Accepting(sockets, connection, self.keys, self.handshake_s)
         self.servers = [server]
         self.started = True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from enum import Enum
 from typing import Protocol
 
@@ -16,6 +18,10 @@ PARTS_BYTES = 4
 PROGRESS_NS = 10_000_000_000
 """The time in which an unfinished message has to grow by `PROGRESS_BYTES`, or its connection is ended."""
 PROGRESS_BYTES = 1 << 16
+AGAIN_NS = 100_000_000
+"""The time until connections are accepted again after the process has run out of descriptors."""
+_SAID_NS = 10_000_000_000
+"""Between two warnings of that."""
 
 
 class Ended(Exception):
@@ -31,6 +37,25 @@ class Delivery(Enum):
     """There is no connection to the peer."""
     FULL = "peer_too_slow"
     """As much as is allowed already waits for the peer."""
+
+
+class Shortage:
+    """Says that a process has too few descriptors, or too little memory, to accept a connection."""
+
+    def __init__(self, where: str) -> None:
+        """``where``: the address that listens."""
+        self._where = where
+        self._said_ns = -_SAID_NS
+
+    def caused(self, error: OSError) -> bool:
+        """Return whether a connection could not be accepted for that reason."""
+        return error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+    def say(self, log: logging.Logger, error: OSError, now_ns: int) -> None:
+        """Warn of it, once in ten seconds however often it is found."""
+        if now_ns - self._said_ns >= _SAID_NS:
+            self._said_ns = now_ns
+            log.warning("%s can't take another connection: %s", self._where, error.strerror)
 
 
 class Room(Protocol):

@@ -8,7 +8,6 @@ it: the process has connected again before the end of its former connection was 
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import time
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mainspring.transport import addresses
-from mainspring.transport.bounds import PROGRESS_NS, Delivery, Ended, Limits
+from mainspring.transport.bounds import AGAIN_NS, PROGRESS_NS, Delivery, Ended, Limits, Shortage
 from mainspring.transport.certificate import Certificate
 from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all
 from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
@@ -34,8 +33,6 @@ MAX_GREETINGS = 256
 """Unproved connections at the same time; a further one ends the oldest."""
 GREETING_NS = 5_000_000_000
 """The time that a new connection has for the handshake."""
-AGAIN_NS = 100_000_000
-"""The time until connections are accepted again after the process has run out of descriptors."""
 IDLE_NS = 1 << 61
 ACCEPTS_AT_ONCE = 64
 LOOK_AGAIN_NS = 1_000_000_000
@@ -125,6 +122,7 @@ class Listener:
         self._progress = Progress()
         self._ready: deque[Channel] = deque()
         self._unnamed = 0
+        self._shortage = Shortage(self.address)
         self._paused = False
         hub.add(self)
         for each in self._sockets:
@@ -270,7 +268,7 @@ class Listener:
                 except BlockingIOError:
                     break
                 except OSError as error:
-                    if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                    if self._shortage.caused(error):
                         self._pause(error)
                         return
                     continue
@@ -345,7 +343,7 @@ class Listener:
 
     def _pause(self, error: OSError) -> None:
         """Stop accepting for a moment; otherwise the kernel would report waiting connections without end."""
-        LOG.warning("%s can't take another connection: %s", self.address, error.strerror)
+        self._shortage.say(LOG, error, time.monotonic_ns())
         self._paused = True
         for each in self._sockets:
             self._hub.epoll.unregister(each.fileno())

@@ -7,6 +7,7 @@ wait their turn. A client that is gone takes its requests with it: the end of wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from time import monotonic_ns
 from typing import Any, cast
@@ -26,6 +27,7 @@ _UNSENT_BYTES = 1 << 16
 """Of replies to one client that the kernel has not taken; beyond it no more of its requests are read or
 begun, and what their answers hold counts until it has."""
 _LINGER_NS = 2_000_000_000
+NEVER_NS = 1 << 61
 
 
 class HttpConnection:
@@ -75,14 +77,11 @@ class HttpConnection:
         """Id of the client's user, once that is known."""
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is under way, and how long has it been: `idle_since_ns`."""
-        return not self._queue and not self._receiver.in_body
-
-    @property
-    def idle_since_ns(self) -> int:
-        """When the connection was last used."""
-        return self._since_ns
+    def silent_since_ns(self) -> int:
+        """Since when the client has sent nothing; `NEVER_NS` while it waits for an answer."""
+        if self._queue:
+            return NEVER_NS
+        return self._receiver.last_ns if self._receiver.in_body else self._since_ns
 
     # --- the loop's side ---
 
@@ -336,8 +335,10 @@ class HttpConnection:
             return
         if self._discarding >= 0 and transport.can_write_eof():
             # To close with bytes unread would take the reply from the client.
-            transport.write_eof()
-            self._resume()
+            # A transport of uvloop is closed for a turn before it says so.
+            with contextlib.suppress(RuntimeError):
+                transport.write_eof()
+                self._resume()
         else:
             transport.close()
 

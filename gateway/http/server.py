@@ -37,10 +37,13 @@ from mainspring.transport.tokens import Gate
 
 SCHEMES = ("http", "https")
 _BACKLOG = 1_024
+_LEAST_HANDSHAKES = 8
+_MOST_REFUSED = 16
+"""Connections beyond the bound that are told so; a further one ends the oldest of them at once."""
 _IDLE_SEARCH = 64
 """How many of the oldest connections are looked at for one that can be closed."""
 _EVICTED_IDLE_NS = 1_000_000_000
-"""How long a connection is idle at least before it has to make room."""
+"""How long nothing has come from a connection at least before it has to make room."""
 
 
 class Address(NamedTuple):
@@ -86,30 +89,31 @@ class HttpServer:
         self._connections: dict[HttpConnection, None] = {}
         """The longest here first, but for those that were found busy."""
         self._strangers: dict[HttpConnection, None] = {}
-        """Those that have asked for nothing that they may have, where tokens are needed; the oldest first."""
+        """Those that have asked for nothing yet, or for nothing that they may have; the oldest first."""
+        self._refused: dict[HttpConnection, None] = {}
+        """Those beyond the bound, which are told so and counted apart; the oldest first."""
         self._watch = Watch(self.limits.shortest_ns)
         self._routes = table
         self._end = end
-        self._server: asyncio.Server | accepting.TlsServer | None = None
+        self._server: accepting.Server | None = None
         self._clock = clock or TurnClock()
         self.address = ""
         """With the real port."""
 
     async def listen(self, address: Address) -> None:
         """Serve from now on; raise OSError if the address can't be had, or the certificate not be shown."""
-        # Of any type: uvloop's server has a list of sockets where asyncio's has a tuple.
-        server: Any
         protocol = cast(Callable[[], asyncio.BaseProtocol], functools.partial(HttpConnection, self))
+        keys = None
         if address.encrypted:
             keys = ServerKeys(self._config.tls, clients=self._config.client_certificates)
-            listening = accepting.listen(address.host, address.port, _BACKLOG)
-            patience_s = self._config.http_header_timeout_ms / 1e3
-            server = accepting.TlsServer(listening, protocol, keys, patience_s, self._flooded)
-        else:
-            server = await asyncio.get_running_loop().create_server(
-                protocol, address.host, address.port, backlog=_BACKLOG
-            )
-        self._server = server
+        self._server = server = accepting.Server(
+            accepting.listen(address.host, address.port, _BACKLOG),
+            protocol,
+            keys,
+            self._config.http_header_timeout_ms / 1e3,
+            self._flooded,
+            max(_LEAST_HANDSHAKES, min(accepting.MAX_HANDSHAKES, self._max_connections // 4)),
+        )
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.address = f"{SCHEMES[address.encrypted]}://{host}:{server.sockets[0].getsockname()[1]}"
 
@@ -117,12 +121,12 @@ class HttpServer:
         """Take nothing new, let what is in flight be answered within ``grace_s``, then close all."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in (*self._connections, *self._refused):
             connection.shut_down()
         until_ns = monotonic_ns() + round(grace_s * 1e9)
         while self._connections and monotonic_ns() < until_ns:
             await asyncio.sleep(0.005)
-        for connection in list(self._connections):
+        for connection in (*self._connections, *self._refused):
             connection.abort()
         await asyncio.sleep(0)
         self._watch.close()
@@ -140,17 +144,22 @@ class HttpServer:
 
     def admit(self, connection: HttpConnection) -> bool:
         """Count a new connection; return whether there is room, if need be by closing one that is idle."""
-        full = len(self._connections) >= self._max_connections and not self._make_room()
-        self._connections[connection] = None
-        if self._gate.closed:
-            self._strangers[connection] = None
         self._watch.add(connection)
-        return not full
+        if len(self._connections) >= self._max_connections and not self._make_room():
+            self._refused[connection] = None
+            if len(self._refused) > _MOST_REFUSED:
+                oldest = next(iter(self._refused))
+                oldest.abort()
+                self.gone(oldest)
+            return False
+        self._connections[connection] = self._strangers[connection] = None
+        return True
 
     def gone(self, connection: HttpConnection) -> None:
         """Forget a connection."""
         self._connections.pop(connection, None)
         self._strangers.pop(connection, None)
+        self._refused.pop(connection, None)
 
     def forget(self, peer: Connection) -> None:
         """Give up the requests of a client that is gone."""
@@ -185,6 +194,7 @@ class HttpServer:
                 if model is not None and route.group == Group.INFERENCE:
                     self._calls.turned_away(model, refusal[0])
                 return False
+        if not (self._gate.closed and route.open):
             self._strangers.pop(cast(HttpConnection, exchange.sender), None)
         missing = self._restrictions.missing(route.group, lambda name: exchange.header(name.encode()))
         if missing is not None:
@@ -195,9 +205,9 @@ class HttpServer:
     # --- inside ---
 
     def _make_room(self) -> bool:
-        """Close one without a token, or one that has long been idle; return whether there was one.
+        """Close one that has asked for nothing, or has long been silent; return whether there was one.
 
-        Whatever the former does: else some hundred that send a byte now and then would keep everybody out.
+        Whatever the former sends: else some hundred that send a byte now and then would keep everybody out.
         """
         now_ns = monotonic_ns()
         stranger = next(iter(self._strangers), None)
@@ -206,7 +216,7 @@ class HttpServer:
             self.gone(stranger)
             return True
         for connection in list(itertools.islice(self._connections, _IDLE_SEARCH)):
-            if connection.idle and now_ns - connection.idle_since_ns > _EVICTED_IDLE_NS:
+            if now_ns - connection.silent_since_ns > _EVICTED_IDLE_NS:
                 connection.abort()
                 self.gone(connection)
                 return True

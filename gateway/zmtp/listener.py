@@ -6,7 +6,6 @@ is not used, so nobody can take the place of another by it.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import socket
@@ -23,7 +22,7 @@ from mainspring.gateway.zmtp.limits import Limits
 from mainspring.gateway.zmtp.receiver import Message, Opened, Ping
 from mainspring.gateway.zmtp.wire import Violation
 from mainspring.transport import addresses
-from mainspring.transport.bounds import Delivery, Ended
+from mainspring.transport.bounds import AGAIN_NS, Delivery, Ended, Shortage
 from mainspring.transport.channel import READABLE, WRITABLE, flush_all
 from mainspring.transport.handshake_rate import HandshakeRate
 from mainspring.transport.hub import Hub
@@ -31,8 +30,6 @@ from mainspring.transport.hub import Hub
 log = logging.getLogger("mainspring.gateway")
 
 _ACCEPTS_AT_ONCE: Final = 64
-_AGAIN_NS: Final = 100_000_000
-"""Until connections are accepted again after the process ran out of descriptors."""
 _SWEEP_NS: Final = 250_000_000
 """Between two looks at what takes too long."""
 _NEVER_NS: Final = 1 << 61
@@ -40,7 +37,6 @@ _STEPS: Final = 16
 """Connections that are looked at in search of one message."""
 _IDLE_SEARCH: Final = 64
 _EVICTED_IDLE_NS: Final = 1_000_000_000
-_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Owner(Protocol):
@@ -95,6 +91,7 @@ class ZmtpListener:
         self.on_flood: Callable[[], object] = lambda: None
         """Called for each connection that is closed because its host begins too many handshakes of CURVE."""
         self._listening, self.address = _listen(address)
+        self._shortage = Shortage(self.address)
         self._hub = hub
         self._limits = limits
         self._owner = owner
@@ -213,7 +210,7 @@ class ZmtpListener:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _OUT_OF_DESCRIPTORS:
+                if self._shortage.caused(error):
                     self._pause(error)
                     return
                 continue
@@ -255,10 +252,10 @@ class ZmtpListener:
 
     def _pause(self, error: OSError) -> None:
         """Accept nobody for a moment: the kernel would go on saying that somebody is there."""
-        log.warning("%s can't take another connection: %s", self.address, error.strerror)
+        self._shortage.say(log, error, monotonic_ns())
         self._paused = True
         self._hub.epoll.unregister(self._listening.fileno())
-        self._hub.due(monotonic_ns() + _AGAIN_NS)
+        self._hub.due(monotonic_ns() + AGAIN_NS)
 
     def _step(self, connection: ZmtpConnection) -> Message | None:
         """Look for one event of a connection; return it if it is a message."""

@@ -190,6 +190,7 @@ def test_a_client_that_reads_nothing_is_cut_off(serve: Serve, store: Store) -> N
         host, _, port = address.removeprefix("http://").rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE_S) as reader:
             reader.sendall(f"GET /weights/{'f' * 64}.bin HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert reader.recv(1)
             assert not has_room(address)
             pause = threading.Event()
             while not has_room(address):

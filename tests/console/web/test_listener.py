@@ -106,7 +106,8 @@ def test_more_connections_than_may_be_are_closed(start: Start) -> None:
     console = start(max_connections=3, max_pages=1)
     with ExitStack() as open_ones:
         for _ in range(3):
-            open_ones.enter_context(_connect(console))
+            asking = open_ones.enter_context(_connect(console))
+            asking.sendall(b"POST /api/replay HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
         beyond = open_ones.enter_context(_connect(console))
         assert _ended(beyond)
     deadline = time.monotonic() + PATIENCE_S
@@ -117,6 +118,14 @@ def test_more_connections_than_may_be_are_closed(start: Start) -> None:
         except ConnectionError:
             continue  # the three are not gone yet
     pytest.fail("connections that ended are still counted")
+
+
+def test_one_that_asks_for_nothing_makes_room(start: Start) -> None:
+    console = start(max_connections=3, max_pages=1)
+    with ExitStack() as open_ones:
+        silent = [open_ones.enter_context(_connect(console)) for _ in range(3)]
+        assert console.ask("/api/console")[0] == 200
+        assert _ended(silent[0])
 
 
 def test_large_heads_are_refused(start: Start) -> None:

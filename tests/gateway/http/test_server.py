@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import hashlib
 import threading
@@ -20,6 +21,7 @@ from mainspring.gateway import server
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.http import connection
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.infer import Inference
@@ -34,6 +36,7 @@ from tests.gateway.http.raw import Peer, infer_body, request
 
 Fake = Callable[..., AbstractContextManager[Served]]
 INFER = "/v2/models/double/infer"
+BEGUN = f"POST {INFER} HTTP/1.1\r\nhost: test\r\ncontent-length: 1000000\r\n\r\n".encode()
 TOKENS = """
 [[token]]
 name = "search"
@@ -119,20 +122,53 @@ def test_a_priority_is_no_better_than_the_token_s_best(fake: Fake, token_file: s
 
 @pytest.mark.parametrize("sent", [b"", request("GET", "/v2/health/live")], ids=["a-body", "a-request"])
 def test_connections_without_a_token_make_room(fake: Fake, token_file: str, sent: bytes) -> None:
-    begun = f"POST {INFER} HTTP/1.1\r\nhost: test\r\ncontent-length: 1000000\r\n\r\n".encode()
     options = {"token_file": token_file, "http_max_connections": 4}
     with fake(**options) as served, ExitStack() as stack, Peer(served.host) as known:
         assert known.ask("GET", "/v2/models/stats", authorization="Bearer search").status == 200
         # All is fresh: nobody has been idle for long, and some are in the midst of a body.
         strangers = [stack.enter_context(Peer(served.host)) for _ in range(8)]
         for each in strangers[-3:]:
-            each.send(sent or begun)
+            each.send(sent or BEGUN)
         if sent:
             assert strangers[-1].reply().status == 200
         with Peer(served.host) as late:
             assert late.ask("GET", "/v2/models/stats", authorization="Bearer search").status == 200
         assert known.ask("GET", "/v2/models/stats", authorization="Bearer search").status == 200
         assert strangers[0].ended()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v2/he", BEGUN], ids=["nothing", "half-a-head", "half-a-body"])
+def test_connections_that_send_nothing_make_room(fake: Fake, sent: bytes) -> None:
+    with fake(http_max_connections=4) as served, ExitStack() as stack, Peer(served.host) as known:
+        assert known.ask("GET", "/v2/health/live").status == 200
+        silent = [stack.enter_context(Peer(served.host)) for _ in range(8)]
+        for each in silent[-3:]:
+            each.send(sent)
+
+        def answered() -> bool:
+            with Peer(served.host) as late:
+                return late.ask("GET", "/v2/health/live").status == 200
+
+        # Of a body something has just come, until it has not for a second.
+        wait_until(answered)
+        assert silent[0].ended()
+
+
+def test_refused_connections_are_few_at_a_time(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_LINGER_NS", 1 << 60)
+    with fake(http_max_connections=4) as served, ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(Peer(served.host)).send(
+                request("POST", "/v2/models/hold/infer", infer_body(1))
+            )
+        assert served.cluster is not None
+        wait_until(lambda: served.cluster is not None and len(served.cluster.arrivals) == 4)
+        refused = [stack.enter_context(Peer(served.host)) for _ in range(40)]
+        assert refused[-1].reply().status == 503
+        for each in refused[:24]:
+            with contextlib.suppress(ConnectionResetError):
+                while each.socket.recv(1_000):
+                    pass
 
 
 def test_a_body_without_a_token_is_not_kept(fake: Fake, token_file: str) -> None:
