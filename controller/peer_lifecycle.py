@@ -138,7 +138,7 @@ class PeerLifecycle:
         """Begin a session, or refuse it; the sessions that it replaces end."""
         refusal = self._refusal(peer, hello)
         if refusal is not None:
-            self._outbox.refuse(now_ns, peer, *refusal)
+            self.refuse(now_ns, peer, *refusal)
             return
         if isinstance(hello, WorkerHello) and self._moves is not None:
             elsewhere = self._moves.elsewhere(hello)
@@ -166,6 +166,13 @@ class PeerLifecycle:
             gateway = self._sessions.open_gateway(now_ns, peer, hello)
             gateway.host = host
             self._welcome_gateway(now_ns, gateway)
+
+    def refuse(self, now_ns: int, peer: bytes, code: str, detail: str) -> None:
+        """Refuse a peer's hello, and end the session that an earlier one began."""
+        self._outbox.refuse(now_ns, peer, code, detail)
+        session = self._sessions.find(peer)
+        if session is not None:
+            self.end(now_ns, session, "its next hello was refused")
 
     def pong(self, now_ns: int, session: Session, pong: Pong) -> None:
         """Take a pong in; while the session is new, ping again at once or let the worker join."""

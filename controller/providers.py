@@ -84,6 +84,7 @@ class Providers:
         refusal = self._refusal(peer, hello)
         if refusal is not None:
             self._outbox.refuse(now_ns, peer, *refusal)
+            self.refused(now_ns, peer)
             return
         for former in list(self._providers.values()):
             if former.peer == peer:
@@ -103,6 +104,12 @@ class Providers:
         own = tuple([self._own(now_ns, provider, offer) for offer in provider.offers])
         self._scheduler.handle(now_ns, ProviderSaid(provider.name, own, greets=True))
         self._greeted(now_ns)
+
+    def refused(self, now_ns: int, peer: bytes) -> None:
+        """End the session of a peer whose next hello was refused, if it has one."""
+        provider = self._providers.get(peer)
+        if provider is not None:
+            self.end(now_ns, provider, "its next hello was refused")
 
     def running(self, now_ns: int, provider: Provider, offers: Sequence[Offer]) -> None:
         """Take in what a provider runs now."""

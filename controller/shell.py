@@ -337,7 +337,9 @@ class Shell:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
             hello = None
         if hello is not None and hello.type.endswith("_hello") and hello.protocol != PROTOCOL_VERSION:
-            self._outbox.refuse(now_ns, peer, "protocol_mismatch", protocol_detail(hello.protocol))
+            self.observers.forget(peer)
+            self.providers.refused(now_ns, peer)
+            self.peers.refuse(now_ns, peer, "protocol_mismatch", protocol_detail(hello.protocol))
         elif session is not None:
             self._outbox.refuse(now_ns, peer, "bad_message", str(error))
         else:

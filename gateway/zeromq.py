@@ -267,17 +267,12 @@ class ZeroMqFrontEnd:
         self._send(connection.peer, encode(reply))
 
     def _hello(self, peer: bytes, message: clients.ClientHello) -> None:
-        if message.protocol != PROTOCOL_VERSION:
-            detail = f"the gateway speaks version {PROTOCOL_VERSION}, the client {message.protocol}"
-            self._send(peer, encode(ClientRefused("protocol_mismatch", detail)))
-            return
         shown = credential(message.token)
-        if (unknown := self._driver.gate.known(shown)) is not None:
-            self._send(peer, encode(ClientRefused(*unknown)))
-            return
-        if peer not in self._connections and not self._make_room():
-            detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
-            self._send(peer, encode(ClientRefused("too_many_clients", detail)))
+        refused = self._unwelcome(peer, message, shown)
+        if refused is not None:
+            # Whoever says hello anew no longer speaks by the former one.
+            self._forget(peer)
+            self._send(peer, encode(refused))
             return
         self._connections[peer] = Connection(self._name, peer)
         self._ways.hello(monotonic_ns(), peer, message)
@@ -293,6 +288,18 @@ class ZeroMqFrontEnd:
             memory_bytes=self._memories.room_bytes,
         )
         self._send(peer, encode(welcome))
+
+    def _unwelcome(self, peer: bytes, hello: clients.ClientHello, shown: Credential) -> ClientRefused | None:
+        """Return why a client may not have a session, if it may not."""
+        if hello.protocol != PROTOCOL_VERSION:
+            detail = f"the gateway speaks version {PROTOCOL_VERSION}, the client {hello.protocol}"
+            return ClientRefused("protocol_mismatch", detail)
+        if (unknown := self._driver.gate.known(shown)) is not None:
+            return ClientRefused(*unknown)
+        if peer not in self._connections and not self._make_room():
+            detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
+            return ClientRefused("too_many_clients", detail)
+        return None
 
     def _make_room(self) -> bool:
         """Return whether there is room, if need be by forgetting a silent client with nothing in flight."""

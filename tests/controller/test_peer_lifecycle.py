@@ -64,6 +64,22 @@ def test_another_protocol_is_refused_naming_both_versions(stage: Stage, known_sh
     stage.until(lambda: bool(worker.all(Welcome)))
 
 
+@pytest.mark.parametrize("known_shape", [True, False])
+def test_a_refused_hello_ends_the_session_before_it(stage: Stage, known_shape: bool) -> None:
+    stage.start()
+    worker = silent_worker(stage)
+    worker.hello()
+    stage.until(lambda: bool(worker.all(Welcome)))
+    if known_shape:
+        worker.hello(protocol=7)
+    else:
+        worker.socket.send([msgspec.msgpack.encode({"type": "worker_hello", "protocol": 7, "devices": 1})])
+    stage.until(lambda: bool(worker.all(Refused)))
+    worker.send(Pong(1, 0, 10, 5))
+    stage.until(lambda: len(worker.all(Refused)) == 2)
+    assert worker.last(Refused).code == "unknown_session"
+
+
 def test_another_page_size_is_refused_naming_both(stage: Stage) -> None:
     stage.start()
     worker = silent_worker(stage)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -43,6 +45,44 @@ def test_another_protocol_version_is_refused_with_both_versions(cluster: FakeClu
         assert isinstance(refused, clients.ClientRefused)
         assert refused.code == "protocol_mismatch"
         assert "version 1, the client 99" in refused.detail
+
+
+@pytest.mark.parametrize(
+    ("hello", "code"),
+    [
+        (clients.ClientHello(PROTOCOL_VERSION, "raw", token="wrong"), "unauthenticated"),
+        (clients.ClientHello(99, "raw", token="secret"), "protocol_mismatch"),
+    ],
+)
+def test_a_refused_hello_ends_the_session_before_it(
+    cluster: FakeCluster, tmp_path: Path, hello: clients.ClientHello, code: str
+) -> None:
+    digest = hashlib.sha256(b"secret").hexdigest()
+    file = tmp_path / "tokens.toml"
+    file.write_text(f'[[token]]\nname = "one"\nsha256 = "{digest}"\nmodels = ["*"]\n')
+    good = clients.ClientHello(PROTOCOL_VERSION, "raw", token="secret")
+    with (
+        gateway(cluster.address, token_file=str(file)) as address,
+        Raw(address, hello=False) as client,
+    ):
+        client.send(good)
+        assert isinstance(client.receive(), clients.ClientWelcome)
+        client.ready(cluster)
+        client.infer(1, "hold")
+        wait_until(lambda: cluster.arrivals)
+        client.send(hello)
+        refused = client.receive()
+        assert isinstance(refused, clients.ClientRefused)
+        assert refused.code == code
+        client.infer(2)
+        refused = client.receive()
+        assert isinstance(refused, clients.ClientRefused)
+        assert refused.code == "unknown_session"
+        wait_until(lambda: cluster.cancels)
+        client.send(good)
+        assert isinstance(client.receive(), clients.ClientWelcome)
+        client.infer(3)
+        assert isinstance(client.receive(), clients.InferReply)
 
 
 def test_garbage_is_answered_and_counted_and_hurts_nobody(cluster: FakeCluster) -> None:
