@@ -1,14 +1,16 @@
 """The command line: one verb for each file of ``cli/verbs/``, registered from a literal list.
 
 ``main`` turns whatever a verb raises into one line on stderr and an exit code, so that no verb prints a
-traceback at a user: 0 done, 1 failed, 2 wrong usage, 130 interrupted. ``MAINSPRING_TRACEBACK=1`` shows
-the traceback. Verbs import what is heavy inside their functions, which keeps ``--help`` quick.
+traceback at a user: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated.
+``MAINSPRING_TRACEBACK=1`` shows the traceback. Verbs import what is heavy inside their functions, which
+keeps ``--help`` quick.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import typing
 from collections.abc import Iterable
@@ -20,6 +22,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mainspring import extras
+from mainspring.__main__ import INTERRUPTED
+from mainspring.cli.launcher.signals import ENDED_BY, interrupts_raise
+from mainspring.cli.output import lenient, open_missing
 
 GROUPS = {
     "Serve": (
@@ -34,7 +39,8 @@ GROUPS = {
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 FAILED = 1
-INTERRUPTED = 130
+ENDINGS: dict[object, str] = {INTERRUPTED: "interrupted", 128 + signal.SIGTERM: "terminated"}
+"""What is said of an end by a signal, by exit code."""
 
 
 def build_app() -> typer.Typer:
@@ -89,22 +95,44 @@ def _put_under(app: typer.Typer, heading: str, verbs: tuple[str, ...]) -> None:
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    open_missing()
+    # Nobody who does not read what goes wrong keeps a verb from its result.
+    sys.stderr = lenient(sys.stderr, 2, patience_s=None)
+    code: object = 0
     try:
-        build_app()()
+        app = build_app()
+        interrupts_raise()
+        app()
     except SystemExit as ended:
-        # What typer makes of Ctrl-C.
-        if ended.code == INTERRUPTED:
-            print("mainspring: interrupted", file=sys.stderr)
-        raise
+        code = ended.code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away (`mainspring models | head`): nothing to tell it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(FAILED)
+        code = _reader_gone()
     except Exception as error:
         if os.environ.get("MAINSPRING_TRACEBACK"):
             raise
-        print(f"mainspring: {describe(error)}{_flag_for(error)}", file=sys.stderr)
-        sys.exit(FAILED)
+        code = FAILED
+        if not ENDED_BY:
+            print(f"mainspring: {describe(error)}{_flag_for(error)}", file=sys.stderr)
+    if ENDED_BY:
+        code = 128 + ENDED_BY[0]
+    if code in ENDINGS:
+        print(f"mainspring: {ENDINGS[code]}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _reader_gone()
+    except OSError as error:
+        code = _reader_gone()
+        print(f"mainspring: what was to be printed could not be written: {error}", file=sys.stderr)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def _reader_gone() -> int:
+    """Drop what is left for a standard output that nobody reads (``mainspring models | head``)."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED
 
 
 def describe(error: BaseException) -> str:

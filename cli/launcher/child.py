@@ -21,6 +21,7 @@ import msgspec
 from mainspring.cli.launcher.jobs import Job, RepositoryJob
 from mainspring.cli.launcher.logs import set_up_logging
 from mainspring.cli.launcher.signals import stop_on_signals
+from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying
 from mainspring.transport.handshake_rate import HandshakeRate
 
 PR_SET_PDEATHSIG = 1
@@ -42,6 +43,7 @@ def main(path: str) -> int:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(job.priority))
             if job.lent_cores:
                 os.sched_setaffinity(0, job.lent_cores)
+    keep_saying(patience_s=SERVING_PATIENCE_S)
     set_up_logging(job.name, job.log_level, job.log_format)
     HandshakeRate.limits = job.transport
     stop = threading.Event()

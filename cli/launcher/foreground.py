@@ -43,8 +43,10 @@ def begin(
 
     from mainspring.cli.launcher.logs import set_up_logging
     from mainspring.cli.launcher.signals import stop_on_signals
+    from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying
     from mainspring.transport.handshake_rate import HandshakeRate
 
+    keep_saying(patience_s=SERVING_PATIENCE_S)
     try:
         set_up_logging(process, log_level, log_format)
     except ValueError as error:

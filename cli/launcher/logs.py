@@ -11,6 +11,8 @@ import sys
 import traceback
 from datetime import UTC, datetime
 
+from mainspring.cli.output import Output
+
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 FORMATS = ("text", "json")
 
@@ -26,9 +28,19 @@ def check_logging(level: str, format_: str) -> None:
 def set_up_logging(process: str, level: str, format_: str) -> None:
     """Have this process log under a name; raise ValueError on an unknown level or format."""
     check_logging(level, format_)
+    formatter = JsonFormatter(process) if format_ == "json" else TextFormatter(process)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(process) if format_ == "json" else TextFormatter(process))
+    handler.setFormatter(formatter)
+    output = getattr(sys.stderr, "buffer", None)
+    if isinstance(output, Output):
+        output.told = lambda lost: formatter.format(_lost(lost))
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def _lost(lines: int) -> logging.LogRecord:
+    """Return what a log says once it can be written again."""
+    text = "%d lines before this one could not be written here, and are lost"
+    return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (lines,), None)
 
 
 class TextFormatter(logging.Formatter):

@@ -21,6 +21,7 @@ from mainspring.cli.launcher.plan import Plan, make_plan
 from mainspring.cli.launcher.running import Running
 from mainspring.cli.launcher.signals import stop_on_signals
 from mainspring.cli.launcher.supervisor import Supervisor
+from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import shortage
 from mainspring.native import CORE, State, Use, how_to_compile
@@ -61,8 +62,9 @@ def run_up(
 
     Prints a line that begins with ``ready`` and names the gateway's address once every worker has prepared
     every model that it can, and below it where else it serves; all else, such as which it can't, goes to
-    stderr. A second signal ends everything at once.
+    stderr. A second signal ends everything at once. Raises SystemExit if Ctrl-C came before it served.
     """
+    keep_saying(patience_s=SERVING_PATIENCE_S)
     progress = Progress()
     progress.briefly("reading the configuration and checking the models")
     try:
@@ -72,10 +74,14 @@ def run_up(
     finally:
         progress.clear()
     stop = Stop(progress, plan)
-    stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
+    heard = stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
     warn = remedies(CORE.state(), config.gateway)
 
+    served = False
+
     def ready() -> None:
+        nonlocal served
+        served = True
         look = running.first_look.state
         for problem in (*look.problems, *running.faults[:TOLD_FAULTS], *warn):
             progress.say(problem)
@@ -90,6 +96,8 @@ def run_up(
         running.run(stop, ready)
     finally:
         progress.clear()
+    if not served and signal.SIGINT in heard:
+        raise SystemExit(128 + signal.SIGINT)
 
 
 def _running(config: Config, ray: str | None, progress: Progress) -> Running:
@@ -117,11 +125,12 @@ class Stop(threading.Event):
 
     def set(self) -> None:
         """Stop the cluster; called by the handler of a signal."""
-        if not self.is_set():
+        heard = self.is_set()
+        super().set()
+        if not heard:
             self._progress.say(
                 f"stopping: requests in flight have {self._limit_s:g} s; a second signal ends it at once"
             )
-        super().set()
 
 
 def announcement(plan: Plan, models: int) -> list[str]:

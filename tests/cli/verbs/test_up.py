@@ -92,6 +92,22 @@ def test_it_says_ready_once_and_a_signal_drains_it(tmp_path: Path, number: signa
         assert gone(children)
 
 
+def test_it_serves_on_and_stops_on_sigterm_though_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    with up(tmp_path) as (process, address), Client(address) as client:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stderr.close()
+        children = psutil.Process(process.pid).children(recursive=True)
+        (worker,) = [each for each in children if any("worker-0" in word for word in each.cmdline())]
+        worker.kill()
+        wait_until(lambda: not worker.is_running())
+        wait_until(lambda: [each.worker for each in client.status().workers] == ["worker-0"])
+        assert "output" in client.infer("quick", INPUT, slo_ms=10_000)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+
+
 def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
     with up(tmp_path, "--drain-timeout", "60min") as (process, _):
         children = psutil.Process(process.pid).children(recursive=True)
