@@ -52,7 +52,7 @@ from mainspring.compiler.row_axes import (
     move_rows,
     moved_shapes,
 )
-from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
+from mainspring.compiler.shapes import Shapes, fix_shapes
 from mainspring.compiler.state_axes import put_rows_first
 from mainspring.compiler.tuning import Tuner
 from mainspring.messages.model import (
@@ -125,13 +125,14 @@ def compile_file(
     pad: Mapping[str, float] | None = None,
     described: Described = NOTHING,
     text_bytes: int = TEXT_BYTES,
+    or_fewer: bool = False,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
-    ``batch_sizes`` is `compile_model`'s.
-    ``shapes`` fixes dynamic dimensions of inputs. If ``whole``, shapes have no axis for rows, unless file and
-    ``shapes`` leave the first axis of every input open; if it is None, where no such axis can be found, and
-    where the file fixes a batch that can't be opened or whose rows aren't proven independent.
+    ``batch_sizes`` and ``or_fewer`` are `compile_model`'s.
+    ``shapes`` fixes dynamic dimensions of inputs. If ``whole``, shapes have no axis for rows; if it is None,
+    where no such axis can be found, and where the file fixes a batch that can't be opened or whose rows
+    aren't proven independent.
     ``judge`` is `compile_model`'s; ``most`` are limits of open dimensions, by name; ``origin`` is what the
     ONNX file was converted from; ``pad`` are values with which inputs that have some may be padded, so that
     requests of different sizes share executions; ``described`` is
@@ -145,7 +146,7 @@ def compile_file(
     task = partial(
         _compile_file,
         *(path, name, store, sizes, shapes, target, judge, most, origin, pad),
-        *(described, text_bytes),
+        *(described, text_bytes, or_fewer),
     )
     try:
         return _by_rows(task, whole)
@@ -153,7 +154,7 @@ def compile_file(
         if whole is not None:
             raise
         try:
-            compiled = task(whole=True, though_open=True)
+            compiled = task(whole=True)
         except CompileError as second:
             raise CompileError(f"{error}; but that fails too: {second}") from error
         return msgspec.structs.replace(compiled, whole_because=str(error))
@@ -161,13 +162,15 @@ def compile_file(
 
 def _by_rows(task: Callable[..., Compiled], whole: bool | None) -> Compiled:
     """Compile as `compile_file` says of ``whole``, by the rows where the model has them; raise `NoRows`."""
-    first = partial(task, whole=bool(whole), or_whole=whole is None)
+    if whole:
+        return task(whole=True)
+    first = partial(task, whole=False, or_whole=whole is None)
     try:
         return first(or_elsewhere=True)
     except RowsElsewhere as found:
         axes = found.axes
     try:
-        return task(whole=bool(whole), axes=axes)
+        return task(whole=False, axes=axes)
     except CompileError:
         # Runs contradict what the rules prove. What is wrong with the model itself is found again.
         return first()
@@ -186,38 +189,32 @@ def _compile_file(
     pad: Mapping[str, float] | None,
     described: Described,
     text_bytes: int,
+    or_fewer: bool,
     *,
     whole: bool,
-    though_open: bool = False,
     or_whole: bool = False,
     or_elsewhere: bool = False,
     axes: RowAxes = IN_FRONT,
 ) -> Compiled:
     """Compile by the rows on ``axes``.
 
-    ``though_open``: whether to be ``whole`` though the first axis of every input is open. If
-    ``or_elsewhere``, raise `RowsElsewhere` for a model that has its rows on other axes.
+    If ``or_elsewhere``, raise `RowsElsewhere` for a model that has its rows on other axes.
     """
     model, digest = read_model(path)
-    asked_whole = whole
-    whole = whole and axes == IN_FRONT and (though_open or not leaves_rows_open(model, shapes or {}))
-    elsewhere = partial(_rows_elsewhere, path, shapes or {}, most or {}, described, whole=whole)
-    if or_elsewhere and whole and described.sequencing is None:
-        elsewhere()
+    elsewhere = partial(_rows_elsewhere, path, shapes or {}, most or {}, described)
     moved = not whole and put_rows_first(model, described.sequencing, shapes or ())
     move_rows(model, axes)
     fix_shapes(model, moved_shapes(shapes or {}, axes), whole=whole)
     store.check_writable()
     file = origin or Origin(path, "onnx", digest)
-    if axes != IN_FRONT and asked_whole:
-        whole, sizes = True, None  # A batch of one was asked for because no axis of rows was known.
     source = _source_of(file, shapes, target, most, pad, described, text_bytes, whole=whole)
     task = partial(compile_model, model, name, store, sizes, source, target=target, judge=judge, axes=axes)
     try:
         return task(
             or_whole=or_whole,
+            or_fewer=or_fewer,
             sequencing=described.sequencing,
-            elsewhere=elsewhere if or_elsewhere and not whole else None,
+            elsewhere=elsewhere if or_elsewhere else None,
         )
     except CompileError as error:
         if not moved or isinstance(error, RowsElsewhere):
@@ -253,13 +250,11 @@ def _source_of(
     )
 
 
-def _rows_elsewhere(
-    path: Path, shapes: Shapes, most: Mapping[str, int], described: Described, *, whole: bool
-) -> None:
+def _rows_elsewhere(path: Path, shapes: Shapes, most: Mapping[str, int], described: Described) -> None:
     """Raise `RowsElsewhere` if the rows of the file's model are proven to be on other axes than the first."""
     model, _ = read_model(path)
     put_rows_first(model, described.sequencing, shapes)
-    axes = find_row_axes(model, shapes, most, whole=whole)
+    axes = find_row_axes(model, shapes, most)
     if axes is not None:
         raise RowsElsewhere(axes)
 
@@ -277,6 +272,7 @@ def compile_model(
     sequencing: Sequencing | None = None,
     elsewhere: Callable[[], None] | None = None,
     axes: RowAxes = IN_FRONT,
+    or_fewer: bool = False,
 ) -> Compiled:
     """Compile a model into ``store``.
 
@@ -284,7 +280,8 @@ def compile_model(
     the same executable was compared, only the smallest two are: enough to see that the weights are in place.
     If the rows are not proven to be independent, the model is compiled for batches of one row, and its
     manifest names the node that is the reason. If ``source.whole``, its shapes have no axis for rows.
-    ``batch_sizes`` of None are the default ones, without those whose activations need more than 2 GiB. Other
+    ``batch_sizes`` of None are the default ones; of these, and of any if ``or_fewer``, those are left out
+    whose activations need more than 2 GiB. Other
     dimensions may be open, up to the limits in ``source.most`` or up to found ones. For the engine ``auto``,
     ``judge`` measures artifacts for other devices than this CPU. Clients have the rows on ``axes``, ``model``
     in front; ``elsewhere`` is called where it has none, or mixes them. Raises `CompileError` for a model that
@@ -296,7 +293,7 @@ def compile_model(
     if target.device == CUDA and target.tuner is None:
         target = msgspec.structs.replace(target, tuner=Tuner(store))
     wanted = batch_sizes or BATCH_SIZES
-    prepared = _prepared(model, wanted[-1], batch_sizes is None, source, elsewhere, axes)
+    prepared = _prepared(model, wanted[-1], or_fewer or batch_sizes is None, source, elsewhere, axes)
     independence = prepared.independence
     fitting = tuple(size for size in wanted if size <= prepared.most_rows)
     sizes = (1,) if prepared.whole or independence.mixes else fitting

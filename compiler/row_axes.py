@@ -69,26 +69,21 @@ class RowsElsewhere(CompileError):
         self.axes = axes
 
 
-def find_row_axes(
-    model: onnx.ModelProto, shapes: Shapes, most: Collection[str], *, whole: bool = False
-) -> RowAxes | None:
+def find_row_axes(model: onnx.ModelProto, shapes: Shapes, most: Collection[str]) -> RowAxes | None:
     """Return where a model has independent rows, if not all of them are in front; None if nothing is proven.
 
-    ``shapes`` are those that inputs are given, where a first size that is not -1 is the batch's, unless
-    ``whole``; ``most`` names dimensions that have a limit, and so are none of rows. What is to be served
-    ``whole`` has rows only where the file leaves them open.
+    ``shapes`` are those that inputs are given, where a first size that is not -1 is the batch's; ``most``
+    names dimensions that have a limit, and so are none of rows.
     """
     light = without_weights(model, MOST_ELEMENTS)
     inputs = {value.name: dims_of(value) for value in inputs_of(light)}
-    pinned = {name for name, dims in shapes.items() if not whole and dims[:1] != (-1,)}
+    pinned = {name for name, dims in shapes.items() if dims[:1] != (-1,)}
     given = {name: dims for name, dims in shapes.items() if name not in pinned}
     tried = []
     for axes in itertools.islice(_candidates(inputs, pinned, {*most}), _MOST_TRIED):
         if any(
             given[name][axis : axis + 1] not in ((-1,), (1,)) for name, axis in axes.items() if name in given
         ):
-            continue
-        if whole and any(axes.values()) and not all(inputs[name][axis] != 1 for name, axis in axes.items()):
             continue
         found = _proven(light, inputs, axes)
         if found is not None:

@@ -60,17 +60,6 @@ def open_negative(model: onnx.ModelProto) -> None:
                 dim.Clear()
 
 
-def leaves_rows_open(model: onnx.ModelProto, shapes: Shapes) -> bool:
-    """Whether all inputs have an open first axis, and ``shapes`` fix none of these."""
-    inputs = inputs_of(model)
-    return bool(inputs) and all(
-        value.type.tensor_type.shape.dim
-        and not value.type.tensor_type.shape.dim[0].HasField("dim_value")
-        and value.name not in shapes
-        for value in inputs
-    )
-
-
 def fix_shapes(model: onnx.ModelProto, shapes: Shapes, *, whole: bool = False) -> None:
     """Give the inputs these dimensions, all but the first, which stays the batch; if ``whole``, all of them.
 

@@ -28,6 +28,8 @@ CHANGED = "its files were changed while it was compiled"
 IN_CONFIG = {
     "--shape": " (in a model repository: say it as dims of the input in config.pbtxt)",
     "--pad": " (in a model repository: it is the parameter pad.INPUT in config.pbtxt)",
+    "dimensions, but": " (in a model repository: dims without max_batch_size, or with 0, are the whole "
+    "shape; with max_batch_size: 8 they are those of one row)",
     "--text-bytes": " (in a model repository: it is the parameter text_bytes in config.pbtxt)",
 }
 """What the compiler's options are there."""
@@ -128,6 +130,7 @@ def run(store: Store, job: Job) -> Outcome:
             pad=job.recipe.pad,
             text_bytes=job.recipe.text_bytes,
             described=Described(job.recipe.sequencing),
+            or_fewer=True,
         )
         if not _is_still(folder, job.digest):
             # Its name stands for another content.

@@ -73,6 +73,14 @@ class Compiler:
         outcome = msgspec.json.decode(line, type=Outcome)
         if outcome.spec is None:
             raise CompileFailed(outcome.fault, changed=outcome.changed)
+        asked = max(job.recipe.batch_sizes or (1,))
+        if asked > outcome.spec.max_rows and not (outcome.spec.whole or outcome.spec.unshared):
+            _LOGGER.warning(
+                "%s: max_batch_size is %d; it is served with %d rows, for more need too much memory",
+                job.name,
+                asked,
+                outcome.spec.max_rows,
+            )
         return outcome.spec
 
     async def close(self) -> None:

@@ -17,14 +17,16 @@ from mainspring.repository.textproto import MAX_DEPTH, MAX_VALUES, Entry, Messag
 
 _ENUMS = frozenset({"data_type", "kind", "format", "priority", "timeout_action"})
 _MAPS = frozenset({"parameters", "metric_tags", "cc_model_filenames"})
-_LONG = frozenset(
+_NUMBERS = frozenset(
     {
-        *("dims", "shape", "versions", "priority_levels", "default_priority_level"),
-        *("max_queue_delay_microseconds", "default_timeout_microseconds"),
-        "max_sequence_idle_microseconds",
+        *("dims", "shape", "versions", "priority_levels", "default_priority_level", "num_versions"),
+        *("max_queue_delay_microseconds", "default_timeout_microseconds", "max_queue_size"),
+        *("max_sequence_idle_microseconds", "max_candidate_sequences", "minimum_slot_utilization"),
+        *("max_batch_size", "preferred_batch_size", "count", "gpus", "level"),
+        *("int32_false_true", "fp32_false_true", "gather_kernel_buffer_threshold"),
     }
 )
-"""Numbers of 64 bits, which protobuf's JSON has in quotes."""
+"""Fields of numbers, which may be in quotes: protobuf's JSON writes those of 64 bits so, and reads all so."""
 _OURS = frozenset({"mainspring"})
 """What this server says its models' ``platform`` and ``backend`` are; to the compiler they are ONNX."""
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
@@ -74,7 +76,9 @@ class _Reader:
                 return Entry(Word("true" if value else "false"), 1)
             case str() if name in _ENUMS:
                 return Entry(Word(value), 1)
-            case str() if name in _LONG and _DIGITS.fullmatch(value):
+            case str() if name in _NUMBERS and _DIGITS.fullmatch(value):
+                return Entry(int(value), 1)
+            case float() if name in _NUMBERS and value.is_integer():
                 return Entry(int(value), 1)
             case str() | int() | float():
                 return Entry(value, 1)

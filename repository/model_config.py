@@ -23,6 +23,8 @@ from mainspring.repository.sequence_batching import read_sequences
 from mainspring.repository.textproto import Message, SyntaxFault, parse
 
 MOST_VERSIONS = 1024
+MOST_ROWS = 1024
+"""Rows of the largest batch that is compiled."""
 MAX_TIMEOUT_US = 3_600 * 10**6
 """The longest default time-out: an hour."""
 MOST_PRIORITIES = 1_000
@@ -130,7 +132,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
             raise ConfigFault(
                 f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models: {right!r}"
             )
-    most = fields.number("max_batch_size", None, 0, 1024)
+    most = _most_rows(fields)
     batching, parameters = fields.message("dynamic_batching"), _parameters(fields)
     levels, default = _priorities(batching)
     outputs = _tensors(fields, "output")
@@ -226,7 +228,7 @@ def _tensors(fields: Fields, kind: str) -> tuple[TensorConfig, ...]:
             name=name,
             data_type=data_type,
             dims=_dims(tensor, "dims", least=-1) if tensor.has("dims") else None,
-            reshape=None if reshape is None else _dims(reshape, "shape", least=1),
+            reshape=None if reshape is None else _dims(reshape, "shape", least=-1),
             label_file=_file_in_folder(tensor, "label_filename", "") if kind == "output" else "",
         )
     return tuple(found.values())
@@ -262,10 +264,22 @@ def _version_policy(fields: Fields) -> VersionPolicy:
     return VersionPolicy(latest=None, specific=tuple(sorted({*versions})))
 
 
+def _most_rows(fields: Fields) -> int | None:
+    """Return the most rows of a request, those of the largest batch where more are said."""
+    most = fields.number("max_batch_size", None, 0, (1 << 31) - 1)
+    if most is None or most <= MOST_ROWS:
+        return most
+    fields.warnings.append(
+        f"{fields.place('max_batch_size')}: max_batch_size is {most:,}; a request has at most {MOST_ROWS:,} "
+        "rows, and the model is served with that"
+    )
+    return MOST_ROWS
+
+
 def _preferred(batching: Fields | None, most: int | None) -> tuple[int, ...]:
     if batching is None:
         return ()
-    sizes = batching.numbers("preferred_batch_size", 1, 1024)
+    sizes = tuple([min(each, MOST_ROWS) for each in batching.numbers("preferred_batch_size", 1, 1 << 31)])
     if most is not None and sizes and max(sizes) > most:
         raise ConfigFault(
             f"{batching.place('preferred_batch_size')}: a preferred_batch_size is {max(sizes)}, "

@@ -39,10 +39,8 @@ class Recipe(msgspec.Struct, frozen=True):
     shapes: dict[str, tuple[int, ...]] = {}
     """Dimensions of inputs, the batch first if there is one; -1 for one that stays as the file has it."""
     whole: bool | None = False
-    """Whether shapes have no axis for rows, unless the file leaves the first axis of every input open.
-
-    None: where no such axis can be found, because the configuration asks for neither.
-    """
+    """Whether shapes have no axis for rows; None: where no such axis can be found, because the configuration
+    asks for neither."""
     most: dict[str, int] = {}
     """Limits of open dimensions, by name."""
     pad: dict[str, float] = {}
@@ -56,24 +54,20 @@ class Recipe(msgspec.Struct, frozen=True):
 def recipe_of(config: ModelConfig) -> Recipe:
     """Return how a version of the model is compiled."""
     shapes = {}
-    silent = config.max_batch_size is None and all(tensor.dims is None for tensor in config.inputs)
+    whole = is_whole(config)
+    silent = whole is None and all(tensor.dims is None for tensor in config.inputs)
     for tensor in config.inputs if silent else (*config.inputs, *config.kept_inputs):
         dims = tensor.dims if tensor.reshape is None else tensor.reshape
         if dims is None:
             continue
-        given = (1, *dims)
-        if config.max_batch_size == 0:
-            given = dims
-        whole = config.max_batch_size == 0 and _is_whole(config)
+        given = (1, *dims) if whole is False else dims
         if not given or max(given if whole else given[1:], default=1) > 0:
             # What is -1 beside a number stays open.
             shapes[tensor.name] = given
-    # Where rows are in front by the configuration and aren't by the file, it is served whole.
-    as_whole = None if silent or (config.max_batch_size == 0 and not _is_whole(config)) else _is_whole(config)
     return Recipe(
-        _batch_sizes(config),
+        _batch_sizes(config, whole=bool(whole)),
         shapes,
-        as_whole,
+        whole,
         config.limits,
         config.pads,
         config.text_bytes,
@@ -84,7 +78,7 @@ def recipe_of(config: ModelConfig) -> Recipe:
 def _sequencing(config: ModelConfig) -> Sequencing | None:
     """Return what sequences are, with the initial states' dimensions without rows."""
     sequencing = config.sequencing
-    if sequencing is None or config.max_batch_size != 0 or _is_whole(config):
+    if sequencing is None or is_whole(config) is not None:
         return sequencing
     states = [
         state if state.dims is None else msgspec.structs.replace(state, dims=state.dims[1:])
@@ -97,7 +91,8 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
     """Return what the artifact of these files is called, such as ``net@3-0123456789ab``."""
     told: dict[str, Any] = {"batch_sizes": recipe.batch_sizes or DEFAULT_SIZES, "shapes": recipe.shapes}
     # What a recipe does not say is left out, so that artifacts of earlier releases are found.
-    told |= {"whole": True} if recipe.whole else {}
+    # Artifacts of releases that took an open first axis for rows all the same were called by `true`.
+    told |= {"whole": "every axis"} if recipe.whole else {}
     told |= {"most": recipe.most} if recipe.most else {}
     told |= {"pad": recipe.pad} if recipe.pad else {}
     told |= {"text_bytes": recipe.text_bytes} if recipe.text_bytes != TEXT_BYTES else {}
@@ -143,23 +138,27 @@ def served_spec(spec: ModelSpec, model: str, version: int, config: ModelConfig) 
     )
 
 
-def _is_whole(config: ModelConfig) -> bool:
-    """Say whether the model's shapes are to be served whole, as far as the configuration tells.
+def is_whole(config: ModelConfig) -> bool | None:
+    """Say whether ``dims`` are whole shapes, as far as the configuration tells; None if it does not.
 
-    Where each input begins with -1, that axis is the rows of a request.
+    They are with a ``max_batch_size`` of 0, which is what its absence means beside ``dims``. The rows of a
+    model with sequences are those of its states: there -1 in front of each input is the axis of rows.
     """
     tensors = (*config.inputs, *config.kept_inputs)
     shapes = [tensor.dims if tensor.reshape is None else tensor.reshape for tensor in tensors]
     known = [shape for shape in shapes if shape is not None]
-    return config.max_batch_size == 0 and not (known and all(shape[:1] == (-1,) for shape in known))
+    if config.max_batch_size or config.preferred_batch_sizes:
+        return False if config.max_batch_size or known else None
+    if config.sequencing is not None and all(shape[:1] == (-1,) for shape in known):
+        return None
+    return True if config.max_batch_size == 0 or any(tensor.dims is not None for tensor in tensors) else None
 
 
-def _batch_sizes(config: ModelConfig) -> tuple[int, ...] | None:
+def _batch_sizes(config: ModelConfig, *, whole: bool) -> tuple[int, ...] | None:
     most = config.max_batch_size
-    if most == 0:
-        said = any(tensor.dims is not None for tensor in config.inputs)
-        return (1,) if said and _is_whole(config) else None
-    if most is None:
+    if whole:
+        return (1,)
+    if not most:
         preferred = config.preferred_batch_sizes
         return tuple(sorted({*DEFAULT_SIZES, *preferred})) if preferred else None
     powers = [1 << exponent for exponent in range(most.bit_length())]
@@ -178,8 +177,8 @@ def _as_configured(
     if unknown:
         known = ", ".join(tensor.name for tensor in tensors)
         raise ConfigFault(f"the model has no {kind} {unknown[0]!r}; it has {known or 'none'}")
-    # With max_batch_size: 0 the dimensions of a model that has rows begin with them.
-    with_rows = config.max_batch_size == 0 and not whole
+    # Without max_batch_size the dimensions of a model that has rows have them among them.
+    with_rows = not config.max_batch_size and not whole
     return tuple(
         _one_as_configured(by_name[tensor.name], tensor, with_rows=with_rows)
         if tensor.name in by_name
@@ -200,6 +199,8 @@ def _one_as_configured(given: TensorConfig, tensor: TensorSpec, *, with_rows: bo
     if given.dims is None:
         return tensor
     at = tensor.rows_axis
+    full = given.dims if given.reshape is None else given.reshape
+    with_rows = with_rows and len(full) == len(tensor.shape) + 1
     behind = at + 1 if with_rows else at
     dims = given.dims[:at] + given.dims[behind:]
     inner = dims if given.reshape is None else given.reshape[:at] + given.reshape[behind:]
@@ -211,14 +212,35 @@ def _one_as_configured(given: TensorConfig, tensor: TensorSpec, *, with_rows: bo
         )
     if inner == (1,) and not tensor.shape:
         return TensorSpec(tensor.name, tensor.dtype, dims, rows_axis=at)
-    if given.reshape is None:
-        return tensor
-    if -1 in dims or math.prod(dims) != math.prod(tensor.shape):
+    return tensor if given.reshape is None else _reshaped(tensor, dims, inner)
+
+
+def _reshaped(tensor: TensorSpec, dims: tuple[int, ...], inner: tuple[int, ...]) -> TensorSpec:
+    """Return the tensor with ``dims`` for clients, where the model has ``inner``.
+
+    Each -1 of the one is the same size as that of the other, in their order.
+    """
+    seen, had = ([axis for axis, dim in enumerate(each) if dim == -1] for each in (dims, inner))
+    fixed = [math.prod([dim for dim in each if dim != -1]) for each in (dims, inner)]
+    moved = dict(zip(had, seen, strict=False))
+    stuck = [axis for axis in (*[dim.axis for dim in tensor.open], *tensor.varies) if axis not in moved]
+    others = [size for axis, size in enumerate(tensor.shape) if axis not in moved]
+    if len(seen) != len(had) or stuck or fixed[0] != math.prod(others):
         raise ConfigFault(
             f"tensor {tensor.name!r} can't be reshaped from {list(dims)} to {list(tensor.shape)}: both must "
-            "have the same number of elements"
+            "have the same number of elements, and as many dimensions of -1"
         )
-    return TensorSpec(tensor.name, tensor.dtype, dims, rows_axis=at)
+    shape = list(dims)
+    for axis, place in moved.items():
+        shape[place] = tensor.shape[axis]
+    return TensorSpec(
+        tensor.name,
+        tensor.dtype,
+        tuple(shape),
+        tuple([msgspec.structs.replace(dim, axis=moved[dim.axis]) for dim in tensor.open]),
+        tuple([moved[axis] for axis in tensor.varies]),
+        rows_axis=tensor.rows_axis,
+    )
 
 
 def _fits(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:

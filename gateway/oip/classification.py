@@ -13,6 +13,7 @@ from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.steps import SLICE_VALUES, Steps
 from mainspring.messages.codes import Reason
+from mainspring.messages.model import slot_bytes
 
 MOST_CLASSES = 4_096
 """That may be asked for of one row that has more values: to order more takes long."""
@@ -27,7 +28,16 @@ def check_classes(signature: Signature, output: str, count: int) -> None:
             Reason.BAD_OUTPUT, f"output {output!r} has classification {count}; it is a number of classes"
         )
     index = signature.outputs.get(output)
-    if count <= MOST_CLASSES or index is None:
+    if not count or index is None:
+        return
+    if slot_bytes(signature.spec.outputs[index].dtype) is not None:
+        raise Unfit(
+            Reason.BAD_OUTPUT,
+            f"output {output!r} has classification {count:,}, and its values are BYTES, of which none is the "
+            "highest: ask for the tensor",
+            "class result not available for output due to unsupported type 'BYTES'",
+        )
+    if count <= MOST_CLASSES:
         return
     values = math.prod(signature.spec.outputs[index].shape)
     if values > MOST_CLASSES:

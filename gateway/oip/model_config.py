@@ -106,6 +106,8 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
         }
     if not (spec.whole or spec.rows_in_front):
         found["parameters"] = {**found["parameters"], ROWS: {"string_value": _rows(spec)}}
+    # More may be configured than fit.
+    found["max_batch_size"] = min(found["max_batch_size"], spec.max_rows)
     if spec.unshared:
         found["max_batch_size"] = spec.max_rows
         found.get("dynamic_batching", {}).pop("preferred_batch_size", None)

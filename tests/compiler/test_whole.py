@@ -79,14 +79,25 @@ def test_the_way_out_is_named(store: Store, make_model: MakeModel, tmp_path: Pat
     assert "--whole" in recompile_command("m", manifest.source, store.root)
 
 
-def test_an_open_first_axis_of_every_input_is_the_rows(
+def test_an_open_first_axis_is_a_symbol_like_any_other(
+    store: Store, make_model: MakeModel, tmp_path: Path
+) -> None:
+    relative = [helper.make_node("ReduceMax", ["x"], ["m"]), helper.make_node("Div", ["x", "m"], ["y"])]
+    onnx.save_model(make_model(relative, {"x": ["n"]}, {"y": ["n"]}), tmp_path / "m.onnx")
+    manifest = compile_file(tmp_path / "m.onnx", "m", store, whole=True).manifest
+    (symbol,) = manifest.symbols
+    assert (manifest.whole, symbol.name, symbol.least) == (True, "n", 1)
+    assert len(symbol.ceilings) > 1
+
+
+def test_rows_that_a_file_leaves_open_are_fixed_by_a_shape(
     store: Store, make_model: MakeModel, tmp_path: Path
 ) -> None:
     onnx.save_model(
         make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ["n", 4]}, {"y": ["n", 4]}),
         tmp_path / "m.onnx",
     )
-    rows = compile_file(tmp_path / "m.onnx", "m", store, (1, 2), whole=True).manifest
+    rows = compile_file(tmp_path / "m.onnx", "m", store, (1, 2)).manifest
     assert (rows.whole, rows.batch_sizes) == (False, (1, 2))
     fixed = compile_file(tmp_path / "m.onnx", "m", store, (1, 2), {"x": (3, 4)}, whole=True).manifest
     assert (fixed.whole, fixed.inputs[0].shape) == (True, (3, 4))

@@ -12,8 +12,11 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
 import psutil
 import pytest
+from onnx import helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import CUDA, TVM
@@ -82,6 +85,35 @@ def test_it_compiles_once_beside_everything_else_and_goes_on_after_a_broken_mode
 
     using(tmp_path, steps)
     assert children() == []
+
+
+def test_batches_that_need_too_much_memory_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = [
+        helper.make_node("Expand", ["x", "wide"], ["w"]),
+        helper.make_node("ReduceSum", ["w", "axes"], ["y"], keepdims=0),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([1, 1 << 20], np.int64), "wide"),
+        numpy_helper.from_array(np.array([1], np.int64), "axes"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 1])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n"])],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = put(tmp_path, "net", 1, model)
+
+    async def what(compiler: Compiler) -> None:
+        spec = await compiler.compile(job(path, Recipe((1, 2, 1024))))
+        assert spec.batch_sizes == (1, 2)
+
+    using(tmp_path, what)
+    assert "max_batch_size is 1024; it is served with 2 rows" in caplog.text
 
 
 def test_files_that_change_meanwhile_are_not_stored_under_the_name_of_others(tmp_path: Path) -> None:

@@ -96,6 +96,24 @@ def test_what_is_wrong_is_named(text: str, said: str) -> None:
         read_json(text, "net")
 
 
+def test_numbers_may_be_in_quotes_or_written_as_whole_fractions() -> None:
+    said = {
+        "max_batch_size": "16",
+        "input": [{"name": "7", "dims": ["4", 2.0]}],
+        "version_policy": {"latest": {"num_versions": "2"}},
+        "instance_group": [{"count": "2"}],
+        "dynamic_batching": {
+            "preferred_batch_size": ["8"],
+            "priority_levels": "3",
+            "default_priority_level": 2,
+        },
+    }
+    config = read_json(json.dumps(said), "net")
+    assert (config.max_batch_size, config.preferred_batch_sizes, config.priority_levels) == (16, (8,), 3)
+    assert [(each.name, each.dims) for each in config.inputs] == [("7", (4, 2))]
+    assert config.version_policy.latest == 2
+
+
 def test_fields_that_nobody_knows_are_warned_of() -> None:
     (warning,) = read_json('{"max_batch_sise": 8}', "net").warnings
     assert "did you mean max_batch_size?" in warning

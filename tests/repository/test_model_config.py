@@ -8,9 +8,16 @@ import json
 import msgspec
 import pytest
 
-from mainspring.messages.model import ModelSpec, Profile, TensorSpec
+from mainspring.messages.model import ModelSpec, OpenDim, Profile, Symbol, TensorSpec, Term
 from mainspring.repository.fields import OVER, READ, REFUSED
-from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy, as_json, read_config
+from mainspring.repository.model_config import (
+    MOST_ROWS,
+    ModelConfig,
+    TensorConfig,
+    VersionPolicy,
+    as_json,
+    read_config,
+)
 from mainspring.repository.reading import MOST_WARNINGS, ConfigFault
 from mainspring.repository.recipe import (
     DEFAULT_SIZES,
@@ -93,7 +100,7 @@ def test_an_empty_file_is_the_defaults() -> None:
         ('name: "other"', "line 1: the name is 'other' and the folder's is 'net'"),
         ('platform: "tensorrt_plan"', "platform is 'tensorrt_plan'; Mainspring serves ONNX models"),
         ('backend: "python"', "Mainspring serves ONNX models: 'onnxruntime'"),
-        ("max_batch_size: -1", "max_batch_size is -1; it must be from 0 to 1024"),
+        ("max_batch_size: -1", "max_batch_size is -1; it must be from 0 to"),
         ("max_batch_size: 1.5", "max_batch_size must be a whole number, not 1.5"),
         ("max_batch_size: 1\nmax_batch_size: 2", "line 2: max_batch_size stands here again"),
         ("input { data_type: TYPE_FP32 }", "an input needs a name"),
@@ -204,21 +211,21 @@ X = TensorConfig(name="x", dims=(3, 4))
         (ModelConfig(max_batch_size=16), Recipe(DEFAULT_SIZES)),
         (ModelConfig(max_batch_size=8, preferred_batch_sizes=(4,)), Recipe((1, 4, 8))),
         (ModelConfig(preferred_batch_sizes=(3,)), Recipe((1, 2, 3, 4, 8, 16), {}, None)),
-        (ModelConfig(inputs=(X,)), Recipe(None, {"x": (1, 3, 4)})),
+        (ModelConfig(inputs=(X,)), Recipe((1,), {"x": (3, 4)}, True)),
         (
             ModelConfig(inputs=(msgspec.structs.replace(X, dims=(3, -1)),)),
-            Recipe(None, {"x": (1, 3, -1)}),
+            Recipe((1,), {"x": (3, -1)}, True),
         ),
         (ModelConfig(inputs=(msgspec.structs.replace(X, dims=None),)), Recipe(None, {}, None)),
         (
             ModelConfig(inputs=(msgspec.structs.replace(X, reshape=(12,)),)),
-            Recipe(None, {"x": (1, 12)}),
+            Recipe((1,), {"x": (12,)}, True),
         ),
         (ModelConfig(max_batch_size=0, inputs=(X,)), Recipe((1,), {"x": (3, 4)}, True)),
-        (ModelConfig(max_batch_size=0), Recipe(None, {}, True)),
+        (ModelConfig(max_batch_size=0), Recipe((1,), {}, True)),
         (
             ModelConfig(max_batch_size=0, inputs=(msgspec.structs.replace(X, dims=(-1, 4)),)),
-            Recipe(None, {"x": (-1, 4)}, None),
+            Recipe((1,), {"x": (-1, 4)}, True),
         ),
         (
             ModelConfig(max_batch_size=1, pads={"mask": 0.0}),
@@ -231,7 +238,7 @@ def test_how_it_is_compiled(config: ModelConfig, recipe: Recipe) -> None:
 
 
 def test_the_default_sizes_are_all_kept_where_they_are_asked_for() -> None:
-    asked, silent = recipe_of(ModelConfig(max_batch_size=16)), recipe_of(ModelConfig(max_batch_size=0))
+    asked, silent = recipe_of(ModelConfig(max_batch_size=16)), recipe_of(ModelConfig())
     assert silent.batch_sizes is None
     same = msgspec.structs.replace(silent, whole=asked.whole, batch_sizes=asked.batch_sizes)
     names = {artifact_name("net", 1, "a", each) for each in (asked, silent)}
@@ -332,6 +339,31 @@ def test_what_clients_see_of_whole_shapes() -> None:
     wrong = ModelConfig(max_batch_size=0, inputs=(TensorConfig(name="x", dims=(3, 4)),))
     with pytest.raises(ConfigFault, match=r"dims \[3, 4\] in config.pbtxt and \[1, 3, 4\] in the model$"):
         served_spec(whole, "net", 3, wrong)
+
+
+def test_open_dimensions_are_reshaped_in_their_order() -> None:
+    opened = TensorSpec("x", "float32", (64, 6, 32), (OpenDim(0, (Term(0),)), OpenDim(2, (Term(1),))))
+    spec = msgspec.structs.replace(
+        made(), inputs=(opened,), symbols=(Symbol("a", (64,)), Symbol("b", (32,))), whole=True
+    )
+
+    def seen(dims: tuple[int, ...]) -> TensorSpec:
+        given = TensorConfig(name="x", dims=dims, reshape=(-1, 6, -1))
+        return served_spec(spec, "net", 3, ModelConfig(max_batch_size=0, inputs=(given,))).inputs[0]
+
+    found = seen((2, -1, 3, -1))
+    assert found.shape == (2, 64, 3, 32)
+    assert found.at((5, 7)).shape == (2, 5, 3, 7)
+    for dims in ((2, -1, 4, -1), (6, -1), (-1, -1, -1), (64, 6, 32)):
+        with pytest.raises(ConfigFault, match="as many dimensions of -1"):
+            seen(dims)
+
+
+def test_more_rows_than_a_batch_can_have_are_lowered_with_one_warning() -> None:
+    config = read_config("max_batch_size: 4096 dynamic_batching { preferred_batch_size: [2048, 64] }", "net")
+    assert (config.max_batch_size, config.preferred_batch_sizes) == (MOST_ROWS, (64, MOST_ROWS))
+    (warning,) = config.warnings
+    assert "max_batch_size is 4,096; a request has at most 1,024 rows" in warning
 
 
 @pytest.mark.parametrize(

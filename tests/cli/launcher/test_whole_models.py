@@ -95,6 +95,11 @@ def recurrent() -> onnx.ModelProto:
     )
 
 
+def relative() -> onnx.ModelProto:
+    nodes = [helper.make_node("ReduceMax", ["x"], ["m"]), helper.make_node("Div", ["x", "m"], ["y"])]
+    return made(nodes, {"x": ["n"]}, {"y": ["n"]})
+
+
 def scalar() -> onnx.ModelProto:
     return made([helper.make_node("Neg", ["x"], ["y"])], {"x": []}, {"y": []})
 
@@ -133,6 +138,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             'max_batch_size: 0 input { name: "x" dims: [3, 4] } output { name: "y" dims: [3, 4] }',
         ),
         ("recurrent", recurrent(), "max_batch_size: 0"),
+        ("relative", relative(), 'input { name: "x" dims: [-1] } output { name: "y" dims: [-1] }'),
         (
             "scalar",
             scalar(),
@@ -239,6 +245,14 @@ def test_a_model_without_a_batch_takes_just_its_shape(site: Site) -> None:
         site.client.infer("matrix", {"x": x[:1]})
     with pytest.raises(MainspringError, match=r"takes just \[3, 4\]"):
         site.client.infer("matrix", {"x": x[None]})
+
+
+def test_a_model_without_a_batch_takes_every_length_of_an_open_first_axis(site: Site) -> None:
+    for size in (1, 2, 17, 500):
+        x = np.linspace(1, 4, size, dtype=np.float32)
+        (found,) = site.client.infer("relative", {"x": x}).values()
+        np.testing.assert_allclose(found, stock(relative(), x=x)[0], rtol=1e-6)
+    assert site.get("relative")["inputs"][0]["shape"] == [-1]
 
 
 def test_a_fixed_batch_and_outputs_without_one(site: Site) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.oip import elements, json_data
 from mainspring.gateway.oip.classification import MOST_CLASSES, check_classes, classify
+from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Wanted
@@ -173,6 +174,14 @@ def test_the_highest_of_many_values_are_found_without_ordering_all(dtype: str, c
     order = np.argsort(keys, axis=1, kind="stable")[:, :count]
     found = [[int(each.split(b":")[1]) for each in row] for row in whole(classify(rows, count))]
     assert found == order.tolist()
+
+
+def test_bytes_have_no_highest_values() -> None:
+    texts = signature(outputs=[TensorSpec("y", "S8", (4,))])
+    check_classes(texts, "y", 0)
+    with pytest.raises(Unfit, match="its values are BYTES") as caught:
+        check_classes(texts, "y", 1)
+    assert caught.value.triton == "class result not available for output due to unsupported type 'BYTES'"
 
 
 def test_more_classes_of_a_large_output_than_can_be_ordered_quickly_are_refused() -> None:
