@@ -55,7 +55,7 @@ MODULES = {
         "gateway/shared.py",
         *("gateway/server.py", "gateway/statistics.py", "gateway/time_slices.py"),
         *("gateway/uploads.py", "gateway/zeromq.py", "gateway/core/requests.py", "gateway/core/sharing.py"),
-        *("gateway/core/catalog.py", "gateway/core/told.py"),
+        *("gateway/core/catalog.py", "gateway/core/timing.py", "gateway/core/told.py"),
         *("gateway/core/observers.py", "gateway/core/state_machine.py", "gateway/core/validation.py"),
         *("gateway/grpc/access.py", "gateway/grpc/answers.py", "gateway/grpc/peers.py"),
         *("gateway/grpc/requests.py", "gateway/grpc/status.py", "gateway/grpc/taking.py"),

@@ -49,6 +49,11 @@ class Timing(clients.Timing, frozen=True):
         return self.execute_ns / 1e6
 
     @property
+    def load_ms(self) -> float:
+        """``load_ns`` in milliseconds."""
+        return self.load_ns / 1e6
+
+    @property
     def left_ms(self) -> float | None:
         """``left_ns`` in milliseconds; None for best effort."""
         return None if self.left_ns is None else self.left_ns / 1e6
@@ -88,6 +93,11 @@ def seen_by_caller(timing: clients.Timing, elapsed_ns: int, slo_ns: int | None) 
         cold_start=timing.cold_start,
         worker=timing.worker,
         cached=timing.cached,
+        receive_ns=timing.receive_ns,
+        input_ns=timing.input_ns,
+        load_ns=timing.load_ns,
+        wait_ns=timing.wait_ns,
+        output_ns=timing.output_ns,
         elapsed_ns=elapsed_ns,
         slo_ns=slo_ns,
     )
@@ -119,6 +129,8 @@ def text_of_timing(timing: Timing) -> str:
     if timing.cached:
         parts.append("outputs from the cache")
     else:
+        if timing.load_ns:
+            parts.append(f"load {format_duration(timing.load_ns)}")
         parts.append(f"execution {format_duration(timing.execute_ns)} in a batch of {timing.batch_size}")
         parts.append(f"{'cold start' if timing.cold_start else 'warm'} on {timing.worker}")
     return ", ".join(parts)

@@ -73,20 +73,28 @@ class Calls:
         return next(self._keys)
 
     def submit(
-        self, connection: Connection, request: InferRequest, frames: Sequence[Any], done: Done
+        self,
+        connection: Connection,
+        request: InferRequest,
+        frames: Sequence[Any],
+        done: Done,
+        came_ns: int = 0,
     ) -> None:
         """Take a request with a frame for each input; ``done`` gets its one outcome, maybe at once.
 
         ``request.key`` is from `next_key`. Frames are bytes-like and must not change until ``done``.
+        ``came_ns`` is when its first bytes came.
         """
         self._waiting.setdefault(connection, {})[request.key] = done
-        self.driver.submit(connection, request, frames)
+        self.driver.submit(connection, request, frames, came_ns=came_ns)
         self._settle()
 
-    async def infer(self, connection: Connection, request: InferRequest, frames: Sequence[Any]) -> Outcome:
+    async def infer(
+        self, connection: Connection, request: InferRequest, frames: Sequence[Any], came_ns: int = 0
+    ) -> Outcome:
         """Submit a request and wait for its outcome; cancelling the waiting task gives the request up."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.submit(connection, request, frames, partial(_set, future))
+        self.submit(connection, request, frames, partial(_set, future), came_ns)
         try:
             return await future
         except asyncio.CancelledError:

@@ -107,9 +107,18 @@ class GatewayDriver:
         return self._first.absent
 
     def submit(
-        self, connection: Connection, request: InferRequest, frames: Sequence[Any], *, lent: bool = False
+        self,
+        connection: Connection,
+        request: InferRequest,
+        frames: Sequence[Any],
+        *,
+        lent: bool = False,
+        came_ns: int = 0,
     ) -> None:
-        """Take a request with its tensors' frames, or refuse it; ``lent``: its client may change them."""
+        """Take a request with its tensors' frames, or refuse it; ``lent``: its client may change them.
+
+        ``came_ns``: when its first bytes came, where that is known; else they came now.
+        """
         if (alone := self.alone) is not None:
             self._turn_away(connection, request, Reason.CONTROLLER_UNREACHABLE, alone)
             return
@@ -129,7 +138,7 @@ class GatewayDriver:
         if digest is not None:
             spent_ns = monotonic_ns() - now_ns
             self.cache.took(accepted.model, digest, spent_ns)
-        self.core.submit(now_ns, connection, request.key, accepted, list(frames), digest, spent_ns)
+        self.core.submit(now_ns, connection, request.key, accepted, list(frames), digest, spent_ns, came_ns)
         self._perform()
 
     def cancel(self, connection: Connection, key: int) -> None:

@@ -17,6 +17,7 @@ from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import ModelCounts
 from mainspring.gateway.core.effects import Dispatched
 from mainspring.gateway.core.requests import Pending
+from mainspring.gateway.core.timing import NO_TIMES
 from mainspring.gateway.core.validation import BadRequest, Resolve, Signature
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.statistics_report import BatchStatistics, Count, InferenceStatistics, ModelStatistics
@@ -26,7 +27,6 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Output, OutputTimes
 from mainspring.telemetry.bounded import BoundedLabels, model_key
 
-_NO_TIMES = OutputTimes(0, 0, 0)
 _SPARE_ACCOUNTS = 64
 """Accounts of models that are served no more, before they are looked for and closed."""
 _WORKERS = 4_096
@@ -269,7 +269,7 @@ class Statistics:
 
     def _computed(self, account: _Account, note: _Note, dispatch: Dispatched, output: Output) -> None:
         """Count what a worker did for a request."""
-        times = output.times or _NO_TIMES
+        times = output.times or NO_TIMES
         rows, infer_ns = note.accepted.rows, output.execute_ns
         # One that shares another's execution may have come after its dispatch.
         queue_ns = max(0, dispatch.at_ns - note.arrived_ns) + times.wait_ns

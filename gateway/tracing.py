@@ -20,13 +20,13 @@ from typing import NamedTuple
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Dispatched
 from mainspring.gateway.core.requests import Pending
+from mainspring.gateway.core.timing import NO_TIMES, instants
 from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.peers import Output, OutputTimes
+from mainspring.messages.peers import Output
 
 _SECOND_NS = 1_000_000_000
-_NO_TIMES = OutputTimes(0, 0, 0)
 _MS = 1e6
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-|$)"
@@ -183,13 +183,8 @@ def _steps(
     now_ns: int, request: Pending, dispatch: Dispatched, output: Output, shift_ns: int
 ) -> tuple[Step, ...]:
     """Return the steps of an answered request in their order, but for the pauses between them."""
-    times = output.times or _NO_TIMES
-    sent_ns = max(request.arrived_ns, dispatch.at_ns)
-    on_worker_ns = times.input_ns + times.wait_ns + output.execute_ns + times.output_ns
-    way_ns = max(0, now_ns - sent_ns - on_worker_ns) // 2
-    executed_ns = max(sent_ns, now_ns - way_ns - times.output_ns)
-    begun_ns = max(sent_ns, executed_ns - output.execute_ns)
-    placed_ns = min(begun_ns, sent_ns + way_ns + times.input_ns)
+    times = output.times or NO_TIMES
+    sent_ns, placed_ns, begun_ns, executed_ns = instants(now_ns, request.arrived_ns, dispatch.at_ns, output)
 
     def step(name: str, start_ns: int, end_ns: int, attributes: Attributes) -> Step:
         return Step(name, start_ns + shift_ns, end_ns + shift_ns, attributes)

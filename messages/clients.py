@@ -124,14 +124,15 @@ class Received(msgspec.Struct, frozen=True, tag="received"):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Where a request's time went."""
+    """Where a request's time went: the durations of its parts add up to ``total_ns``."""
 
     total_ns: int
-    """From arrival at the gateway to its reply."""
+    """From its first bytes at the gateway to its outputs there."""
     queue_ns: int
-    """From arrival at the gateway to the controller's dispatch."""
+    """From arrival at the gateway to the controller's dispatch, its LOAD apart."""
     execute_ns: int
-    """EXEC's duration, of the whole batch; 0 for cached outputs."""
+    """EXEC's duration, of the whole batch; of a request that shares an execution under way, what was left of
+    it; 0 for cached outputs."""
     left_ns: int | None
     """Time to the deadline when the reply left the gateway; negative if late; None for best effort."""
     batch_size: int
@@ -141,6 +142,17 @@ class Timing(msgspec.Struct, frozen=True):
     """Empty for cached outputs."""
     cached: bool = False
     """Whether the gateway had the outputs from an earlier request of equal inputs."""
+    receive_ns: int = 0
+    """Over HTTP and gRPC, from its first bytes until it was there whole and had been read."""
+    input_ns: int = 0
+    """From the dispatch until its inputs were in the worker's memory: the way there, and copying."""
+    load_ns: int = 0
+    """The LOAD that it found the model resident nowhere for, as far as it took place since its arrival."""
+    wait_ns: int = 0
+    """On the worker, from then to EXEC's begin, its LOAD apart."""
+    output_ns: int = 0
+    """From EXEC's end to its outputs at the gateway: copying, and the way back. Of cached outputs, finding
+    them."""
 
 
 class InferReply(msgspec.Struct, frozen=True, tag="infer_reply", omit_defaults=True):

@@ -10,10 +10,11 @@ from typing import Final
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.effects import Answer, Connection, Dispatched, Frame
+from mainspring.gateway.core.timing import computed, kept
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, TensorSpec
-from mainspring.messages.peers import TensorHeader
+from mainspring.messages.peers import Output, TensorHeader
 
 _EARLIER_NS: Final = 1_000_000
 _EARLIER_SHARE: Final = 64
@@ -32,8 +33,18 @@ class Pending:
     """A request without an answer."""
 
     __slots__ = (
-        *("accepted", "arrived_ns", "cache_ns", "connection", "deadline_ns", "digest", "dispatches"),
-        *("due_ns", "expires_ns", "follows", "frames", "ids", "input_bytes", "key", "request_id"),
+        *("accepted", "arrived_ns", "cache_ns", "came_ns", "connection", "deadline_ns", "digest"),
+        *(
+            "dispatches",
+            "due_ns",
+            "expires_ns",
+            "follows",
+            "frames",
+            "ids",
+            "input_bytes",
+            "key",
+            "request_id",
+        ),
         *("serial", "wake_ns"),
     )
 
@@ -58,7 +69,8 @@ class Pending:
         self.frames = frames
         """In the order of the model's inputs, kept until the reply is out so that they can be sent again. Of
         a sequence's request, those that its client gave until its turn, then with the state, too."""
-        self.arrived_ns = arrived_ns
+        self.arrived_ns = self.came_ns = arrived_ns
+        """When it was there, and its first bytes."""
         self.deadline_ns = deadline_ns
         """When its caller is to have the answer."""
         self.due_ns = due_ns
@@ -155,34 +167,16 @@ def _found(spec: TensorSpec, frame: Frame) -> tuple[tuple[int, ...], int]:
 
 
 def answer(
-    now_ns: int, request: Pending, dispatch: Dispatched, execute_ns: int, frames: tuple[Frame, ...]
+    now_ns: int, request: Pending, dispatch: Dispatched, output: Output, frames: tuple[Frame, ...]
 ) -> Answer:
     """Return the reply: the outputs that the client wants, and where its time went."""
-    timing = Timing(
-        total_ns=now_ns - request.arrived_ns,
-        # A request that shares another's execution may have come after its dispatch.
-        queue_ns=max(0, dispatch.at_ns - request.arrived_ns),
-        execute_ns=execute_ns,
-        left_ns=None if request.deadline_ns is None else request.deadline_ns - now_ns,
-        batch_size=dispatch.batch_size,
-        cold_start=dispatch.cold,
-        worker=dispatch.worker,
-    )
+    timing = computed(now_ns, request.came_ns, request.arrived_ns, request.deadline_ns, dispatch, output)
     return _answer(request, frames, timing)
 
 
 def answer_kept(now_ns: int, request: Pending, frames: tuple[Frame, ...]) -> Answer:
     """Return the reply with outputs that were computed before: no worker had a part in it."""
-    timing = Timing(
-        total_ns=now_ns - request.arrived_ns,
-        queue_ns=0,
-        execute_ns=0,
-        left_ns=None if request.deadline_ns is None else request.deadline_ns - now_ns,
-        batch_size=0,
-        cold_start=False,
-        worker="",
-        cached=True,
-    )
+    timing = kept(now_ns, request.came_ns, request.arrived_ns, request.deadline_ns)
     return _answer(request, frames, timing)
 
 

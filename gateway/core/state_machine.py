@@ -136,13 +136,16 @@ class GatewayCore:
         frames: list[Frame],
         digest: bytes | None = None,
         spent_ns: int = 0,
+        came_ns: int = 0,
     ) -> None:
         """Take a request that passed validation, or refuse it; ``frames`` as the client ordered them.
 
         ``digest`` is the cache's for it, and took ``spent_ns``; None for a model whose outputs are not kept.
+        ``came_ns``: when its first bytes came, if that was before now.
         """
         request = self._patience.begin(self._serial, now_ns, connection, key, accepted, frames, digest)
         request.cache_ns = spent_ns
+        request.came_ns = came_ns or now_ns
         refusal = CLOSING if self._closing else self._table.refusal(request)
         if accepted.turn is not None:
             refusal = refusal or self.sequences.refusal(request)
@@ -311,7 +314,7 @@ class GatewayCore:
                 self._withdraw(each)
             self._remove(each)
             self.counts["answered"] += 1
-            self._effects.append(answer(now_ns, each, dispatch, message.execute_ns, frames))
+            self._effects.append(answer(now_ns, each, dispatch, message, frames))
             self.observers.answered(now_ns, each, dispatch, message)
 
     # --- time ---

@@ -90,7 +90,17 @@ def _error(asked_id: str, said: str) -> Message:
 def _head(asked: Asked, timing: Timing) -> Message:
     head = ModelInferResponse(model_name=asked.model, model_version=str(asked.version), id=asked.id)
     parameters = head.parameters
-    parameters["queue_ns"].int64_param = timing.queue_ns
+    for name, spent_ns in (
+        ("total_ns", timing.total_ns),
+        ("receive_ns", timing.receive_ns),
+        ("queue_ns", timing.queue_ns),
+        ("input_ns", timing.input_ns),
+        ("load_ns", timing.load_ns),
+        ("wait_ns", timing.wait_ns),
+        ("execute_ns", timing.execute_ns),
+        ("output_ns", timing.output_ns),
+    ):
+        parameters[name].int64_param = spent_ns
     parameters["batch_size"].int64_param = timing.batch_size
     parameters["cold_start"].bool_param = timing.cold_start
     parameters["worker"].string_param = timing.worker

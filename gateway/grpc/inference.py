@@ -63,7 +63,7 @@ class Inference:
         taken = self._taking.take(self._taking.read(data), arrived_ns, caller, call)
         if taken.parts:
             taken = await self._slices.finish(self._taking.complete(taken))
-        outcome = await self._calls.infer(call.connection, taken.request, taken.frames)
+        outcome = await self._calls.infer(call.connection, taken.request, taken.frames, arrived_ns)
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
         self._learn_back(context, call.way, taken.answer_bytes)
@@ -183,7 +183,7 @@ class _Stream:
         self._waiting.add(key)
         self._bytes += taken.answer_bytes
         done = functools.partial(self._done, taken)
-        self._calls.submit(self._call.connection, taken.request, taken.frames, done)
+        self._calls.submit(self._call.connection, taken.request, taken.frames, done, arrived_ns)
 
     async def _completed(self, taken: Taken) -> Taken:
         """Return a request with the inputs that are in shared memory; raise `BadRequest`."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
 from mainspring.gateway.calls import Calls, Outcome
@@ -44,7 +44,7 @@ from mainspring.gateway.oip.response import Body, render, render_small
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
 from mainspring.gateway.time_slices import TimeSlices
-from mainspring.messages.clients import InferRequest
+from mainspring.messages.clients import InferRequest, Timing
 from mainspring.messages.codes import Reason
 from mainspring.transport.tokens import Gate, from_header
 
@@ -59,6 +59,16 @@ _LEAST_COMPRESSED_BYTES = 256
 _JSON_BYTES = b"inference-header-content-length"
 _SLO = SLO_HEADER.encode()
 _SENT_ENCODINGS = (b"gzip", b"deflate")
+
+
+class _Came(NamedTuple):
+    """Outputs that are to be sent."""
+
+    at_ns: int
+    """When they came."""
+    due_ns: int | None
+    """When they are of no use any more."""
+    timing: Timing
 
 
 class Inference:
@@ -198,7 +208,7 @@ class Inference:
             wanted = wanted._replace(labels=options.labels, however_late=bool(place.sequence_id))
         written = {form.span: parts[form.span] for form in wanted.forms.values() if form.span is not None}
         done = functools.partial(self._done, exchange, model, str(signature.spec.version), wanted, written)
-        self._calls.submit(sender.peer, asked, parsed.frames, done)
+        self._calls.submit(sender.peer, asked, parsed.frames, done, exchange.arrived_ns)
 
     def _priority(self, exchange: Exchange, asked: int) -> int:
         """Return the priority that a request gets which asks for one."""
@@ -220,24 +230,25 @@ class Inference:
         if not isinstance(outcome, Answer):
             exchange.refuse(outcome.reason, outcome.detail, outcome.earliest_finish_left_ns)
             return
-        left_ns, began_ns = outcome.timing.left_ns, monotonic_ns()
-        due_ns = None if left_ns is None or wanted.however_late else began_ns + left_ns
+        left_ns, now_ns = outcome.timing.left_ns, monotonic_ns()
+        due_ns = None if left_ns is None or wanted.however_late else now_ns + left_ns
+        came = _Came(now_ns, due_ns, outcome.timing)
         try:
             body = render_small(model, version, wanted, outcome)
             if body is not None:
-                self._answer(exchange, body, due_ns, began_ns)
+                self._answer(exchange, body, came)
                 return
         except Exception as error:
             reply_to_error(exchange, error)
             return
         self._slices.do(
             _made(model, version, wanted, written, outcome),
-            lambda body: self._answer(exchange, body, due_ns, began_ns),
+            lambda body: self._answer(exchange, body, came),
             functools.partial(reply_to_error, exchange),
             lambda: not exchange.abandoned,
         )
 
-    def _answer(self, exchange: Exchange, body: Body, due_ns: int | None, began_ns: int) -> None:
+    def _answer(self, exchange: Exchange, body: Body, came: _Came) -> None:
         content_type, more = wire.JSON_TYPE, b""
         if exchange.style != INFER:
             content_type = wire.EVENTS_TYPE if exchange.style == GENERATE_STREAM else wire.JSON_TYPE
@@ -248,35 +259,36 @@ class Inference:
         parts: list[Any] = [*body.texts, *body.tensors]
         # One alone was asked for; a list is what libraries can read, sent with every request.
         if accepted not in _SENT_ENCODINGS or body.size < _LEAST_COMPRESSED_BYTES:
-            self._reply(exchange, due_ns, began_ns, content_type, more, parts)
+            self._reply(exchange, came, content_type, more, parts)
             return
         more += b"content-encoding: %s\r\n" % accepted
         work = functools.partial(compression.deflate, parts, accepted.decode())
         if body.size <= _AT_ONCE_BYTES:
-            self._reply(exchange, due_ns, began_ns, content_type, more, [work()])
+            self._reply(exchange, came, content_type, more, [work()])
             return
-        reply = functools.partial(self._reply, exchange, due_ns, began_ns, content_type, more)
+        reply = functools.partial(self._reply, exchange, came, content_type, more)
         self._in_thread(exchange, work, lambda packed: reply([packed]))
 
     def _reply(
         self,
         exchange: Exchange,
-        due_ns: int | None,
-        began_ns: int,
+        came: _Came,
         content_type: bytes,
         more: bytes,
         parts: Sequence[Any],
     ) -> None:
         """Send an answer, unless it was in the making for too long."""
         held_bytes = exchange.answer_bytes
-        late_ns = 0 if due_ns is None else monotonic_ns() - due_ns
+        made_ns = monotonic_ns()
+        late_ns = 0 if came.due_ns is None else made_ns - came.due_ns
         if late_ns > 0:
             exchange.refuse(Reason.TIMED_OUT, late_detail(late_ns))
         else:
+            more += wire.server_timing(came.timing, made_ns - came.at_ns)
             exchange.reply(200, parts, content_type, more)
         # The kernel has it, or has been asked to take it: it takes what fits its buffers at once.
         now_ns = monotonic_ns()
-        self._calls.back.took(HTTP, held_bytes, now_ns - began_ns, now_ns)
+        self._calls.back.took(HTTP, held_bytes, now_ns - came.at_ns, now_ns)
 
     def _in_thread(
         self, exchange: Exchange, work: Callable[[], bytes], then: Callable[[bytes], None]

@@ -63,7 +63,19 @@ class Body(NamedTuple):
 def parameters_of(timing: Timing) -> ResponseParameters:
     """Return the parameters of a response."""
     return ResponseParameters(
-        timing.queue_ns, timing.batch_size, timing.cold_start, timing.worker, timing.left_ns, timing.cached
+        timing.total_ns,
+        timing.receive_ns,
+        timing.queue_ns,
+        timing.input_ns,
+        timing.load_ns,
+        timing.wait_ns,
+        timing.execute_ns,
+        timing.output_ns,
+        timing.batch_size,
+        timing.cold_start,
+        timing.worker,
+        timing.left_ns,
+        timing.cached,
     )
 
 

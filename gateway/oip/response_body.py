@@ -31,10 +31,24 @@ class ResponseOutput(msgspec.Struct, omit_defaults=True):
 
 
 class ResponseParameters(msgspec.Struct, omit_defaults=True):
-    """What became of a request's time."""
+    """What became of a request: its parts of time add up to ``total_ns``."""
 
+    total_ns: int
+    """From its first bytes at the gateway to its outputs there."""
+    receive_ns: int
+    """Until it was there whole and had been read."""
     queue_ns: int
-    """From arrival to dispatch."""
+    """From there to its dispatch, LOAD apart."""
+    input_ns: int
+    """From there until its inputs were in the worker's memory."""
+    load_ns: int
+    """LOAD of the model, if it was resident nowhere."""
+    wait_ns: int
+    """On the worker until EXEC began, LOAD apart."""
+    execute_ns: int
+    """EXEC of the batch that it was in."""
+    output_ns: int
+    """From EXEC's end to its outputs at the gateway."""
     batch_size: int
     cold_start: bool
     """Whether the model's weights were not on the device when the request came."""

@@ -15,7 +15,9 @@ MS = 1_000_000
 
 
 def result(elapsed_ns: int = 12 * MS, **changes: object) -> InferResult:
-    timing = Timing(10 * MS, 2 * MS, 5 * MS, 8 * MS, 4, False, "worker-0", False, elapsed_ns, 20 * MS)
+    timing = Timing(
+        *(10 * MS, 2 * MS, 5 * MS, 8 * MS, 4, False, "worker-0"), elapsed_ns=elapsed_ns, slo_ns=20 * MS
+    )
     outputs = {
         "scores": np.arange(3_000, dtype=np.float32).reshape(3, 1_000) / 7,
         "<label>": np.array([281, 7]),

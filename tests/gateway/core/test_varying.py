@@ -14,6 +14,7 @@ from mainspring.gateway.core.requests import Patience, answer, answer_kept, wron
 from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
+from mainspring.messages.peers import Output
 
 NAMES = TensorSpec("n", "int16", (2,))
 BOXES = TensorSpec("y", "int64", (2, 24), varies=(1,))
@@ -48,7 +49,7 @@ def test_the_answer_has_the_shape_that_was_found(size: int) -> None:
         1, 0, Connection("test", b"c"), 1, accepted((1, 0)), (bytes(96),), None
     )
     for given in (
-        answer(9, pending, Dispatched(1, "w", 1, False, 5), 3, frames),
+        answer(9, pending, Dispatched(1, "w", 1, False, 5), Output(1, 1, 3), frames),
         answer_kept(9, pending, tuple([bytes(frame) for frame in frames])),
     ):
         assert [header.shape for header in given.outputs] == [(2, size), (2,)]

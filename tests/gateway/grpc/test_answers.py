@@ -74,7 +74,14 @@ def test_an_answer_says_where_its_time_went() -> None:
         whole(answers.unary(ASKED, answer("float32"), nowhere))
     )
     assert parameters(response) == {
+        "total_ns": 9,
+        "receive_ns": 0,
         "queue_ns": 5,
+        "input_ns": 0,
+        "load_ns": 0,
+        "wait_ns": 0,
+        "execute_ns": 3,
+        "output_ns": 0,
         "batch_size": 4,
         "cold_start": True,
         "worker": "worker-0",
