@@ -61,6 +61,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the requests that are traced, of those whose client does not say by ``traceparent``."""
     trace_max_per_s: int = 100
     """Requests traced in one second; more are left out, whatever their clients ask for."""
+    access_log: str = ""
+    """File that gets a line of JSON for each inference request that has ended, with where its time went; of
+    each gateway its own. Relative to the folder that the gateway is started in. Empty: none."""
+    access_log_sample_ratio: float = 1.0
+    """Share of the requests that have a line there."""
+    access_log_max_bytes: int = 256 << 20
+    """Size of that file; beyond it the file becomes ``FILE.1``, what that was ``FILE.2``, and so on."""
+    access_log_older_files: int = 4
+    """How many of these there are at most."""
     secret_file: str = ""
     """File of the run's secret, which processes of other users and hosts must know; empty: the controller and
     the workers are the same user's, on this host."""
@@ -258,10 +267,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         for key in ("http_restricted_api", "grpc_restricted_protocol"):
             Restrictions(key, getattr(self, key))
-        if self.trace_sample_ratio > 1:
-            raise ValueError(
-                f"the gateway's trace_sample_ratio is {self.trace_sample_ratio}; it must be at most 1"
-            )
+        for key in ("trace_sample_ratio", "access_log_sample_ratio"):
+            if getattr(self, key) > 1:
+                raise ValueError(f"the gateway's {key} is {getattr(self, key)}; it must be at most 1")
         if self.controller_timeout_ms < 2 * self.hello_interval_ms:
             raise ValueError(
                 f"the gateway's controller_timeout_ms is {self.controller_timeout_ms}; it must be at least "

@@ -19,6 +19,8 @@ class Addresses(NamedTuple):
     metrics: str = ""
     trace: str = ""
     """Where traces go."""
+    access_log: str = ""
+    """The file with a line for each request."""
 
 
 class Served(Protocol):
@@ -39,7 +41,7 @@ async def start(calls: Calls, config: GatewayConfig) -> dict[str, Served]:
     served: dict[str, Served] = {}
     try:
         for name, starter in STARTERS.items():
-            if getattr(config, f"{name}_address"):
+            if getattr(config, _KEYS.get(name, f"{name}_address")):
                 served[name] = await starter(calls, config)
     except BaseException:
         for each in served.values():
@@ -73,11 +75,19 @@ async def _start_tracing(calls: Calls, config: GatewayConfig) -> Served:
     return start_tracing(calls, config)
 
 
+async def _start_access_log(calls: Calls, config: GatewayConfig) -> Served:
+    from mainspring.gateway.access_log import start_access_log
+
+    return start_access_log(calls, config)
+
+
+_KEYS = {"access_log": "access_log"}
 STARTERS: dict[str, Starter] = {
     "http": _serve_http,
     "grpc": _serve_grpc,
     "metrics": _serve_metrics,
     "trace": _start_tracing,
+    "access_log": _start_access_log,
 }
-"""By the name of the protocol; ``NAME_address`` of `GatewayConfig` says where. Each imports what it needs
-when it is called, so that a gateway for ZeroMQ alone starts at once."""
+"""By the name of the protocol; ``NAME_address`` of `GatewayConfig` says where, or the key in `_KEYS`. Each
+imports what it needs when it is called, so that a gateway for ZeroMQ alone starts at once."""

@@ -49,6 +49,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
     ),
     # What crosses on the way; seen at the gateway.
     "traces_left_out": ("requests that were to be traced, beyond trace_max_per_s of [gateway]", NOTHING),
+    "access_log_lines_dropped": (
+        "lines that the access log lacks, for want of room on the disk, or because it is too slow",
+        "make room; access_log_sample_ratio of [gateway] makes it shorter",
+    ),
     "withdrawn_inputs": ("dispatches of requests that were answered already", NOTHING),
     "late_rejections": ("rejections of requests that were answered already", NOTHING),
     "late_outputs": (
