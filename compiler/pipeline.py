@@ -276,27 +276,25 @@ def compile_model(
 ) -> Compiled:
     """Compile a model into ``store``.
 
-    The model is compared with stock ONNX Runtime at every batch size. If ``quick``, and another model with
-    the same executable was compared, only the smallest two are: enough to see that the weights are in place.
-    If the rows are not proven to be independent, the model is compiled for batches of one row, and its
-    manifest names the node that is the reason. If ``source.whole``, its shapes have no axis for rows.
+    The model is compared with stock ONNX Runtime at every batch size; if ``quick``, and another one with the
+    same executable was compared, only at the smallest two. If the rows are not proven to be independent, it
+    is compiled for one row, and its manifest names the node. If ``source.whole``, it has no axis for rows.
     ``batch_sizes`` of None are the default ones; of these, and of any if ``or_fewer``, those are left out
-    whose activations need more than 2 GiB. Other
-    dimensions may be open, up to the limits in ``source.most`` or up to found ones. For the engine ``auto``,
-    ``judge`` measures artifacts for other devices than this CPU. Clients have the rows on ``axes``, ``model``
-    in front; ``elsewhere`` is called where it has none, or mixes them. Raises `CompileError` for a model that
-    can't be served, `StoreError` if it can't be stored; if ``or_whole``, `NoRows` for one that can be whole.
+    whose activations need more than 2 GiB. Other dimensions may be open, up to the limits in ``source.most``
+    or found ones. For the engine ``auto``, ``judge`` measures artifacts for other devices. Clients have the
+    rows on ``axes``, ``model`` in front; ``elsewhere`` is called where it has none, or mixes them. Raises
+    `CompileError` or `StoreError`; if ``or_whole``, `NoRows` for a model that can be whole.
     """
     begin = time.monotonic()
     check_target_names(target, judge)
-    # What was measured for the store before is used without a GPU too.
     if target.device == CUDA and target.tuner is None:
+        # What was measured for the store before is used without a GPU too.
         target = msgspec.structs.replace(target, tuner=Tuner(store))
     wanted = batch_sizes or BATCH_SIZES
     prepared = _prepared(model, wanted[-1], or_fewer or batch_sizes is None, source, elsewhere, axes)
     independence = prepared.independence
-    fitting = tuple(size for size in wanted if size <= prepared.most_rows)
-    sizes = (1,) if prepared.whole or independence.mixes else fitting
+    alone = prepared.whole or independence.mixes
+    sizes = (1,) if alone else tuple([size for size in wanted if size <= prepared.most_rows])
     task = Task(name, store, sizes, source, quick, target, independence, sequencing, axes)
     if or_whole and prepared.fixed_rows > 1 and independence.mixes:
         raise NoRows(_why_whole(prepared, independence.mixes))
