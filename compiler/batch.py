@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, NoRows
 from mainspring.compiler.artifact.manifest import BATCH
+from mainspring.compiler.inferring import infer_shapes
 from mainspring.compiler.merged import Chain
 from mainspring.compiler.normalise import AXES_ARE_INPUTS, MAIN_DOMAINS, opset_of
 from mainspring.compiler.rows import RowRepair
@@ -199,7 +200,7 @@ def _inferred(model: onnx.ModelProto, facts: dict[str, list[int]]) -> dict[str, 
         value = helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, [BATCH, *row])
         light.graph.value_info.append(value)
     try:
-        result = shape_inference.infer_shapes(light, data_prop=True)
+        result = infer_shapes(light, data_prop=True)
     except Exception:  # onnx raises errors of any class; without shapes nothing is repaired.
         return {}
     return {value.name: _shape(value) for value in [*result.graph.value_info, *result.graph.input]}

@@ -13,8 +13,9 @@ import math
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper
 
+from mainspring.compiler.inferring import infer_shapes
 from mainspring.compiler.normalise import MAIN_DOMAINS, all_nodes, graphs_of
 
 _TRAPPING: dict[int, type[np.int32 | np.int64]] = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}
@@ -36,7 +37,7 @@ def guard_divisions(model: onnx.ModelProto) -> bool:
     if opset < _WHERE_CAME or all(node.op_type != "Div" for node in all_nodes(model.graph)):
         return False
     try:
-        typed = shape_inference.infer_shapes(_without_weights(model))
+        typed = infer_shapes(_without_weights(model))
     except Exception:  # It fails on models that ONNX Runtime runs; their types stay unknown.
         return False
     return _guard(model.graph, typed.graph, _Known({}, {}, set()))

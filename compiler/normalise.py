@@ -35,6 +35,12 @@ _CONSTANT_VALUES = {
     "value_floats": np.float32,
 }
 _AXES = "the leading axis"
+SCAN_WITHOUT_BATCH = 9
+"""From this opset on a Scan has no batch axis of its own, and rows may be proven to be apart in it."""
+CONTROL_FLOW = (
+    "control flow: the rows of a batch could need different branches, or more turns than others; the model's "
+    f"author can export it with the branch decided and loops unrolled; or {AS_IT_IS}"
+)
 AXES_ARE_INPUTS = 13
 """From this opset on Squeeze and Unsqueeze have their axes as an input."""
 
@@ -55,7 +61,7 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = Fa
     for index, node in enumerate(graph.node):
         node.name = node.name or f"{node.op_type}_{index}"
     for node in all_nodes(graph):
-        _check_node(node, whole=whole)
+        _check_node(node, opset_of(normal), whole=whole)
     _constants_to_initializers(graph)
     initialized = {tensor.name for tensor in graph.initializer}
     initialized |= {sparse.values.name for sparse in graph.sparse_initializer}
@@ -159,14 +165,10 @@ def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
             rename(inner, names)
 
 
-def _check_node(node: onnx.NodeProto, *, whole: bool) -> None:
+def _check_node(node: onnx.NodeProto, opset: int, *, whole: bool) -> None:
     what = f"node {node.name!r} ({node.op_type})"
-    if graphs_of(node) and not whole:
-        raise NoRows(
-            f"{what} is control flow: the rows of a batch could need different branches, or more turns than "
-            f"others; the model's author can export it with the branch decided and loops unrolled; or "
-            f"{AS_IT_IS}"
-        )
+    if graphs_of(node) and not whole and (node.op_type != "Scan" or opset < SCAN_WITHOUT_BATCH):
+        raise NoRows(f"{what} is {CONTROL_FLOW}")
     if draws(node) and not whole:
         raise NoRows(
             f"{what} draws random numbers, so nothing shows whose numbers a row gets beside others; the "

@@ -42,6 +42,7 @@ from mainspring.compiler.compiled import (
 )
 from mainspring.compiler.conversion.opening import Origin
 from mainspring.compiler.description import NOTHING, Described
+from mainspring.compiler.normalise import CONTROL_FLOW, graphs_of
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.row_axes import (
@@ -333,6 +334,9 @@ def _prepared(
         raise
     if prepared.independence.mixes and elsewhere is not None:
         elsewhere()
+    flow = next(filter(graphs_of, model.graph.node), None)
+    if prepared.independence.mixes and not whole and flow is not None:
+        raise NoRows(f"{prepared.independence.mixes}; node {flow.name!r} ({flow.op_type}) is {CONTROL_FLOW}")
     if prepared.independence.mixes and axes != IN_FRONT:
         raise NoRows(prepared.independence.mixes)
     return prepared

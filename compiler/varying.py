@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, numpy_helper
 
+from mainspring.compiler.inferring import infer_shapes
 from mainspring.compiler.normalise import graphs_of
 from mainspring.compiler.work import without_weights
 
@@ -259,7 +260,7 @@ def sized_by_values(graph: onnx.GraphProto) -> set[str]:
 def _inferred(model: onnx.ModelProto) -> _Shapes:
     """Return the shapes that follow from those of the inputs."""
     try:
-        inferred = shape_inference.infer_shapes(model, data_prop=True)
+        inferred = infer_shapes(model, data_prop=True)
     except Exception:  # The onnx library raises any class for graphs that it can't follow.
         return {}
     values = [*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output]

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.contents import serialise
+from mainspring.compiler.inferring import infer_shapes
 from mainspring.compiler.stock import optimise_portably
 
 Shape = tuple[int, ...]
@@ -86,7 +87,7 @@ class Counter:
 def _counted(model: onnx.ModelProto, inputs: set[str]) -> Counted | None:
     """Count a model of fixed shapes; what does not follow from these inputs is computed before it runs."""
     try:
-        graph = shape_inference.infer_shapes(model, data_prop=True).graph
+        graph = infer_shapes(model, data_prop=True).graph
     except Exception:  # onnx raises several classes for models that ONNX Runtime takes.
         return None
     tensors = _tensors(graph)

@@ -69,6 +69,7 @@ TIER_OF = {
     "experiments/test_policy_constants": "codegen",
     "experiments/ribbon": "codegen",
     "experiments/test_scheduler_ways": "codegen",
+    "experiments/test_pipelines": "codegen",
     "experiments/wild": "unit",
     "experiments/wild/test_served": "lab",
     "faults": "cluster",

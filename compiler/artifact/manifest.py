@@ -27,7 +27,7 @@ from mainspring.messages.model import (
 )
 from mainspring.messages.sequencing import Sequencing
 
-PROOF_VERSION = 3
+PROOF_VERSION = 4
 """Version of the rules that prove rows independent: a proof by other rules is made again."""
 
 MOST_ROWS = 1024

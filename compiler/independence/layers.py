@@ -1,10 +1,9 @@
-"""Layers that have the batch as their first axis by definition, and estimators of ai.onnx.ml."""
+"""Layers that have the batch as their first axis by definition."""
 
 from __future__ import annotations
 
 import onnx
 
-from mainspring.compiler.independence.moves import reshaped
 from mainspring.compiler.independence.step import Rule, Step, axis_of
 from mainspring.compiler.independence.values import (
     Batch,
@@ -13,7 +12,6 @@ from mainspring.compiler.independence.values import (
     NotProven,
     Rows,
     Value,
-    product,
     rows_at,
 )
 
@@ -21,7 +19,8 @@ _STANDARD_OPSET = 12
 _PLACE = "has the batch where channels or places belong"
 
 
-def _batch_first(step: Step, index: int = 0) -> Rows:
+def batch_first(step: Step, index: int = 0) -> Rows:
+    """Return an input that has to have the batch as its first axis."""
     source = step.rows(index)
     if source.axis != 0:
         raise NotProven(_PLACE)
@@ -32,7 +31,7 @@ def layer(*others: int) -> Rule:
     """Return the rule of a layer on its first input; inputs ``others`` may have the batch first too."""
 
     def rule(step: Step) -> list[Value]:
-        source = _batch_first(step)
+        source = batch_first(step)
         step.only_rows_in(0, *others)
         for index in others:
             value = step.given(index) if step.has(index) else None
@@ -82,14 +81,14 @@ def blocked_pool(step: Step) -> list[Value]:
 
 def blocked_upsample(step: Step) -> list[Value]:
     """Upsample of channels in blocks."""
-    source = _batch_first(step)
+    source = batch_first(step)
     step.only_rows_in(0)
     return [rows_at((None,) * source.rank, 0, source)] * len(step.node.output)
 
 
 def fused(step: Step) -> list[Value]:
     """FusedConv: a Conv, a sum that has the batch, and an activation."""
-    source = _batch_first(step)
+    source = batch_first(step)
     step.only_rows_in(0, 3)
     if step.has(3) and not isinstance(step.given(3), Constant):
         other = step.rows(3)
@@ -111,7 +110,7 @@ def _as_standard(step: Step, operator: str, inputs: int, *without: str) -> Rows:
 
 def reorder(step: Step) -> list[Value]:
     """ReorderInput and ReorderOutput: channels in blocks, and back."""
-    source = _batch_first(step)
+    source = batch_first(step)
     shape: list[Dim] = [None] * source.rank
     if not step.attribute("channels_last", 0):
         # Channels are padded to whole blocks, and cut again.
@@ -122,7 +121,7 @@ def reorder(step: Step) -> list[Value]:
 
 def same_shape(step: Step) -> list[Value]:
     """A normalisation of each row, with the batch in front."""
-    source = _batch_first(step)
+    source = batch_first(step)
     step.only_rows_in(0)
     return [source] * len(step.node.output)
 
@@ -198,66 +197,9 @@ def concat_pairs(step: Step) -> list[Value]:
     return [rows_at(tuple(dims), first.axis, first)]
 
 
-def estimator(*ranks: int) -> Rule:
-    """Return the rule of an estimator of ai.onnx.ml: one example for each row, outputs of these ranks."""
-
-    def rule(step: Step) -> list[Value]:
-        source = _batch_first(step)
-        step.only_rows_in(0)
-        if source.rank != 2:
-            raise NotProven("takes its input for a single example")
-        targets = step.attribute("n_targets")
-        if step.node.op_type == "TreeEnsembleClassifier":
-            labels = step.attribute("classlabels_int64s") or step.attribute("classlabels_strings") or ()
-            targets = len(labels) or None
-        return [rows_at((None, *[targets] * (rank - 1)), 0, source) for rank in ranks]
-
-    return rule
-
-
-def table_row(step: Step) -> list[Value]:
-    """Scaler, Normalizer and their like: each example alone, of the same shape."""
-    source = _batch_first(step)
-    if source.rank != 2:
-        raise NotProven("takes its input for a single example")
-    return [source]
-
-
-def features(step: Step) -> list[Value]:
-    """FeatureVectorizer: the columns of several tables, concatenated."""
-    parts = [step.rows(index) for index in range(len(step.inputs))]
-    if any(part.axis != 0 or part.rank != 2 or not part.same_slices(parts[0]) for part in parts):
-        raise NotProven("takes an input for a single example")
-    return [rows_at((None, None), 0, parts[0])]
-
-
-def columns(step: Step) -> list[Value]:
-    """ArrayFeatureExtractor: parts of the last axis, or entries of a constant list by rows of indices."""
-    data, chosen = step.given(0), step.given(1)
-    if isinstance(data, Constant) and isinstance(chosen, Rows) and data.shape is not None:
-        # Entries of a list for each row, such as its class, beside each other behind an axis of 1.
-        if len(data.shape) > 2 or (len(data.shape) > 1 and data.shape[0] != 1):
-            raise NotProven("picks from several lists")
-        each = product(tuple(dim for axis, dim in enumerate(chosen.shape) if axis != chosen.axis))
-        if each is None:
-            raise NotProven("picks for a number of places that isn't known")
-        return [reshaped(chosen, [1, chosen.dim * each])]
-    source = step.rows()
-    step.only_rows_in(0)
-    if source.rank < 2 or source.axis == source.rank - 1 or not isinstance(chosen, Constant):
-        raise NotProven("picks along the batch")
-    return [rows_at((*source.shape[:-1], None), source.axis, source)]
-
-
-def one_hot_encoder(step: Step) -> list[Value]:
-    """OneHotEncoder of ai.onnx.ml: one more axis."""
-    source = step.rows()
-    return [rows_at((*source.shape, None), source.axis, source)]
-
-
 def embedding(step: Step) -> list[Value]:
     """EmbedLayerNormalization: token ids to vectors."""
-    source = _batch_first(step)
+    source = batch_first(step)
     step.only_rows_in(0, 1, 7, 8)
     for index in (1, 7, 8):
         value = step.given(index) if step.has(index) else None

@@ -20,6 +20,7 @@ from mainspring.compiler.independence.values import (
     Value,
     rows_at,
 )
+from mainspring.compiler.inferring import is_fatal
 
 _ROWS = 10_007
 """The number of rows for inferring dimensions: a prime that is unlikely to divide a dimension."""
@@ -111,6 +112,8 @@ class Step:
         The batch's axis is among them as a plain number: a rule says where it is.
         """
         node = node or self.node
+        if is_fatal(node):
+            return [None] * len(node.output)
         types: dict[str, onnx.TypeProto] = {}
         data: dict[str, TensorProto] = {}
         try:

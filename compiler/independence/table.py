@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mainspring.compiler.independence import axes, elementwise, layers, moves, products
+from mainspring.compiler.independence import axes, elementwise, estimators, layers, moves, products, tokens
 from mainspring.compiler.independence.step import Rule, Step
 from mainspring.compiler.independence.values import NotProven, Value
 
@@ -35,6 +35,8 @@ _STANDARD: dict[str, Rule] = {
         elementwise.aligned,
     ),
     **_all("QuantizeLinear DequantizeLinear", elementwise.scaled),
+    "StringSplit": tokens.string_split,
+    "TfIdfVectorizer": tokens.tf_idf,
     "StringConcat": elementwise.aligned,
     "RegexFullMatch": elementwise.first_input,
     "StringNormalizer": elementwise.texts,
@@ -103,6 +105,7 @@ _MICROSOFT: dict[str, Rule] = {
     **_all("BiasGelu FastGelu", elementwise.aligned),
     **_all("Gelu QuickGelu QLinearLeakyRelu QLinearSigmoid", elementwise.first_input),
     **_all("QLinearAdd QLinearMul", elementwise.operands(0, 3)),
+    "Tokenizer": tokens.tokenizer,
     "QLinearWhere": elementwise.operands(0, 1, 4),
     **_all("QuantizeLinear DequantizeLinear", elementwise.scaled),
     "QLinearSoftmax": axes.softmax,
@@ -131,13 +134,13 @@ _BLOCKED: dict[str, Rule] = {
 """ONNX Runtime's own, of channels in blocks."""
 
 _ESTIMATORS: dict[str, Rule] = {
-    **_all("TreeEnsembleClassifier LinearClassifier SVMClassifier", layers.estimator(1, 2)),
-    **_all("TreeEnsembleRegressor TreeEnsemble LinearRegressor SVMRegressor", layers.estimator(2)),
-    **_all("Binarizer Imputer Normalizer Scaler", layers.table_row),
+    **_all("TreeEnsembleClassifier LinearClassifier SVMClassifier", estimators.estimator(1, 2)),
+    **_all("TreeEnsembleRegressor TreeEnsemble LinearRegressor SVMRegressor", estimators.estimator(2)),
+    **_all("Binarizer Imputer Normalizer Scaler", estimators.table_row),
     **_all("CategoryMapper LabelEncoder", elementwise.first_input),
-    "ArrayFeatureExtractor": layers.columns,
-    "FeatureVectorizer": layers.features,
-    "OneHotEncoder": layers.one_hot_encoder,
+    "ArrayFeatureExtractor": estimators.columns,
+    "FeatureVectorizer": estimators.features,
+    "OneHotEncoder": estimators.one_hot_encoder,
 }
 
 _TABLE: Mapping[str, Mapping[str, Rule]] = {

@@ -133,13 +133,30 @@ class Numbered:
 
 
 @dataclass(frozen=True)
+class Padded:
+    """Lists of tokens, the last axis: those of row ``i`` along the first axis, behind them padding.
+
+    How much of that there is depends on all rows.
+    """
+
+    dims: Shape
+    """Of the axes before the last one, of which the first is the batch."""
+    pad: str
+
+    @property
+    def texts(self) -> int | None:
+        """The number of lists of a row; None if it is unknown."""
+        return product(self.dims[1:])
+
+
+@dataclass(frozen=True)
 class Lost:
     """A value of which nothing is proven; the text names the first such node on the way and its reason."""
 
     reason: str
 
 
-Value = Constant | Counted | Rows | Numbered | Lost
+Value = Constant | Counted | Rows | Numbered | Padded | Lost
 
 
 def rows_at(shape: Shape, axis: int, like: Rows) -> Rows:

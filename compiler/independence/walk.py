@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -12,8 +13,10 @@ from onnx import numpy_helper
 from mainspring.compiler.independence import elementwise
 from mainspring.compiler.independence.counting import MOST_ELEMENTS, count, shape_of, size_of
 from mainspring.compiler.independence.numbering import number
+from mainspring.compiler.independence.scan import scan
 from mainspring.compiler.independence.step import Step
 from mainspring.compiler.independence.table import rule_of
+from mainspring.compiler.independence.tokens import follow_padded
 from mainspring.compiler.independence.values import (
     Batch,
     Constant,
@@ -21,6 +24,7 @@ from mainspring.compiler.independence.values import (
     Lost,
     NotProven,
     Numbered,
+    Padded,
     Rows,
     Value,
 )
@@ -66,31 +70,43 @@ def follow(
 
     ``axes`` are those to follow, by input, instead of the first of each; other inputs are constants then.
     """
-    values = _beginning(model.graph, weights, axes)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
     own = {(function.domain, function.name) for function in model.functions}
-    for node in model.graph.node:
-        found = _after(node, values, opsets)
-        if (node.domain, node.op_type) in own:
-            # A local function may have the name of an operator in the table.
-            why = f"node {node.name!r} ({node.op_type}) is a function of the model's own that isn't inlined"
-            found = [Lost(why)] * len(node.output)
-        values.update((name, value) for name, value in zip(node.output, found, strict=True) if name)
-    return values
+    return _Walk(opsets, own).through(model.graph, _beginning(model.graph, weights, axes))
+
+
+class _Walk(NamedTuple):
+    opsets: Mapping[str, int]
+    own: Collection[tuple[str, str]]
+    """The model's own functions, by domain and name."""
+
+    def through(self, graph: onnx.GraphProto, values: dict[str, Value]) -> dict[str, Value]:
+        """Return the facts with those about the outputs of the graph's nodes."""
+        for node in graph.node:
+            found = _after(node, values, self)
+            if (node.domain, node.op_type) in self.own:
+                # A local function may have the name of an operator in the table.
+                which = f"node {node.name!r} ({node.op_type})"
+                why = f"{which} is a function of the model's own that isn't inlined"
+                found = [Lost(why)] * len(node.output)
+            values.update((name, value) for name, value in zip(node.output, found, strict=True) if name)
+        return values
+
+    def inside(self, graph: onnx.GraphProto, begin: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the facts about the values of a graph that a node runs; ``begin`` are those that it sees."""
+        found = self.through(graph, {**begin, **_initializers(graph)})
+        lost = next((value for value in found.values() if isinstance(value, Lost)), None)
+        if lost is not None:
+            raise NotProven(f"runs what isn't proven: {lost.reason}")
+        return found
 
 
 def _beginning(
     graph: onnx.GraphProto, weights: frozenset[str], axes: Mapping[str, int] | None
 ) -> dict[str, Value]:
     """Return the values that the nodes begin with."""
-    values: dict[str, Value] = {}
-    for tensor in graph.initializer:
-        shape = tuple(tensor.dims)
-        small = math.prod(shape) <= MOST_ELEMENTS and tensor.data_type != onnx.TensorProto.STRING
-        values[tensor.name] = Constant(shape, numpy_helper.to_array(tensor) if small else None)
-    for sparse in graph.sparse_initializer:
-        values[sparse.values.name] = Constant(tuple(sparse.dims))
+    values = _initializers(graph)
     for value in graph.input:
         dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in
                 value.type.tensor_type.shape.dim]  # fmt: skip
@@ -102,16 +118,27 @@ def _beginning(
     return values
 
 
-def _after(node: onnx.NodeProto, values: Mapping[str, Value], opsets: Mapping[str, int]) -> Sequence[Value]:
+def _initializers(graph: onnx.GraphProto) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for tensor in graph.initializer:
+        shape = tuple(tensor.dims)
+        small = math.prod(shape) <= MOST_ELEMENTS and tensor.data_type != onnx.TensorProto.STRING
+        values[tensor.name] = Constant(shape, numpy_helper.to_array(tensor) if small else None)
+    for sparse in graph.sparse_initializer:
+        values[sparse.values.name] = Constant(tuple(sparse.dims))
+    return values
+
+
+def _after(node: onnx.NodeProto, values: Mapping[str, Value], walk: _Walk) -> Sequence[Value]:
     """Return the facts about the node's outputs; never raises."""
     inputs = [values.get(name, Lost(f"{name!r} is not computed")) if name else None for name in node.input]
     lost = next((value for value in inputs if isinstance(value, Lost)), None)
     if lost is not None:
         return [lost] * len(node.output)
     domain = "" if node.domain == "ai.onnx" else node.domain
-    step = Step(node, inputs, opsets.get(domain, 1))
+    step = Step(node, inputs, walk.opsets.get(domain, 1))
     try:
-        found = _followed(step, domain)
+        found = scan(step, values, walk.inside) if graphs_of(node) else _followed(step, domain)
         if len(found) == len(node.output):
             return found
         why = "has other outputs than are known"
@@ -127,8 +154,6 @@ def _after(node: onnx.NodeProto, values: Mapping[str, Value], opsets: Mapping[st
 def _followed(step: Step, domain: str) -> Sequence[Value]:
     """Return the outputs by the operator's rule; raise `NotProven`."""
     node = step.node
-    if graphs_of(node):
-        raise NotProven("is control flow")
     if domain == "" and node.op_type == "Shape":
         return [shape_of(step)]
     if domain == "" and node.op_type == "Size":
@@ -139,6 +164,8 @@ def _followed(step: Step, domain: str) -> Sequence[Value]:
     ends_with_rows = node.op_type == "Range" and any(isinstance(value, Counted) for value in given)
     if domain == "" and (ends_with_rows or any(isinstance(value, Numbered) for value in given)):
         return number(step)
+    if any(isinstance(value, Padded) for value in given):
+        return follow_padded(step)
     rule = rule_of(domain, node.op_type)
     if not any(isinstance(value, Rows) for value in given) and domain == "":
         return [count(step)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper
 
 from tests.compiler.independence.growing import Growing, case
 
@@ -267,8 +269,83 @@ def fused_convolution(g: Growing) -> None:
 @case
 def extracted(g: Growing) -> None:
     if g.chance():
-        data = g.floats(*g.one_of([[4], [1, 4], [1, 2, 4]]))
+        data = g.floats(*g.one_of([[4], [1, 4], [1, 2, 4], [3, 4], [2, 3, 4]]))
         chosen = g.source(of=g.one_of(["lengths", "places"]))
         g.add("ArrayFeatureExtractor", data, chosen, domain=ESTIMATORS)
     else:
         g.add("ArrayFeatureExtractor", g.source(2, 3), g.integers(0), domain=ESTIMATORS)
+
+
+def body(nodes: list[onnx.NodeProto], states: int, outputs: list[str]) -> onnx.GraphProto:
+    """Return the body of a Scan of one input; its last input is the slice."""
+    names = [*(f"state{index}" for index in range(states)), "slice"]
+    return helper.make_graph(
+        nodes,
+        "body",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+    )
+
+
+@case
+def distances(g: Growing) -> None:
+    """Of each row to each of some points, as skl2onnx writes them."""
+    name = g.source(2)
+    nodes = [
+        helper.make_node("Identity", ["state0"], ["kept"]),
+        helper.make_node("Sub", ["state0", "slice"], ["difference"]),
+        helper.make_node("ReduceL1", ["difference"], ["distance"], axes=[1], keepdims=0),
+    ]
+    g.add(
+        "Scan",
+        name,
+        g.floats(5, g.dims(name)[1]),
+        outputs=2,
+        body=body(nodes, 1, ["kept", "distance"]),
+        num_scan_inputs=1,
+        scan_output_axes=[g.one_of([0, 1])],
+    )
+
+
+@case
+def turns(g: Growing) -> None:
+    """A sum that grows from turn to turn, along an axis that may be the rows'."""
+    name = g.source(2, 3)
+    nodes = [
+        helper.make_node("Add", ["state0", "slice"], ["sum"]),
+        helper.make_node(g.one_of(["Relu", "Neg", "Identity"]), ["sum"], ["found"]),
+    ]
+    axis = g.axis(name)
+    before = g.add("ReduceSum", name, g.integers(axis), keepdims=0)
+    g.add(
+        "Scan",
+        before,
+        name,
+        outputs=2,
+        body=body(nodes, 1, ["sum", "found"]),
+        num_scan_inputs=1,
+        scan_input_axes=[axis],
+        scan_input_directions=[g.one_of([0, 1])],
+    )
+
+
+@case
+def one_turn_a_row(g: Growing) -> None:
+    name = g.source(2, 3)
+    known = g.rows(name)
+    nodes = [
+        helper.make_node("Softmax", ["slice"], ["share"], axis=-1),
+        helper.make_node("Mul", ["share", g.floats()], ["scaled"]),
+        helper.make_node("Identity", ["state0"], ["kept"]),
+        helper.make_node("Add", ["scaled", "state0"], ["found"]),
+    ]
+    g.add(
+        "Scan",
+        g.floats(1),
+        name,
+        outputs=2,
+        body=body(nodes, 1, ["kept", "found"]),
+        num_scan_inputs=1,
+        scan_input_axes=[known.axis],
+        scan_output_axes=[g.one_of([0, -1])],
+    )

@@ -38,6 +38,25 @@ def node(operator: str, inputs: str, outputs: str = "y", **attributes: Any) -> o
     return helper.make_node(operator, names, outputs.split(), name=f"the_{operator}", **attributes)
 
 
+def counting(*tokens: str) -> dict[str, Any]:
+    """Return a TfIdfVectorizer's attributes that count tokens and pairs of the first."""
+    return {
+        "mode": "TF",
+        "min_gram_length": 1,
+        "max_gram_length": 2,
+        "max_skip_count": 0,
+        "ngram_counts": [0, len(tokens)],
+        "ngram_indexes": [*range(len(tokens) + 1)],
+        "pool_strings": [*tokens, tokens[0], tokens[0]],
+    }
+
+
+TOKENS = [
+    node(
+        "Tokenizer", "x", "t", domain="com.microsoft", mark=0, mincharnum=1, pad_value="#", tokenexp="[a-z]+"
+    ),
+    node("Flatten", "t", "f"),
+]
 X: dict[str, list[int | str]] = {"x": ["n", 4, 6]}
 ONES = np.ones
 
@@ -109,6 +128,10 @@ ONES = np.ones
         graph([node("StringConcat", "x z")], {"x": ["n", 3], "z": ["n", 1]}, opset=20),
         graph([node("RegexFullMatch", "x", pattern="a+")], {"x": ["n", 3]}, opset=20),
         graph([node("StringNormalizer", "x", case_change_action="LOWER")], {"x": ["n"]}),
+        graph([*TOKENS, node("TfIdfVectorizer", "f", **counting("cat", "dog"))], {"x": ["n", 1]}),
+        graph([node("StringSplit", "x", "p -"), node("TfIdfVectorizer", "p", **counting("a"))], {"x": ["n"]},
+              opset=20),
+        graph([node("StringSplit", "x", "- y")], {"x": ["n", 3]}, opset=20),
     ],
     ids=lambda model: "-".join(each.op_type for each in model.graph.node),
 )  # fmt: skip
@@ -128,6 +151,21 @@ def test_rows_stay_apart(model: onnx.ModelProto) -> None:
             "multiplies each row with the others",
         ),
         (graph([node("MatMul", "x z")], {"x": ["n", 4, 6], "z": ["n"]}), "multiplies a vector"),
+        (
+            graph([*TOKENS, node("TfIdfVectorizer", "f", **counting("cat", "#"))], {"x": ["n", 1]}),
+            "counts '#', with which texts are padded",
+        ),
+        (
+            graph([*TOKENS, node("TfIdfVectorizer", "f", **counting("cat"))], {"x": ["n", 2]}),
+            "as wide as the longest text of the batch",
+        ),
+        (graph([*TOKENS, node("Identity", "f")], {"x": ["n", 1]}), "output 'y' isn't proven"),
+        (graph([*TOKENS, node("Shape", "f")], {"x": ["n", 1]}), "asks for a shape that isn't known"),
+        (graph([*TOKENS, node("StringConcat", "f f")], {"x": ["n", 1]}, opset=20), "longest text"),
+        (
+            graph([node("TfIdfVectorizer", "x", **counting("cat"))], {"x": ["n"]}),
+            "takes its input for a single example",
+        ),
         (graph([node("Add", "x z")], {"x": ["n", 4, 6], "z": ["n", 6]}), "combines different rows"),
         (graph([node("Add", "x w")], X, w=ONES((3, 1, 1), np.float32)), "depends on its place"),
         (graph([node("Transpose", "x", "t"), node("Softmax", "t", axis=2)], X), "normalises over the batch"),
