@@ -45,6 +45,7 @@ SLO_MS = 20_000
 
 
 SQUARE = """
+max_batch_size: 16
 input { name: "x" dims: [2, 2] reshape { shape: [4] } }
 output { name: "y" dims: [2, 2] reshape { shape: [4] } }
 dynamic_batching { default_queue_policy { default_timeout_microseconds: 20000000 } }
