@@ -149,6 +149,8 @@ class Statistics:
         self._accounts: dict[str, _Account] = {}
         self._last: dict[str, tuple[int, int]] = {}
         """Each worker's last action, whose outputs come in one piece, and its time for outputs so far."""
+        self._seen: set[str] = set()
+        """The models that were served when labels were last offered to them."""
         self._notes: list[_Note] = []
         """Of the requests that are not counted yet, in order."""
 
@@ -210,7 +212,10 @@ class Statistics:
     def rank(self, now_ns: int) -> None:
         """Count what was noted, and give the busiest models labels of their own, if it is time to."""
         self.settle()
-        if self.labels is None or not self.labels.due(now_ns):
+        if self.labels is None:
+            return
+        self._offer(self.labels)
+        if not self.labels.due(now_ns):
             return
         self._close_unserved()
         activity: Counter[str] = Counter()
@@ -220,6 +225,17 @@ class Statistics:
         self.labels.rank(now_ns, activity.items())
         for account in self._accounts.values():
             account.series = self.labels.counters(account.key)
+
+    def _offer(self, labels: BoundedLabels[Series]) -> None:
+        """Show models that are served before anything is asked of them, while there are places."""
+        if self._signatures.keys() == self._seen:
+            return
+        self._seen = set(self._signatures)
+        keys = {model_key(each.spec): None for each in self._signatures.values()}
+        for key in labels.offered:
+            if key not in keys:
+                labels.forget(key)
+        labels.offer(keys)
 
     def settle(self) -> None:
         """Count every request that was noted."""

@@ -68,7 +68,7 @@ class _Worker:
         self.busy_ns = {"exec": 0, "load": 0, "prepare": 0}
         self.device = {executor: Histogram(LATENCY_BOUNDS_NS) for executor in ("exec", "load")}
         self.host = {executor: Histogram(HOST_BOUNDS_NS) for executor in ("exec", "load")}
-        self.ended: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter(dict.fromkeys(_SHOWN, 0))
 
     def state(self, worker: Worker) -> WorkerActions:
         """Return what was counted, and how many of the worker's pages hold models."""
@@ -133,6 +133,7 @@ class ActionCounts:
             self._labels.rank(now_ns, self._activity.items())
             self._activity.clear()
             self._models.clear()
+        self._labels.offer(self._keys.values())
         shown = self._labels.shown()
         erratic = self._erratic(cluster, {key for key, _ in shown})
         return ClusterMetrics(
@@ -227,3 +228,8 @@ class ActionCounts:
 
 
 _ENDINGS = {(kind, status): f"{name} {status.value}" for kind, name in KINDS.items() for status in Status}
+_SHOWN = [
+    ending for (kind, status), ending in _ENDINGS.items() if kind in (Infer, Load) or status is Status.OK
+]
+"""Endings that are shown before there was one, so that the first is seen as an increase; not all that can be
+thought of, for each worker has them."""

@@ -52,6 +52,8 @@ class BoundedLabels(Generic[Counters]):
         """Each name's score at the last ranking."""
         self._known: dict[str, Counters] = {}
         """Of each name that is in the top or was."""
+        self._offered: dict[str, None] = {}
+        """Names in the top for which nothing was counted since they came there."""
         self._ranked_ns: int | None = None
         self.other = make()
         """What is counted for all names outside the top."""
@@ -59,10 +61,30 @@ class BoundedLabels(Generic[Counters]):
     def counters(self, name: str) -> Counters:
         """Return where to count for a name from now on, until `rank` says otherwise."""
         if name in self._top:
+            self._offered.pop(name, None)
             return self._known[name]
-        if len(self._top) < self._limit and name != OTHER:
-            return self._enter(name, 0)
-        return self.other
+        if name == OTHER:
+            return self.other
+        if len(self._top) >= self._limit and self._offered:
+            self._leave(next(reversed(self._offered)))
+        return self._enter(name, 0) if len(self._top) < self._limit else self.other
+
+    def offer(self, names: Iterable[str]) -> None:
+        """Give places that are free to the first of these names, which are shown with zeros.
+
+        So what is counted for one is seen to grow from zero. They give way to any name that is counted.
+        """
+        for name in names:
+            if len(self._top) >= self._limit:
+                return
+            if name not in self._top and name != OTHER:
+                self._enter(name, 0)
+                self._offered[name] = None
+
+    @property
+    def offered(self) -> list[str]:
+        """Names that have places from `offer` alone."""
+        return list(self._offered)
 
     def shown(self) -> list[tuple[str, Counters]]:
         """Return every label with its counters, sorted; `OTHER` last."""
@@ -88,13 +110,17 @@ class BoundedLabels(Generic[Counters]):
             if len(self._top) >= self._limit:
                 if not idle or recent[name] <= LEAD * self._top[idle[0]]:
                     break
-                del self._top[idle.pop(0)]
+                self._leave(idle.pop(0))
             self._enter(name, recent[name])
 
     def forget(self, name: str) -> None:
         """Free the place of a name that will not come back; its next counters begin at zero."""
-        self._top.pop(name, None)
+        self._leave(name)
         self._known.pop(name, None)
+
+    def _leave(self, name: str) -> None:
+        self._top.pop(name, None)
+        self._offered.pop(name, None)
 
     def _enter(self, name: str, score: int) -> Counters:
         self._top[name] = score

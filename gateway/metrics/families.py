@@ -120,6 +120,8 @@ _TRITON = (
     ),
 )
 
+_REASONS = sorted(set(Reason) - {Reason.MODEL_EXISTS})
+"""That requests for inference get."""
 _TRITONS_REASON = {Reason.CANCELLED: "CANCELED", Reason.WORKER_FAILED: "BACKEND"}
 _OVERLOAD = frozenset(
     {Reason.OVERLOADED, Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_PASSED, Reason.TIMED_OUT}
@@ -157,9 +159,14 @@ def by_model(shown: Labelled) -> Iterator[str]:
         [
             (f'{own},reason="{reason.value}"', count)
             for own, series in shown
-            for reason, count in sorted(series.rejected.items())
+            for reason, count in _by_reason(series)
         ],
     )
+
+
+def _by_reason(series: Series) -> list[tuple[Reason, int]]:
+    """Return how many requests got each reason, those that none got included: from the first on it grows."""
+    return [(reason, series.rejected[reason]) for reason in _REASONS]
 
 
 def _counters(counters: Sequence[_Counter], shown: Labelled) -> Iterator[str]:

@@ -25,6 +25,20 @@ from mainspring.telemetry.bounded import BoundedLabels, model_key
 
 STEP_CHARACTERS = 16_384
 """So much text is made between two turns of the loop: about two hundred lines, a tenth of a millisecond."""
+EVENTS = (
+    *("abandoned", "access_log_lines_dropped", "answered", "bad_dispatches", "bad_framing_from_controller"),
+    *("bad_framing_from_workers", "bad_messages_from_clients", "bad_messages_from_controller"),
+    *("bad_messages_from_workers", "bad_models", "bad_outputs", "bad_shard_maps", "bad_worker_addresses"),
+    *("cache_dropped", "cache_evicted", "cache_hits", "cache_misses", "cache_stored", "front_end_failures"),
+    *("handshakes_refused", "late_admin_replies", "late_outputs", "late_rejections", "old_shard_maps"),
+    *("protocol_mismatch", "refused", "refused_by_controller", "replies_to_clients_that_left"),
+    *("replies_to_slow_readers", "resubmitted", "sequences_begun", "sequences_dropped", "sequences_ended"),
+    *("sequences_idle", "submitted", "traces_left_out", "unexpected_outputs", "unknown_clients"),
+    *("unsent_to_controller", "unsent_to_workers", "withdrawn_inputs", "worker_names_taken_twice"),
+    "wrong_shard",
+)
+"""What a gateway counts, shown from the start: from zero on, so that the first is seen as an increase."""
+_NONE = dict.fromkeys(EVENTS, 0)
 STEP_REQUESTS = 1_000
 """Requests in flight that are counted between two turns."""
 
@@ -114,7 +128,7 @@ class MetricsPage:
             "mainspring_gateway_events_total",
             "counter",
             "What happened at the gateway, by the names of `mainspring status`.",
-            [(labels(event=event), count) for event, count in sorted(events.items())],
+            [(labels(event=event), count) for event, count in sorted(({**_NONE, **events}).items())],
         )
 
     def _shards(self) -> Iterator[str]:
@@ -150,6 +164,10 @@ class MetricsPage:
         """Yield what became of sequences, under the labels shown."""
         own, others = {each for each, _ in shown}, shown[-1][0]
         numbers: dict[str, Counter[str]] = {}
+        for signature in self._calls.driver.catalog.signatures.values():
+            if signature.spec.sequencing is not None:
+                counted = model_labels(model_key(signature.spec))
+                numbers.setdefault(counted if counted in own else others, Counter())
         for each in self._calls.driver.core.sequences.models.values():
             counted = model_labels(model_key(each.spec))
             numbers.setdefault(counted if counted in own else others, Counter()).update(each.numbers)

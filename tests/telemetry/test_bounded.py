@@ -127,6 +127,20 @@ def test_a_ranking_is_due_only_now_and_then() -> None:
     assert bounded.due(RANK_NS)
 
 
+def test_names_are_shown_with_zeros_before_anything_is_counted_and_give_way_to_those_that_are() -> None:
+    bounded = labels(3)
+    count(bounded, "busy")
+    bounded.offer(["a", OTHER, "busy", "b", "c"])
+    bounded.offer(["c", "d"])
+    assert shown(bounded) == {"a": 0, "b": 0, "busy": 1, OTHER: 0}
+    count(bounded, "a")
+    count(bounded, "new", 2)
+    assert shown(bounded) == {"a": 1, "busy": 1, "new": 2, OTHER: 0}
+    count(bounded, "late", 3)
+    assert shown(bounded) == {"a": 1, "busy": 1, "new": 2, OTHER: 3}
+    assert bounded.offered == []
+
+
 @pytest.mark.parametrize("limit", [4, 40])
 def test_one_ranking_changes_a_part_of_the_labels(limit: int) -> None:
     bounded = labels(limit)

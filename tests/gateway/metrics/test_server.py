@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import urllib.error
@@ -14,9 +15,11 @@ import numpy as np
 import pytest
 
 from mainspring import Client
+from mainspring.cli.views.counters import COUNTERS
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.grpc.messages import INFERENCE, message
+from mainspring.gateway.metrics.page import EVENTS
 from mainspring.messages.clients import ErrorReply, InferReply
 from mainspring.messages.peers import AdminRequest
 from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until
@@ -86,9 +89,67 @@ def test_what_became_of_requests() -> None:
         assert of(found, "mainspring_in_flight_requests") == 1
         text = page(addresses.metrics)
         assert 'nv_inference_count{model="double",version="1"} 2\n' in text
-        assert 'nv_inference_pending_request_count{model="other"} 1\n' in text, "nothing of it has ended"
+        assert 'nv_inference_pending_request_count{model="hold",version="1"} 1\n' in text
         assert "process_resident_memory_bytes" in found
         assert page(addresses.metrics, "/") == "The gateway's metrics are at /metrics.\n"
+
+
+def test_counters_are_there_before_what_they_count() -> None:
+    with (
+        fake_cluster() as cluster,
+        serving(cluster.address, metrics_address=ANY) as addresses,
+        Raw(addresses.zeromq) as client,
+    ):
+        client.ready(cluster)
+        before = parsed(page(addresses.metrics))
+        for key, model in enumerate(("double", "reject", "nowhere")):
+            client.infer(key, model, slo_ns=30_000_000_000)
+            client.receive()
+        after = parsed(page(addresses.metrics))
+    assert {dict(key)["model"] for key in before["mainspring_requests_total"]} == {*cluster.specs, "other"}
+    for name, samples in after.items():
+        if not name.startswith("process_"):
+            assert set(samples) <= set(before[name]), f"{name} has series that were not there"
+    grown = {
+        key
+        for key, value in after["mainspring_rejected_requests_total"].items()
+        if value > before["mainspring_rejected_requests_total"][key]
+    }
+    assert {(dict(key)["model"], dict(key)["reason"]) for key in grown} == {
+        ("reject", "deadline_unreachable"),
+        ("other", "unknown_model"),
+    }
+
+
+def test_what_a_gateway_counts_is_known_before() -> None:
+    found = set[str]()
+    for path in Path(server.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        found |= set(re.findall(r"""\b(?:counts|_?count)[\[(]"(\w+)"[\])]""", text))
+        found |= set(re.findall(r"""_(?:drop|close)\([^()\n]*"(sequences_\w+)\"""", text))
+    found -= {"sequences", "sequence_bytes"}
+    assert found >= {"submitted", "wrong_shard", "bad_framing_from_workers", "sequences_idle"}
+    assert found <= {*EVENTS} <= {*COUNTERS}
+
+
+def test_thousands_of_models_leave_the_page_short() -> None:
+    models = tuple(f"model-{number}" for number in range(3_000))
+    with (
+        fake_cluster(models=models) as cluster,
+        serving(cluster.address, metrics_address=ANY, metrics_models=3) as addresses,
+        Raw(addresses.zeromq) as client,
+    ):
+        client.ready(cluster)
+        assert shown_models(addresses.metrics) == {*models[:3], "other"}
+        client.infer(1, "model-2999")
+        client.receive()
+        # One that is asked for takes the place of one that is not.
+        assert shown_models(addresses.metrics) == {*models[:2], "model-2999", "other"}
+        assert len(page(addresses.metrics).splitlines()) < 1_200
+
+
+def shown_models(address: str) -> set[str]:
+    return {dict(key)["model"] for key in scrape(address)["mainspring_requests_total"]}
 
 
 def test_what_the_prediction_cache_took_is_measured() -> None:
@@ -206,7 +267,7 @@ def test_what_a_protocol_refuses_by_itself_is_counted() -> None:
                 call(wrong.SerializeToString(), timeout=30)
         found = scrape(addresses.metrics)["mainspring_rejected_requests_total"]
         assert sum(found.values()) == 3
-        assert {dict(own)["model"] for own in found} == {"double"}
+        assert {dict(own)["model"] for own, count in found.items() if count} == {"double"}
 
 
 def test_a_request_without_the_token_is_counted(tmp_path: Path) -> None:
