@@ -1,7 +1,7 @@
 """One client: requests in, replies out in the order of the requests, nothing without a bound.
 
 The requests that a client sends ahead of their replies run side by side, up to a number; those beyond it
-wait their turn. A client that is gone takes its requests with it: the end of what it sends is the end of it.
+wait their turn. A client that is gone takes its requests with it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, cast
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http import wire
 from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, Fault, attempt
+from mainspring.gateway.http.half_closed import HalfClosed
 from mainspring.gateway.http.host import Host
 from mainspring.gateway.http.reading import Reading
 from mainspring.gateway.http.receiver import Receiver, too_large
@@ -64,6 +65,8 @@ class HttpConnection:
         """Bytes read since a refusal that ended the connection; -1 before."""
         self._ending = False
         """Whether no further request is to be taken."""
+        self._half_closed: HalfClosed | None = None
+        """Once the client has closed its side."""
         self._writing = True
         """Whether the client reads fast enough."""
         self._unsent_bytes = 0
@@ -96,7 +99,7 @@ class HttpConnection:
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """It is gone."""
-        self._transport = None
+        self._transport = self._half_closed = None
         self._reading.end()
         self._receiver.close()
         self._let_go(self._held_bytes)
@@ -126,8 +129,19 @@ class HttpConnection:
             self._break(fault)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more: it is taken to be gone, whatever it has not got yet."""
-        return False
+        """The client sends nothing more; what it asked for is answered if it is there to read that."""
+        transport = self._transport
+        if transport is None or not transport.can_write_eof():
+            # Over TLS there are no connections of which one side is closed.
+            return False
+        if self._discarding < 0 and (self._receiver.in_body or self._receiver.began_ns):
+            self._break(Fault(400, "the connection ended in the midst of a request"))
+        if not self._queue:
+            return False
+        self._reading.end()
+        self._half_closed = HalfClosed(transport)
+        self._half_closed.begin()
+        return True
 
     def pause_writing(self) -> None:
         """The client reads too slowly: take nothing more of it."""
@@ -200,7 +214,7 @@ class HttpConnection:
                 self._end()
                 return
         self._since_ns = monotonic_ns()
-        if self._ending and not queue:
+        if not queue and (self._ending or self._half_closed is not None):
             self._end()
         elif self._beginning:
             # What begins it looks for the next one.
@@ -301,6 +315,8 @@ class HttpConnection:
         assert parts is not None
         if transport is None or transport.is_closing():
             return
+        if self._half_closed is not None:
+            parts = self._half_closed.rest(parts)
         if len(parts) == 2 and len(parts[1]) < _JOINED_BYTES:
             transport.write(parts[0] + parts[1])
         elif sum(map(len, parts)) < _JOINED_BYTES:
@@ -333,7 +349,7 @@ class HttpConnection:
         transport = self._transport
         if transport is None:
             return
-        if self._discarding >= 0 and transport.can_write_eof():
+        if self._discarding >= 0 and self._half_closed is None and transport.can_write_eof():
             # To close with bytes unread would take the reply from the client.
             # A transport of uvloop is closed for a turn before it says so.
             with contextlib.suppress(RuntimeError):

@@ -64,4 +64,6 @@ def _date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode()
 
 
+BEGIN = b"HTTP/1.1 "
+"""Of every reply."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
