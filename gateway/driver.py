@@ -88,7 +88,7 @@ class GatewayDriver:
         self._others: dict[object, Shard] = {each.link.port: each for each in self.shards[1:]}
         self.memory = Memory(config.slab_bytes)
         """Where front ends receive large tensors."""
-        self._workers = WorkerLinks(
+        self.workers = WorkerLinks(
             hub, config, lambda _: self._count("bad_framing_from_workers"), self.memory
         )
 
@@ -199,7 +199,7 @@ class GatewayDriver:
                 # The connection may have opened just now.
                 self._keep_session(monotonic_ns(), shard)
             self._serve_controller(shard, limit)
-        elif (worker := self._workers.worker_of(port)) is not None:
+        elif (worker := self.workers.worker_of(port)) is not None:
             self._serve_worker(worker, limit)
         self._perform()
 
@@ -242,7 +242,7 @@ class GatewayDriver:
                     self.told.told_all(now_ns, shard.number)
                 pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
                 shard.link.send(pong)
-                self._workers.settle()
+                self.workers.settle()
             case peers.ModelUp():
                 self._model_up(now_ns, shard, message)
             case peers.ModelDown():
@@ -318,7 +318,7 @@ class GatewayDriver:
 
     def _worker_up(self, shard: Shard, message: peers.WorkerUp) -> None:
         try:
-            self._workers.connect(message.worker, message.data_address)
+            self.workers.connect(message.worker, message.data_address)
         except OSError as error:
             self.counts["bad_worker_addresses"] += 1
             log.warning("%s", error)
@@ -333,7 +333,7 @@ class GatewayDriver:
         for _ in range(self.config.input_backlog_messages):
             if not self._serve_worker(worker, self.config.burst_messages):
                 break
-        self._workers.disconnect(worker)
+        self.workers.disconnect(worker)
         self.core.worker_lost(now_ns, worker)
 
     def _admin_reply(self, shard: Shard, message: peers.AdminReply) -> None:
@@ -355,13 +355,13 @@ class GatewayDriver:
 
     def _serve_worker(self, worker: str, limit: int) -> bool:
         """Take a bounded number of outputs; return whether there may be more."""
-        link = self._workers.link_of(worker)
+        link = self.workers.link_of(worker)
         for _ in range(limit):
             frames = None if link is None else link.receive()
             if frames is None:
                 return False
             try:
-                outputs = self._workers.outputs(worker, frames)
+                outputs = self.workers.outputs(worker, frames)
             except BadMessage as error:
                 self.counts["bad_messages_from_workers"] += 1
                 log.debug("worker %s sent a message that can't be used: %s", worker, error)
@@ -428,7 +428,7 @@ class GatewayDriver:
             case Arrive():
                 self._arrive(effect)
             case Push():
-                if not self._workers.send(effect.worker, effect.message, effect.frames):
+                if not self.workers.send(effect.worker, effect.message, effect.frames):
                     self.counts["unsent_to_workers"] += 1
             case Answer():
                 self._answer(effect)

@@ -83,17 +83,32 @@ class Memory:
         self._slab: Slab | None = None
         self._most = 0
         """Bytes of the largest place."""
-        if not size:
-            return
+        if size:
+            self._make(size)
+
+    def _make(self, size: int) -> None:
         try:
-            self._own = OwnMemory("mainspring-inputs", size)
+            own = OwnMemory("mainspring-inputs", size)
         except OSError as error:
             log.warning(
                 "there is no slab of %d MiB (%s): inputs are copied twice more", size >> 20, error.strerror
             )
             return
-        self._slab = Slab(self._own.bytes)
+        self._own = own
+        self._slab = Slab(own.bytes)
         self._most = self._slab.size // _LARGEST_PART
+
+    def renew(self) -> None:
+        """Have a new slab; the former one's memory is the system's again once nothing refers to its bytes.
+
+        Its pages can't be given back by themselves: the seal that keeps others from writing forbids it. Huge
+        pages are the host's, which keeps them for it.
+        """
+        if self._own is not None and not self._own.huge:
+            size = self._own.size
+            self.close()
+            self._slab, self._most = None, 0
+            self._make(size)
 
     @property
     def descriptor(self) -> int:

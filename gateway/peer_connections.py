@@ -95,6 +95,14 @@ class WorkerLinks:
             del self._workers[known[1]]
             known[1].close(0)
 
+    def renew_slab(self) -> None:
+        """Have another slab, which workers are offered over new connections."""
+        self._memory.renew()
+        for worker, (address, link, _) in list(self._links.items()):
+            if link.local:
+                self.disconnect(worker)
+                self.connect(worker, address)
+
     def worker_of(self, port: object) -> str | None:
         """Return whose connection it is; None once it is closed."""
         return self._workers.get(port)

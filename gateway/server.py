@@ -20,6 +20,7 @@ from typing import Final
 
 import uvloop
 
+from mainspring.gateway import reclaiming
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import shortage
@@ -120,6 +121,7 @@ class _Server:
             self._hub.close()
             raise
         self.calls = Calls(self._driver, self._settle, uploads)
+        self._reclaiming = reclaiming.of_this_process(self._driver.workers.renew_slab)
 
     @property
     def address(self) -> str:
@@ -132,11 +134,13 @@ class _Server:
         self._turn()
 
     def collect(self, garbage: Garbage) -> None:
-        """Let garbage be collected, if this is a time for it."""
+        """Let garbage be collected and memory be given back, if this is a time for it."""
         catalog, core = self._driver.catalog, self._driver.core
         held = len(catalog.signatures) + len(catalog.served) + len(catalog.workers)
         asked = core.counts["submitted"]
-        garbage.consider(monotonic_ns(), asked=asked, in_flight=core.in_flight, held=held)
+        now_ns = monotonic_ns()
+        garbage.consider(now_ns, asked=asked, in_flight=core.in_flight, held=held)
+        self._reclaiming.consider(now_ns, asked=asked, in_flight=core.in_flight)
 
     def close(self) -> None:
         """Take leave of the controller and close the sockets."""
