@@ -154,7 +154,8 @@ def _flag_for(error: BaseException) -> str:
     """Return how to name another cluster, of an error that says that none is there."""
     if type(error).__name__ != "GatewayUnreachable":
         return ""
-    return "; --address or MAINSPRING_ADDRESS names another"
+    names = "--address or MAINSPRING_ADDRESS names another"
+    return f" {names}." if str(error).endswith("?") else f"; {names}"
 
 
 def _print_version(wanted: bool) -> None:

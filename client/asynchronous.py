@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mainspring.client.catalog import Models
-from mainspring.client.client import Arguments, Client, delivered
+from mainspring.client.client import Arguments, Client, delivered, no_types
+from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of
 from mainspring.client.memory import MEMORY_BYTES
 from mainspring.client.outbox import MAX_UNREAD_BYTES
+from mainspring.client.processes import OfOneProcess, PerProcess
 from mainspring.client.requests import Call
 from mainspring.client.result import InferResult
 from mainspring.client.sequences import AsyncSequence, Places
@@ -26,7 +28,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
 
 
-class AsyncClient:
+class AsyncClient(OfOneProcess):
     """A client of one gateway for asyncio.
 
     ::
@@ -53,7 +55,7 @@ class AsyncClient:
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         """Begin to connect to ``address``; arguments as for `Client`."""
-        self._delivery = Delivery()
+        self._deliveries = PerProcess(Delivery)
         self._client = Client(
             address,
             name=name,
@@ -95,14 +97,15 @@ class AsyncClient:
         traceparent: str = "",
         *,
         slo: str | timedelta | None = None,
+        deadline: AnyDeadline = None,
     ) -> Coroutine[Any, Any, InferResult]:
         """Run ``model`` on ``inputs``; awaited, return its outputs by name; see `Client.infer`.
 
         The SLO counts from this call, not from when it is first awaited.
         """
-        return self.run(
-            Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        )
+        now_ns = monotonic_ns()
+        told = (model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
+        return self.run(Arguments(now_ns, *told, deadline_of(now_ns, deadline)))
 
     def submit(
         self,
@@ -115,10 +118,19 @@ class AsyncClient:
         traceparent: str = "",
         *,
         slo: str | timedelta | None = None,
+        deadline: AnyDeadline = None,
     ) -> Future[InferResult]:
         """Send a request for a caller that has no event loop, and return its result to come; see
         `Client.submit`."""
-        return self._client.submit(model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo)
+        told = (model, inputs, slo_ms, outputs, version, priority, traceparent)
+        return self._client.submit(*told, slo=slo, deadline=deadline)
+
+    def deadline(self, within: str | timedelta) -> Deadline:
+        """Return a deadline that requests share; see `Client.deadline`.
+
+        Tasks that begin within its block share it, too; ``async with`` is the same as ``with``.
+        """
+        return Deadline(self, within)
 
     def sequence(
         self, model: str, *, sequence_id: int | str | None = None, version: int | None = None
@@ -130,14 +142,22 @@ class AsyncClient:
         """Send a request and wait for its outcome."""
         client = self._client
         if client.lacks_types(arguments.model, arguments.inputs):
-            client.learn_types(await self.models())
+            patience_s = client.patience_s(arguments)
+            try:
+                client.learn_types(await asyncio.wait_for(self.models(), patience_s))
+            except TimeoutError:
+                raise no_types(self.address, patience_s) from None
         call = client.begin(arguments, awaited=True)
         try:
-            result: InferResult = await self._delivery.outcome(call)
+            result: InferResult = await self._deliveries.get().outcome(call)
         except BaseException:
             call.landed(monotonic_ns())
             raise
         return delivered(call, result)
+
+    def patience_s(self, arguments: Arguments) -> float:
+        """Return how long after its call a request is given up without an answer."""
+        return self._client.patience_s(arguments)
 
     def end_sequence(self, places: Places) -> None:
         """Have the gateway drop a sequence, without waiting for that."""
@@ -145,7 +165,7 @@ class AsyncClient:
 
     async def models(self) -> Models:
         """Return the models that are served, by name: ``(await client.models())["resnet50"]`` is one."""
-        return Models(await self._delivery.outcome(self._client.request_models()))
+        return Models(await self._deliveries.get().outcome(self._client.request_models()))
 
     async def status(self) -> ClusterStatus:
         """Return the cluster as the controller sees it."""

@@ -92,7 +92,7 @@ def slo_nanoseconds(slo_ms: float | None, slo: Any = None) -> int | None:
     if slo is not None:
         if slo_ms is not None:
             raise TypeError(f"both slo_ms={slo_ms!r} and slo={slo!r} were given; pass one of them")
-        return _duration_ns(slo)
+        return duration_nanoseconds(slo, "slo")
     if slo_ms is None:
         return None
     if isinstance(slo_ms, str | bytes):
@@ -106,15 +106,19 @@ def slo_nanoseconds(slo_ms: float | None, slo: Any = None) -> int | None:
     return _in_nanoseconds(value)
 
 
-def _duration_ns(slo: object) -> int | None:
-    if isinstance(slo, timedelta):
-        return _in_nanoseconds(slo / timedelta(milliseconds=1))
-    if not isinstance(slo, str):
+def duration_nanoseconds(given: object, name: str) -> int | None:
+    """Return what text such as ``100ms`` or a `datetime.timedelta` means, None for ``none``.
+
+    Raises TypeError, which names the argument, for anything else; `InvalidSlo` for what is no duration.
+    """
+    if isinstance(given, timedelta):
+        return _in_nanoseconds(given / timedelta(milliseconds=1))
+    if not isinstance(given, str):
         raise TypeError(
-            f"slo is a {type(slo).__name__}; pass text with a unit such as '100ms', or slo_ms={slo!r}"
+            f"{name} is a {type(given).__name__}; pass text with a unit such as '100ms', or slo_ms={given!r}"
         )
     try:
-        return parse_duration_ns(slo)
+        return parse_duration_ns(given)
     except BadDuration as error:
         raise InvalidSlo(str(error), Reason.BAD_SLO) from None
 

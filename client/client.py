@@ -19,9 +19,11 @@ from mainspring.client.address import gateway_address
 from mainspring.client.arrays import check_mapping, is_plain, to_tensors
 from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
 from mainspring.client.channel import Channel
-from mainspring.client.errors import MainspringError, Unavailable
+from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of, within
+from mainspring.client.errors import GatewayUnreachable, MainspringError, TimedOut, Unavailable
 from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
+from mainspring.client.processes import OfOneProcess, PerProcess
 from mainspring.client.requests import Call, InferCall
 from mainspring.client.result import InferResult
 from mainspring.client.scaling import shares
@@ -47,10 +49,24 @@ class Arguments(NamedTuple):
     version: int | None
     priority: int
     traceparent: str
+    deadline_ns: int | None
+    """The earliest that others set: of the call, and of the blocks that it is in."""
     place: Place = NOWHERE
 
+    @property
+    def slo_ns(self) -> int | None:
+        """What it has from its call to its deadline, None for best effort; raises as `Client.infer`."""
+        return within(self.called_ns, slo_nanoseconds(self.slo_ms, self.slo), self.deadline_ns)
 
-class Client:
+
+class _Link(NamedTuple):
+    """What one process has of a client."""
+
+    channel: Channel
+    memory: ClientMemory
+
+
+class Client(OfOneProcess):
     """A client of one gateway.
 
     ```python
@@ -67,6 +83,9 @@ class Client:
     is left; what has no time left is refused here with `DeadlinePassed`, before its deadline. Every call
     ends: should the gateway not answer, the client gives up ``guard_s`` after the deadline (for a request
     without one, ``best_effort_timeout_s`` after the call) with `TimedOut`, and cancels the request.
+
+    After a fork the child has a connection of its own with its first call. It can't be pickled: hand its
+    address over.
     """
 
     def __init__(
@@ -98,16 +117,28 @@ class Client:
         self._guard_s = guard_s
         self._best_effort_timeout_s = best_effort_timeout_s
         self._types = InputTypes()
-        outbox = Outbox(max_in_flight, max_unread_bytes)
-        self._memory = ClientMemory(memory_bytes)
-        self._channel = Channel(
-            gateway_address(address), name, connect_timeout_s, token, outbox, self._memory, curve_key
-        )
+        self._address = gateway_address(address)
+        self._closed = False
+
+        def connect() -> _Link:
+            if self._closed:
+                raise GatewayUnreachable(f"the client of {self._address} is closed; make a new one")
+            memory = ClientMemory(memory_bytes)
+            outbox = Outbox(max_in_flight, max_unread_bytes)
+            told = (name, connect_timeout_s, token, outbox, memory, curve_key)
+            return _Link(Channel(self._address, *told), memory)
+
+        self._links = PerProcess(connect, lambda link: link.channel.close())
+        self._links.get()
+
+    @property
+    def _channel(self) -> Channel:
+        return self._links.get().channel
 
     @property
     def address(self) -> str:
         """Where its gateway is."""
-        return self._channel.address
+        return self._address
 
     @property
     def shares_memory(self) -> bool:
@@ -123,7 +154,7 @@ class Client:
         went with has its result may spoil that result. Its memory is free for others once nothing refers to
         it; if none is free, or the gateway is elsewhere, it is an ordinary array, and all else is the same.
         """
-        return allocate(self._memory, shape, dtype)
+        return allocate(self._links.get().memory, shape, dtype)
 
     def infer(
         self,
@@ -136,6 +167,7 @@ class Client:
         traceparent: str = "",
         *,
         slo: str | timedelta | None = None,
+        deadline: AnyDeadline = None,
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name, with ``timing`` beside them.
 
@@ -144,18 +176,18 @@ class Client:
         deadline, or ``slo`` as text such as ``100ms``, None for best effort; ``outputs`` the names wanted,
         None for all; ``version`` one of the model's, None for its default; ``priority`` its turn among
         requests of equal slack: 1 before 2 and so on, 0 behind all; ``traceparent`` the caller's span, for
-        gateways that trace (W3C Trace Context).
+        gateways that trace (W3C Trace Context); ``deadline`` what `deadline` returns, or the same as ``slo``:
+        the earlier of the two holds, and that of a block which the call is in.
         Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`, `Unavailable`; TypeError for arguments
         of the wrong kind.
         """
         now_ns = monotonic_ns()
-        return self.run(
-            Arguments(now_ns, model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        )
+        told = (model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
+        return self.run(Arguments(now_ns, *told, deadline_of(now_ns, deadline)))
 
     def run(self, arguments: Arguments) -> InferResult:
         """Send a request and wait for its outcome."""
-        self.fetch_types(arguments.model, arguments.inputs)
+        self._fetch_types(arguments)
         call = self.begin(arguments, awaited=True)
         try:
             result: InferResult = call.result()
@@ -177,6 +209,7 @@ class Client:
         traceparent: str = "",
         *,
         slo: str | timedelta | None = None,
+        deadline: AnyDeadline = None,
     ) -> Future[InferResult]:
         """Send a request and return its result to come; arguments as for `infer`.
 
@@ -184,9 +217,25 @@ class Client:
         them alone until the future is done.
         """
         now_ns = monotonic_ns()
-        arguments = Arguments(now_ns, model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        self.fetch_types(model, inputs)
+        told = (model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
+        arguments = Arguments(now_ns, *told, deadline_of(now_ns, deadline))
+        self._fetch_types(arguments)
         return self.begin(arguments)
+
+    def deadline(self, within: str | timedelta) -> Deadline:
+        """Return a deadline that requests share, ``within`` from now: text such as ``300ms``, or a timedelta.
+
+        ```python
+        with client.deadline("300ms") as deadline:
+            found = client.infer("detector", {"image": image})
+            named = client.infer("classifier", {"crops": crops(found)})  # with what is left of 300 ms
+        ```
+
+        It holds for every request in the block, and for those that are given it (``deadline=``, or
+        ``deadline.infer``), as in another thread. The earliest of several holds. One that is begun after it
+        raises `DeadlinePassed`, and is not sent. Raises TypeError and `InvalidSlo` for what is no duration.
+        """
+        return Deadline(self, within)
 
     def sequence(
         self, model: str, *, sequence_id: int | str | None = None, version: int | None = None
@@ -245,8 +294,11 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; requests without a reply fail."""
-        self._channel.close()
-        self._memory.close()
+        self._closed = True
+        link = self._links.made()
+        if link is not None:
+            link.channel.close()
+            link.memory.close()
 
     def __enter__(self) -> Self:
         return self
@@ -257,7 +309,9 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        state = "connected" if self._channel.welcome is not None else "not connected"
+        link = self._links.made()
+        connected = link is not None and link.channel.welcome is not None
+        state = "connected" if connected else "not connected"
         return f"{type(self).__name__}({self.address!r}, {state})"
 
     def _exchange(self, message: clients.FromClient) -> Any:
@@ -286,10 +340,21 @@ class Client:
         """Take in the types of the models' inputs."""
         self._types.learn(models)
 
-    def fetch_types(self, model: str, inputs: Mapping[str, ArrayLike]) -> None:
-        """Request the types if they are needed, and wait."""
-        if self.lacks_types(model, inputs):
-            self.learn_types(self.models())
+    def patience_s(self, arguments: Arguments) -> float:
+        """Return how long after its call a request is given up without an answer."""
+        slo_ns = arguments.slo_ns
+        return self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s
+
+    def _fetch_types(self, arguments: Arguments) -> None:
+        """Request the types if they are needed, and wait as long as the request itself may take."""
+        if self.lacks_types(arguments.model, arguments.inputs):
+            patience_s = self.patience_s(arguments)
+            call = self.request_models()
+            try:
+                self.learn_types(Models(call.result(patience_s)))
+            except TimeoutError:
+                call.cancel()
+                raise no_types(self._address, patience_s) from None
 
     def begin(self, arguments: Arguments, *, awaited: bool = False) -> InferCall:
         """Have a request wait for its turn; ``awaited``: its caller says when it has the outcome.
@@ -301,7 +366,7 @@ class Client:
             raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")
         if isinstance(outputs, str):
             raise TypeError(f"outputs is a str; pass a list of names, like [{outputs!r}]")
-        slo_ns = slo_nanoseconds(arguments.slo_ms, arguments.slo)
+        slo_ns = arguments.slo_ns
         headers, frames = to_tensors(arguments.inputs, self._types.of(model))
         request = clients.InferRequest(
             key=self._channel.next_key(),
@@ -314,8 +379,15 @@ class Client:
             priority=arguments.priority,
             **arguments.place._asdict(),
         )
-        patience_s = self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s
+        patience_s = self.patience_s(arguments)
         return self._channel.infer(request, frames, arguments.called_ns, patience_s, awaited=awaited)
+
+
+def no_types(address: str, waited_s: float) -> TimedOut:
+    """Return the error of a request whose inputs are lists, where the gateway did not say of what types."""
+    return TimedOut(
+        f"the gateway at {address} did not say in {waited_s:g} s which types the model's inputs have"
+    )
 
 
 def delivered(call: InferCall, result: InferResult) -> InferResult:

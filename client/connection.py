@@ -27,8 +27,9 @@ own (the open-loop replayer) uses it directly::
 * When the connection breaks, it is made again by itself and `receive` says hello again; requests that were in
   flight are lost. `link_lost` counts the breaks: compare it before and after.
 
-Not thread-safe. A caller with a poller of its own waits for `descriptors` and looks whether it is `ready`;
-then, and when `hello_is_due`, `receive` is to be called until it returns None.
+Not thread-safe, and of one process: a child of a fork makes another. A caller with a poller of its own waits
+for `descriptors` and looks whether it is `ready`; then, and when `hello_is_due`, `receive` is to be called
+until it returns None.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from mainspring.client.errors import (
 )
 from mainspring.client.heartbeat import Heartbeat
 from mainspring.client.memory import ClientMemory, Lending
+from mainspring.client.processes import OfOneProcess
 from mainspring.client.ways import Event, Way, ZeroMqSettings, ZeroMqWay, checked_key, local_way
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.clients import (
@@ -79,7 +81,7 @@ FIRST_HELLO_PAUSE_S = 0.2
 LONGEST_HELLO_PAUSE_S = 5.0
 
 
-class Connection:
+class Connection(OfOneProcess):
     """One connection to a gateway; see the module's docstring."""
 
     def __init__(
@@ -105,6 +107,7 @@ class Connection:
         ``memory`` is what a gateway of this host may read large inputs in; None for memory of its own.
         """
         self.address = address
+        self._pid = os.getpid()
         self.name = name or f"{sockets.gethostname()}:{os.getpid()}"
         self._token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         self.welcome: ClientWelcome | None = None
@@ -155,6 +158,10 @@ class Connection:
         Raise `GatewayUnreachable` without a link, `Overloaded` if the send queue is full, `InvalidInput`
         if the message is larger than the gateway takes.
         """
+        if self._pid != os.getpid():
+            raise GatewayUnreachable(
+                f"this connection to {self.address} is of process {self._pid}, which forked: make another"
+            )
         if self.welcome is None:
             raise GatewayUnreachable(f"there is no connection to the gateway at {self.address}")
         limit = self.welcome.max_message_bytes
@@ -181,6 +188,10 @@ class Connection:
         """Return the exception for a gateway that did not welcome this client within ``timeout_s``."""
         if self.turned_away is not None:
             return refused(self.address, self.turned_away)
+        if isinstance(self._way, ZeroMqWay) and self._way.unknown_host:
+            return GatewayUnreachable(
+                f"no gateway answers at {self.address}: {self._way.unknown_host}; is the address right?"
+            )
         return GatewayUnreachable(
             f"no gateway answers at {self.address} within {timeout_s:g} s; "
             "is the address right, and is `mainspring up` or `mainspring gateway` running there?"

@@ -55,7 +55,7 @@ class DeadlineUnreachable(DeadlineError):
 class DeadlinePassed(DeadlineError):
     """Queued until no worker could finish it in time any more."""
 
-    remedy = "The cluster is busy: send less, ask with a longer SLO, or add workers"
+    remedy = "Ask with a longer SLO; if the cluster is busy, send less or add workers"
 
 
 class TimedOut(DeadlineError):

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from os import getpid
 from time import monotonic_ns
 from typing import Any, Protocol
 
 import msgspec
 
 from mainspring.client.connection import Connection
-from mainspring.client.errors import DeadlinePassed, DeadlineUnreachable, MainspringError
+from mainspring.client.durations import format_duration
+from mainspring.client.errors import (
+    DeadlinePassed,
+    DeadlineUnreachable,
+    GatewayUnreachable,
+    MainspringError,
+)
 from mainspring.client.outbox import Outbox
 from mainspring.client.paths import Paths
 from mainspring.messages import clients
@@ -19,6 +26,10 @@ from mainspring.messages.codes import Reason
 
 _BURST = 16
 """Requests that are sent before replies are looked at again."""
+
+
+_SPARE_S = 30.0
+"""Beyond a call's own patience, what it may take to connect and to hand its outcome over."""
 
 
 class Calls(Protocol):
@@ -41,7 +52,8 @@ class Call(Future[Any]):
     """One call's reply to come.
 
     ``cancel`` really cancels: the gateway gives the request up, and the future is cancelled at
-    once. ``result`` raises a `MainspringError` if the call failed.
+    once. ``result`` raises a `MainspringError` if the call failed; in a child of a fork, also if the call had
+    not ended before that: its outcome comes to the parent.
     """
 
     def __init__(self, calls: Calls, message: Any, called_ns: int, patience_s: float) -> None:
@@ -56,6 +68,29 @@ class Call(Future[Any]):
         """Its one timer."""
         self.sent = False
         self.ended = False
+        self._pid = getpid()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the reply; wait for ``timeout`` seconds, or until it must have ended if None."""
+        self._check()
+        return super().result(self._wait_s() if timeout is None else timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return why it failed, None if it did not; waits as `result` does."""
+        self._check()
+        return super().exception(self._wait_s() if timeout is None else timeout)
+
+    def _check(self) -> None:
+        # `done` would take a lock that may have been another thread's at the fork.
+        if self._pid != getpid() and not self.ended:
+            raise GatewayUnreachable(
+                f"process {self._pid}, which forked, sent this request and gets its answer: send it again"
+            )
+
+    def _wait_s(self) -> float:
+        """Return the longest wait: the channel's thread ends every call before, while there is one."""
+        left_s = self.patience_s + (self.called_ns - monotonic_ns()) / 1e9
+        return max(0.0, left_s) + _SPARE_S
 
     def cancel(self) -> bool:
         """Cancel the call unless it is done; return whether it is cancelled."""
@@ -228,8 +263,9 @@ def _too_many(call: Call, waiting: int, now_ns: int) -> DeadlineUnreachable:
 
 def _passed(call: Call, now_ns: int) -> DeadlinePassed:
     """Return the refusal of a request whose time ran out in this client."""
-    waited_ms = (now_ns - call.called_ns) / 1e6
+    slo = format_duration(call.message.slo_ns)
     return DeadlinePassed(
-        f"waited {waited_ms:.1f} ms in this client for its turn to be sent, and what is left is too short",
+        f"waited {format_duration(now_ns - call.called_ns)} in this client to be sent, and what is left of "
+        f"its {slo} is too short for the way to the gateway and back",
         Reason.DEADLINE_PASSED,
     )

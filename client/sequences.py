@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from numpy.typing import ArrayLike
 
-from mainspring.client.errors import UnknownSequence
+from mainspring.client.deadlines import AnyDeadline, deadline_of
+from mainspring.client.errors import TimedOut, UnknownSequence
+from mainspring.client.processes import OfOneProcess, PerProcess
 from mainspring.client.result import InferResult
 
 if TYPE_CHECKING:
@@ -67,22 +69,26 @@ class Places:
 
     def arguments(
         self,
-        place: Place,
         called_ns: int,
         inputs: Mapping[str, ArrayLike],
         slo_ms: float | None,
         slo: str | timedelta | None,
         outputs: Ordered[str] | None,
         priority: int,
+        deadline: AnyDeadline,
     ) -> Arguments:
-        """Return the arguments of a request of the sequence."""
+        """Return the arguments of a request of the sequence, which has no place in it yet."""
         from mainspring.client.client import Arguments
 
-        given = (inputs, slo_ms, slo, outputs, self.version, priority, "")
-        return Arguments(called_ns, self.model, *given, place)
+        given = (inputs, slo_ms, slo, outputs, self.version, priority, "", deadline_of(called_ns, deadline))
+        return Arguments(called_ns, self.model, *given)
 
 
-class Sequence:
+def _not_its_turn(waited_s: float) -> TimedOut:
+    return TimedOut(f"the sequence's earlier requests had not ended after {waited_s:g} s")
+
+
+class Sequence(OfOneProcess):
     """A sequence of requests, as `Client.sequence` makes it.
 
     ```python
@@ -99,7 +105,7 @@ class Sequence:
 
     def __init__(self, client: Client, places: Places) -> None:
         self._client, self._places = client, places
-        self._lock = threading.Lock()
+        self._locks = PerProcess(threading.Lock)
 
     @property
     def sequence_id(self) -> int | str:
@@ -114,6 +120,7 @@ class Sequence:
         priority: int = 0,
         *,
         slo: str | timedelta | None = None,
+        deadline: AnyDeadline = None,
         last: bool = False,
     ) -> InferResult:
         """Run the model on these inputs and the state; arguments and errors as for `Client.infer`.
@@ -121,14 +128,21 @@ class Sequence:
         ``last``: the sequence ends with this request.
         """
         called_ns = monotonic_ns()
-        with self._lock, self._places.request(last=last) as place:
-            return self._client.run(
-                self._places.arguments(place, called_ns, inputs, slo_ms, slo, outputs, priority)
-            )
+        told = (inputs, slo_ms, slo, outputs, priority, deadline)
+        arguments = self._places.arguments(called_ns, *told)
+        patience_s = self._client.patience_s(arguments)
+        lock = self._locks.get()
+        if not lock.acquire(timeout=patience_s):
+            raise _not_its_turn(patience_s)
+        try:
+            with self._places.request(last=last) as place:
+                return self._client.run(arguments._replace(place=place))
+        finally:
+            lock.release()
 
     def close(self) -> None:
         """Free the state at the gateway; a further request begins the sequence again."""
-        with self._lock:
+        with self._locks.get():
             if self._places.begun:
                 self._places.begun = False
                 self._client.end_sequence(self._places)
@@ -142,12 +156,12 @@ class Sequence:
         self.close()
 
 
-class AsyncSequence:
+class AsyncSequence(OfOneProcess):
     """The same for asyncio, as `AsyncClient.sequence` makes it: ``async with``, and ``await`` of `infer`."""
 
     def __init__(self, client: AsyncClient, places: Places) -> None:
         self._client, self._places = client, places
-        self._lock = asyncio.Lock()
+        self._locks = PerProcess(asyncio.Lock)
 
     @property
     def sequence_id(self) -> int | str:
@@ -162,19 +176,28 @@ class AsyncSequence:
         priority: int = 0,
         *,
         slo: str | timedelta | None = None,
+        deadline: AnyDeadline = None,
         last: bool = False,
     ) -> InferResult:
         """Run the model on these inputs and the state; see `Sequence.infer`."""
         called_ns = monotonic_ns()
-        async with self._lock:
+        told = (inputs, slo_ms, slo, outputs, priority, deadline)
+        arguments = self._places.arguments(called_ns, *told)
+        patience_s = self._client.patience_s(arguments)
+        lock = self._locks.get()
+        try:
+            await asyncio.wait_for(lock.acquire(), patience_s)
+        except TimeoutError:
+            raise _not_its_turn(patience_s) from None
+        try:
             with self._places.request(last=last) as place:
-                return await self._client.run(
-                    self._places.arguments(place, called_ns, inputs, slo_ms, slo, outputs, priority)
-                )
+                return await self._client.run(arguments._replace(place=place))
+        finally:
+            lock.release()
 
     async def close(self) -> None:
         """Free the state at the gateway; see `Sequence.close`."""
-        async with self._lock:
+        async with self._locks.get():
             if self._places.begun:
                 self._places.begun = False
                 self._client.end_sequence(self._places)

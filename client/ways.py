@@ -7,6 +7,7 @@ a process of its own user. ZeroMQ has a thread of its own in each client, and tw
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Sequence
 from enum import Enum
@@ -116,6 +117,8 @@ class ZeroMqWay:
 
     def __init__(self, settings: ZeroMqSettings, context: zmq.Context[zmq.Socket[bytes]] | None) -> None:
         """Begin to connect; raise `zmq.ZMQError` if it is not an address."""
+        self.unknown_host = ""
+        """What was wrong with the host's name, if it was unknown."""
         self._owned_context = zmq.Context() if context is None else None
         self.socket: zmq.Socket[bytes] = (context or self._owned_context or zmq.Context()).socket(zmq.DEALER)
         self.socket.set_hwm(settings.send_queue)
@@ -125,7 +128,7 @@ class ZeroMqWay:
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, settings.longest_retry_ms)
         self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_LINK_EVENTS)
-        if _is_ipv6(settings.address):
+        if self._is_ipv6(settings.address):
             self.socket.setsockopt(zmq.IPV6, 1)
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)
@@ -141,6 +144,18 @@ class ZeroMqWay:
         except zmq.ZMQError:
             self.close()
             raise
+
+    def _is_ipv6(self, address: str) -> bool:
+        """Say whether ZeroMQ is to use IPv6, which it would otherwise prefer for names that have both."""
+        try:
+            where = addresses.parse_tcp(address)
+            family, _ = addresses.resolve(where)
+        except socket.gaierror as error:
+            self.unknown_host = f"there is no host {where.host!r} ({error.strerror})"
+            return False
+        except (OSError, ValueError):
+            return False
+        return family == addresses.IPV6
 
     def poll(self, timeout_ms: float) -> bool:
         """Wait in whole milliseconds."""
@@ -203,15 +218,6 @@ class ZeroMqWay:
         if self._owned_context is not None:
             self._owned_context.term()
             self._owned_context = None
-
-
-def _is_ipv6(address: str) -> bool:
-    """Say whether ZeroMQ is to use IPv6, which it would otherwise prefer for names that have both."""
-    try:
-        family, _ = addresses.resolve(addresses.parse_tcp(address))
-    except (OSError, ValueError):
-        return False
-    return family == addresses.IPV6
 
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from mainspring.client.address import gateway_address
 from mainspring.client.asynchronous import AsyncClient
 from mainspring.client.catalog import slo_nanoseconds
+from mainspring.client.deadlines import AnyDeadline
 from mainspring.client.result import InferResult
 
 __all__ = ["Handle", "Response", "handle"]
@@ -91,9 +92,10 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
         }
         return msgspec.structs.replace(self, **{key: each for key, each in told.items() if each is not None})
 
-    def remote(self, inputs: Mapping[str, ArrayLike]) -> Response:
-        """Send a request and return its result to come; the deadline counts from this call.
+    def remote(self, inputs: Mapping[str, ArrayLike], *, deadline: AnyDeadline = None) -> Response:
+        """Send a request and return its result to come; its SLO counts from this call.
 
+        The earliest holds of that, of ``deadline`` and of the blocks of `Client.deadline` that the call is in.
         ``inputs`` are arrays by name, with rows along the axis that the model has them on, or Python lists.
         Large arrays are not copied: leave them alone until the result is there. Raises TypeError for
         arguments of the wrong kind.
@@ -104,8 +106,8 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return Response(client.submit(*told))
-        return Response(loop.create_task(client.infer(*told)))
+            return Response(client.submit(*told, deadline=deadline))
+        return Response(loop.create_task(client.infer(*told, deadline=deadline)))
 
 
 def handle(

@@ -34,6 +34,8 @@ TIER_OF = {
     "client/test_closing": "cluster",
     "client/test_deadlines": "cluster",
     "client/test_faults": "cluster",
+    "client/test_forks": "cluster",
+    "client/test_shared_deadlines": "cluster",
     "cluster": "unit",
     "compiler": "unit",
     "compiler/test_padded": "codegen",

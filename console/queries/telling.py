@@ -220,7 +220,7 @@ def _turned_away(view: View, found: Request) -> str:
         )
         text = (
             f"Rejected on arrival: no device could finish before {possible} (of these {margin} for the way "
-            f"back), and it was given {_given(found)}."
+            f"back), and {_had(found)}."
         )
         the_best = "The best was"
     if not isinstance(found.evidence, RejectEvidence) or found.evidence.best is None:
@@ -232,6 +232,13 @@ def _turned_away(view: View, found: Request) -> str:
 
 def _given(found: Request) -> str:
     return "any time" if found.deadline_ns is None else ms(found.deadline_ns - found.arrived_ns)
+
+
+def _had(found: Request) -> str:
+    """Say of a request that was turned away how much time it had."""
+    if found.deadline_ns is not None and found.deadline_ns <= found.arrived_ns:
+        return f"its deadline was over {ms(found.arrived_ns - found.deadline_ns)} before it arrived"
+    return f"it was given {_given(found)}"
 
 
 def _meanwhile(view: View, found: Request) -> str:

@@ -118,7 +118,7 @@ def test_a_place_is_free_again_once_the_reply_came(cluster: FakeCluster) -> None
             np.testing.assert_array_equal(future.result(PATIENCE_S)["twice"], given * 2)
         del futures, future
         # All of it is free: the largest array that fits is in the memory.
-        wait_until(lambda: client._memory.find(client.allocate((2, COLUMNS)).data) is not None)
+        wait_until(lambda: client._links.get().memory.find(client.allocate((2, COLUMNS)).data) is not None)
 
 
 def test_an_allocated_array_is_an_ordinary_one_where_nothing_can_be_shared(cluster: FakeCluster) -> None:
