@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable
 
+from mainspring.controller.absences import Absences
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
@@ -118,8 +119,11 @@ class PeerLifecycle:
         certified: Callable[[bytes], Certificate | None] = lambda _: None,
         shards: Shards | None = None,
         moves: Moves | None = None,
+        tell: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """``certified``: the certificate of a peer, of one that has shown one."""
+        """``certified``: the certificate of a peer, of one that has shown one; ``tell`` is given lines for
+        operators."""
+        self._absences = Absences(tell)
         self._shards = shards
         self._moves = moves
         self._config = config
@@ -148,7 +152,7 @@ class PeerLifecycle:
                 return
         for former in self._sessions.replaced_by(peer, hello):
             if former.peer == peer:
-                self.end(now_ns, former, "it said hello again")
+                self.end(now_ns, former, "it said hello again", wanted=True)
                 continue
             self._outbox.refuse(
                 now_ns,
@@ -165,6 +169,7 @@ class PeerLifecycle:
         else:
             gateway = self._sessions.open_gateway(now_ns, peer, hello)
             gateway.host = host
+            self._absences.here(now_ns, gateway)
             self._welcome_gateway(now_ns, gateway)
 
     def refuse(self, now_ns: int, peer: bytes, code: str, detail: str) -> None:
@@ -204,6 +209,7 @@ class PeerLifecycle:
                     hello.targets,
                 ),
             )
+            self._absences.here(now_ns, session)
             clock = session.clock
             _LOGGER.info(
                 "%s joined; its clock is %d ns ahead, known to %d ns",
@@ -220,19 +226,31 @@ class PeerLifecycle:
             self.end(now_ns, session, why)
 
     def end(
-        self, now_ns: int, session: Session, reason: str, *, name_lost: bool = False, known: bool = False
+        self,
+        now_ns: int,
+        session: Session,
+        reason: str,
+        *,
+        name_lost: bool = False,
+        known: bool = False,
+        wanted: bool = False,
     ) -> None:
-        """End a session. ``known``: the scheduler already knows that the worker is gone."""
+        """End a session. ``known``: the scheduler already knows that the worker is gone; ``wanted``: the peer
+        or an operator ends it, so that nothing is lost."""
         if not self._sessions.is_open(session):
             return
         _LOGGER.info("%s ends: %s", session, reason)
         if isinstance(session, WorkerSession):
             self._sessions.close(session, name_lost)
+            if session.joined and not wanted:
+                self._absences.lost(now_ns, session, reason)
             if session.joined and not known:
                 self._scheduler.handle(now_ns, WorkerLeft(session.name, reason))
             self._outbox.send_gateways(WorkerDown(session.name))
         elif isinstance(session, GatewaySession):
             self._sessions.close(session, name_lost)
+            if not wanted:
+                self._absences.lost(now_ns, session, reason)
             self._scheduler.handle(now_ns, GatewayLeft(session.number))
             self._registry.gateway_left(now_ns, session)
 
@@ -249,7 +267,7 @@ class PeerLifecycle:
         self._moves.sent(worker, address)
         session = self._sessions.workers.get(worker)
         if session is not None:
-            self.end(now_ns, session, f"it was moved to {address}", known=True)
+            self.end(now_ns, session, f"it was moved to {address}", known=True, wanted=True)
 
     def end_broken(self, now_ns: int) -> None:
         """End the sessions to which a message could not be sent."""

@@ -23,7 +23,7 @@ from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
 from mainspring.messages.peers import Goodbye, Welcome
 from mainspring.messages.roles import Role
-from mainspring.messages.scaling import Offer, Provide, ProviderHello, ProviderLeft, ProviderSaid
+from mainspring.messages.scaling import Notice, Offer, Provide, ProviderHello, ProviderLeft, ProviderSaid
 from mainspring.transport.bounds import Delivery
 
 _LOGGER = logging.getLogger(__name__)
@@ -165,6 +165,11 @@ class Providers:
         own = tuple([name for name in offer.workers if name not in moved])
         self._send(now_ns, provider, Provide(provider.name, offer.kind, own, moved))
         return msgspec.structs.replace(offer, workers=own)
+
+    def notify(self, text: str) -> None:
+        """Give every provider a line for its operator; one whose connection has ended does without."""
+        for provider in self._providers.values():
+            self._wire.send(provider.peer, (encode(Notice(text)),))
 
     def goodbye(self, detail: str) -> None:
         """Tell all that the controller stops."""

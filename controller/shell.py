@@ -100,6 +100,7 @@ class Shell:
         self.peers = PeerLifecycle(
             *(config, scheduler, self.sessions, outbox, registry, self.recovery, dropped),
             *(wire.certificate, shards, moves),
+            tell=self._tell_operators,
         )
         self.administration = Administration(
             *(scheduler, registry, self.sessions, outbox, dropped, journal), shards=shards, moves=moves
@@ -113,6 +114,9 @@ class Shell:
         )
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
         self._error_limit = AnswerLimit()
+
+    def _tell_operators(self, text: str) -> None:
+        self.providers.notify(text)
 
     def drain(self) -> None:
         """Reject new requests and changes from now on; accepted requests are finished."""
@@ -277,7 +281,7 @@ class Shell:
             case Pong():
                 self.peers.pong(now_ns, session, message)
             case Goodbye(detail=detail):
-                self.peers.end(now_ns, session, f"it left: {detail}")
+                self.peers.end(now_ns, session, f"it left: {detail}", wanted=True)
             case _:
                 detail = f"a {session.kind} may not send {type(message).__name__}"
                 self._outbox.refuse(now_ns, session.peer, "bad_message", detail)

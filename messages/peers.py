@@ -17,7 +17,7 @@ from mainspring.messages.events import Resident
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import MoveWorker, ScaleWorkers
-from mainspring.messages.scaling import KindStatus, Provide, ProviderHello, Running
+from mainspring.messages.scaling import KindStatus, Notice, Provide, ProviderHello, Running
 from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import ShardMap, ShardStatus
 
@@ -478,7 +478,7 @@ ToController = (
 ToWorker = Welcome | Refused | Ping | Goodbye | Describe | Greet
 """What a worker may receive from the controller, beside an action."""
 
-ToProvider = Welcome | Refused | Ping | Goodbye | Provide
+ToProvider = Welcome | Refused | Ping | Goodbye | Provide | Notice
 """What a provider of workers may receive from the controller."""
 
 ToGateway = (

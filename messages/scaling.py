@@ -59,6 +59,12 @@ class Provide(msgspec.Struct, frozen=True, tag="provide", omit_defaults=True):
     """Workers that go to another controller, each with that one's address: they are to be run for it."""
 
 
+class Notice(msgspec.Struct, frozen=True, tag="notice"):
+    """A line for the operator, who may not see the controller's log: a worker is lost, or is back."""
+
+    text: str
+
+
 class ProviderSaid(msgspec.Struct, frozen=True, tag="provider_said"):
     """An event: a provider is connected, and this is what it runs."""
 

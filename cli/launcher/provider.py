@@ -18,19 +18,21 @@ import msgspec
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import TO_PROVIDER, BadMessage, encode
 from mainspring.messages.roles import Role
-from mainspring.messages.scaling import Offer, Provide, ProviderHello, Running
+from mainspring.messages.scaling import Notice, Offer, Provide, ProviderHello, Running
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
-from mainspring.transport.session import ControllerSession
+from mainspring.transport.session import UNKNOWN_SESSION, ControllerSession
 
 _LOGGER = logging.getLogger("mainspring.provider")
 HELLO_NS = 200_000_000
 LONGEST_HELLO_NS = 5_000_000_000
 SILENCE_NS = 10_000_000_000
 LINGER_NS = 100_000_000
+MOST_CHARACTERS = 500
+"""Of a line for the operator; the rest is cut off."""
 LIMITS = Limits(part_bytes=16 << 20, backlog_bytes=16 << 20, backlog_messages=1_000)
 
 
@@ -70,6 +72,7 @@ class ProviderLink:
         )
         self._told: tuple[Offer, ...] | None = None
         """What the controller knows; None while it does not know this provider."""
+        self._opened = 0
 
     @property
     def known(self) -> bool:
@@ -85,6 +88,10 @@ class ProviderLink:
                 except BadMessage as error:
                     _LOGGER.warning("the controller sent something that is not a message: %s", error)
         now_ns = monotonic_ns()
+        if self._link.opened != self._opened:
+            # Whoever is at the other end now, such as a controller that was started again, knows nothing.
+            self._opened = self._link.opened
+            self._session.lose(now_ns)
         self._session.connected(now_ns, self._link.opened)
         if self._session.timed_out(now_ns):
             self._told = None
@@ -116,7 +123,10 @@ class ProviderLink:
                 self._session.welcome(now_ns)
             case peers.Refused():
                 refusal = self._session.refused(now_ns, message.code, message.detail)
-                if refusal.news:
+                if refusal.news and message.code != UNKNOWN_SESSION:
                     self._say(f"workers can't be scaled: {message.detail}")
+            case Notice():
+                text = message.text[:MOST_CHARACTERS]
+                self._say(text if text.isprintable() else ascii(text))
             case peers.Goodbye():
                 self._session.lose(now_ns)

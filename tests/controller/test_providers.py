@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mainspring.messages.codec import TO_PROVIDER
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import ScaleWorkers
 from mainspring.messages.peers import AdminReply, AdminRequest, Goodbye, Refused, Welcome
-from mainspring.messages.scaling import KindStatus, Offer, Provide, ProviderHello, Running
+from mainspring.messages.scaling import KindStatus, Notice, Offer, Provide, ProviderHello, Running
 from mainspring.simulator.redecide import redecide
 from tests.controller.peers import FakeGateway, Peer, Stage, spec
 
@@ -237,3 +238,34 @@ def test_one_of_another_protocol_is_refused(stage: Stage) -> None:
     old.hello(protocol=PROTOCOL_VERSION + 1)
     stage.until(lambda: bool(old.all(Refused)))
     assert old.last(Refused).code == "protocol_mismatch"
+
+
+def test_operators_are_told_of_a_worker_that_is_lost_and_of_its_return(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.start(MODELS, heartbeat_interval_ms=50.0, heartbeat_timeout_ms=400.0)
+    _, worker = stage.cluster("a")
+    launcher = greeted(stage)
+    worker.answers_pings = False
+    stage.until(lambda: len(launcher.all(Notice)) == 1)
+    worker.answers_pings = True
+    worker.hello()
+    stage.until(lambda: len(launcher.all(Notice)) == 2)
+    lost, back = [notice.text for notice in launcher.all(Notice)]
+    assert lost.startswith(f"worker {worker.name} is lost: silent for ")
+    assert back.startswith(f"worker {worker.name} is back after ")
+    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert [text for text in warned if text.startswith("worker ")] == [lost, back]
+
+
+def test_operators_are_not_told_of_what_they_or_the_worker_want(stage: Stage) -> None:
+    stage.start(MODELS, heartbeat_timeout_ms=60_000.0)
+    gateway, _ = stage.cluster("a")
+    launcher = greeted(stage)
+    second = stage.worker("w-0")
+    stage.until(lambda: stage.knows(gateway, "w-0", 1))
+    second.send(Goodbye("it was stopped"))
+    stage.until(lambda: not stage.knows(gateway, "w-0"))
+    stage.worker("w-0", "worker:another")
+    stage.until(lambda: stage.knows(gateway, "w-0", 1))
+    assert not launcher.all(Notice)

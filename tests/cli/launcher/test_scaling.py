@@ -161,3 +161,29 @@ def test_a_worker_without_keys_is_a_fault_until_it_has_some(emulated: Callable[.
     assert [process.job.name for process in processes] == ["worker-1"]
     crew.run(EMULATED, ("worker-0",), {})
     assert processes == []
+
+
+def test_what_is_lost_and_comes_back_is_told_where_it_was_started(emulated: Callable[..., Config]) -> None:
+    """A worker that stands still, and a controller that is killed: no word of what a person can't change."""
+    said: list[str] = []
+    plan = make_plan(emulated(workers=1))
+    with LocalCluster(plan, said.append) as cluster, Client(cluster.address) as client:
+        worker = psutil.Process(cluster.supervisor.pid("worker-0"))
+        worker.suspend()
+        wait_for(lambda: any(text.startswith("worker worker-0 is lost: silent") for text in said), "the loss")
+        worker.resume()
+        wait_for(lambda: any(text.startswith("worker worker-0 is back after") for text in said), "the return")
+        psutil.Process(cluster.supervisor.pid("controller")).kill()
+        wait_for(lambda: any("controller died" in text for text in said), "the controller's death")
+        wait_for(lambda: answers(client), "a new controller")
+        scale(client, 2)
+    assert not [text for text in said if "can't be scaled" in text or "hello" in text]
+    log = (plan.run_dir / "controller.log").read_text()
+    assert "WARNING mainspring.controller.absences: worker worker-0 is back after" in log
+
+
+def answers(client: Client) -> bool:
+    try:
+        return running(client) == (1, 1, 0)
+    except (MainspringError, ValueError):
+        return False
