@@ -7,7 +7,8 @@ model starts with a good estimate; LOAD for each (device kind, weights bytes).
 An estimate is their maximum, as Clockwork's is, while they are about equally long, which on a GPU they are.
 Where they spread it is the third-largest of ten: beside others' work a CPU has outliers of several times the
 median, no measurement foretells the next, and a maximum that holds for ten more executions turns away many
-more requests than it saves (docs/measurements.md, "Estimates where durations spread").
+more requests than it saves (docs/measurements.md, "Estimates where durations spread"). An execution that
+stood still is no sample at all (`cluster.rolling`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from mainspring.cluster.rolling import HIGHEST_RANK, RANK, Rolling
+from mainspring.cluster.rolling import RANK, Rolling
 from mainspring.cluster.seeds import indices_by_rows, infer_seeds, own_profile, profile_of
 from mainspring.cluster.spread import Spreads
 from mainspring.messages.model import ModelSpec
@@ -63,9 +64,17 @@ class InferTimes:
     )
 
     def __init__(
-        self, sizes: tuple[int, ...], seeds_ns: list[int], rank: int = RANK, raised: Raised | None = None
+        self,
+        sizes: tuple[int, ...],
+        seeds_ns: list[int],
+        rank: int = RANK,
+        raised: Raised | None = None,
+        known: bool = True,
     ) -> None:
-        """``raised`` counts for several estimates together; these have one of their own without it."""
+        """``raised`` counts for several estimates together; these have one of their own without it.
+
+        ``known`` says whether the seeds were measured on such a device, or are assumed.
+        """
         self.sizes = sizes
         self.index_of = indices_by_rows(sizes)
         """``index_for`` as a table by rows."""
@@ -77,7 +86,7 @@ class InferTimes:
         """How long a batch's inputs keep the way to the worker busy, beyond the delay of any dispatch."""
         self.note: object = None
         """The policy's own, dropped where a doubt changes an estimate."""
-        self._rolling = [Rolling(seed_ns, rank=rank) for seed_ns in self.ns]
+        self._rolling = [Rolling(seed_ns, rank=rank, known=known) for seed_ns in self.ns]
         self._transfers: dict[int, Rolling] = {}
         """Those that were ever measured to be more than nothing."""
         self.opening: Rolling | None = None
@@ -107,20 +116,22 @@ class InferTimes:
         self.opening = None if state.opening is None else _restored(state.opening)
         self.spreads.restore(state.spreads, state.measured, state.erratic)
 
-    def add(self, now_ns: int, index: int, duration_ns: int) -> None:
-        """Take the measured duration of a batch of size ``sizes[index]`` in.
+    def add(self, now_ns: int, index: int, duration_ns: int) -> bool:
+        """Take the measured duration of a batch of size ``sizes[index]`` in; return whether it is an outlier.
 
         Nothing takes no time, whatever a worker says: policies divide by what they expect.
         """
         duration_ns = max(duration_ns, 1)
-        self._set(index, self._rolling[index].add(now_ns, duration_ns))
+        rolling = self._rolling[index]
+        outlying = rolling.stands_out(duration_ns)
+        self._set(index, rolling.add(now_ns, duration_ns))
         self.spreads.add(index, duration_ns)
+        return outlying
 
     def give_up(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take in that a batch was waited for in vain."""
         self._set(index, self._rolling[index].give_up(now_ns, duration_ns))
-        for _ in range(HIGHEST_RANK):
-            self.spreads.add(index, duration_ns)
+        self.spreads.add(index, duration_ns)
 
     def add_transfer(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take in how long the inputs of a batch of size ``sizes[index]`` kept the way busy."""
@@ -130,7 +141,7 @@ class InferTimes:
                 return
             # This many batches ran until now whose inputs took nothing.
             nothing = max(1, self._rolling[index].count - 1)
-            rolling = self._transfers[index] = Rolling(0, seeds=nothing, rank=1)
+            rolling = self._transfers[index] = Rolling(0, seeds=nothing, rank=1, known=nothing > 1)
         self.transfer_ns[index] = rolling.add(now_ns, duration_ns)
 
     def doubtful(self, now_ns: int) -> bool:
@@ -179,9 +190,10 @@ class LoadTime:
 
     __slots__ = ("_rolling", "ns")
 
-    def __init__(self, seed_ns: int, rank: int = RANK) -> None:
+    def __init__(self, seed_ns: int, rank: int = RANK, known: bool = True) -> None:
+        """``known`` says whether the seed was measured on such a device, or is assumed."""
         self.ns = seed_ns
-        self._rolling = Rolling(seed_ns, rank=rank)
+        self._rolling = Rolling(seed_ns, rank=rank, known=known)
 
     def state(self, kind: str, weights_bytes: int) -> LoadEstimate:
         """Return all that is known, as that of a number of bytes on a kind of device."""
@@ -191,9 +203,11 @@ class LoadTime:
         """Know what another one knew."""
         self.ns = self._rolling.restore(state.duration)
 
-    def add(self, now_ns: int, duration_ns: int) -> None:
-        """Take one measured duration in."""
+    def add(self, now_ns: int, duration_ns: int) -> bool:
+        """Take one measured duration in; return whether it is an outlier."""
+        outlying = self._rolling.stands_out(duration_ns)
         self.ns = self._rolling.add(now_ns, duration_ns)
+        return outlying
 
     def doubtful(self, now_ns: int) -> bool:
         """Return whether `doubt` would change anything."""
@@ -286,7 +300,8 @@ class Estimates:
         times = self._infer.get(key)
         if times is None:
             seeds_ns = infer_seeds(profile_of(kind, spec), spec.batch_sizes)
-            times = InferTimes(spec.batch_sizes, seeds_ns, self.rank, self.raised)
+            known = own_profile(kind, kinds_build(kind, spec).profiles) is not None
+            times = InferTimes(spec.batch_sizes, seeds_ns, self.rank, self.raised, known)
             self._infer[key] = times
         return times
 
@@ -307,7 +322,7 @@ class Estimates:
             profile = own_profile(kind, build.profiles)
             per_byte = self.ns_per_byte(kind) if ns_per_byte is None else ns_per_byte
             seed = profile.load_ns if profile else round(build.weights_bytes * per_byte)
-            time = self._load[key] = LoadTime(seed, self.rank)
+            time = self._load[key] = LoadTime(seed, self.rank, profile is not None)
         return time
 
     def known_infer(self, kind: str, spec: ModelSpec) -> InferTimes | None:
@@ -395,7 +410,7 @@ class Estimates:
             times.opening.add(now_ns, duration_ns)
         any_ = self._openings.get(kind)
         if any_ is None:
-            any_ = self._openings[kind] = Rolling(UNKNOWN_OPEN_NS, rank=1)
+            any_ = self._openings[kind] = Rolling(UNKNOWN_OPEN_NS, rank=1, known=False)
         any_.add(now_ns, duration_ns)
 
 

@@ -104,19 +104,12 @@ def batch_ended(
     placement.base.infers -= 1
     _inputs_ended(now_ns, placement, index, slot, requests, result)
     if result.status is _OK:
-        end_ns = result.end_ns
-        taken_ns = end_ns - result.begin_ns
-        if placement.of is not None:
-            taken_ns = placement.at_ceilings_ns(taken_ns, action.batch_size, action.sizes)
-        times = placement.times
-        times.add(now_ns, index, taken_ns)
-        if times.spreads.due:
-            cluster.estimates.review(worker.kind, times)
+        _measured(cluster, now_ns, placement, index, action, result)
+        end_ns, counts = result.end_ns, placement.model.counts
         overdue = placement.model.base.overdue
         if overdue:
             overdue.pop(worker.name, None)
-        counts, kinds = placement.model.counts, cluster.kinds
-        kind = kinds.get(worker.device_kind) if kinds else None
+        kind = cluster.kinds.get(worker.device_kind) if cluster.kinds else None
         in_time = late = 0
         for request in requests:
             if request.place is not _GONE:
@@ -141,6 +134,21 @@ def batch_ended(
     return requests
 
 
+def _measured(
+    cluster: Cluster, now_ns: int, placement: Placement, index: int, action: Infer, result: Result
+) -> None:
+    """Learn from how long an INFER took that ended well."""
+    taken_ns = result.end_ns - result.begin_ns
+    if placement.of is not None:
+        taken_ns = placement.at_ceilings_ns(taken_ns, action.batch_size, action.sizes)
+    times, name = placement.times, placement.worker.name
+    expected_ns = times.ns[index]
+    if times.add(now_ns, index, taken_ns):
+        placement.model.counts.stood_out(now_ns, name, action.action_id, taken_ns, expected_ns)
+    if times.spreads.due:
+        cluster.estimates.review(placement.worker.kind, times)
+
+
 def orphans(cluster: Cluster, worker: Worker) -> list[Request]:
     """Take the INFERs that were outstanding on a lost worker out; return their requests, now undecided."""
     found: list[Request] = []
@@ -154,12 +162,18 @@ def orphans(cluster: Cluster, worker: Worker) -> list[Request]:
 
 
 def learn_from_unanswered(cluster: Cluster, now_ns: int, worker: Worker, unanswered: Unanswered) -> None:
-    """Note that an INFER took at least as long as it was waited for, and that it cost a worker its place."""
+    """Note that an INFER was waited for in vain, and that it cost a worker its place.
+
+    That its worker did not answer says little of its model: no estimate follows one such.
+    """
     placement = worker.find(unanswered.model, unanswered.sizes)
     index = placement.times.sizes.index(unanswered.batch_size)
     waited_ns = unanswered.waited_ns
     if placement.of is not None:
         waited_ns = placement.at_ceilings_ns(waited_ns, unanswered.batch_size, unanswered.sizes)
+    action_id = 0 if (first := worker.exec.first()) is None else first.action.action_id
+    expected_ns = placement.times.ns[index]
+    placement.model.counts.stood_out(now_ns, worker.name, action_id, waited_ns, expected_ns)
     placement.times.give_up(now_ns, index, waited_ns)
     _overdue(cluster, placement)
 

@@ -34,8 +34,12 @@ def load_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Load, resu
         placement.failures = 0
         worker.lru[action.model] = placement
         duration_ns = result.end_ns - result.begin_ns
-        placement.load_time.add(now_ns, duration_ns)
-        cluster.estimates.loaded(worker.kind, placement.model.spec, duration_ns)
+        expected_ns = placement.load_time.ns
+        if placement.load_time.add(now_ns, duration_ns):
+            counts = placement.model.counts
+            counts.stood_out(now_ns, worker.name, action.action_id, duration_ns, expected_ns)
+        else:
+            cluster.estimates.loaded(worker.kind, placement.model.spec, duration_ns)
     else:
         placement.failures += result.status is Status.ENGINE_ERROR
         placement.detail = result.detail

@@ -376,6 +376,7 @@ def _model(cluster: Cluster, state: ModelState) -> None:
     counts = model.counts
     counts.arrived, counts.finished, counts.late, counts.rejected = state.counts
     counts.slo_ns = state.slo_ns
+    counts.outlier = state.outlier
     _overdue(cluster, model, state.overdue)
     for bucket in (model, *model.buckets.values()):
         _bucket(cluster, bucket, state)

@@ -26,16 +26,35 @@ OUTLYING: Final = 2
 """An estimate of more than this many times the median of at least `FEWEST` samples is an outlier."""
 FEWEST: Final = 3
 """Of two samples that differ, neither is known to be the exception."""
+OUTSTANDING: Final = 4
+"""A duration of more than this many times the estimate is set aside, if it is longer by `OUTSTANDING_NS`: a
+process that was stopped, or a host that others had, says nothing of what is to be expected next."""
+OUTSTANDING_NS: Final = 50_000_000
+IN_A_ROW: Final = 3
+"""So many in a row are no exceptions: the estimate follows them."""
+
+
+def is_outlier(duration_ns: int, expected_ns: int) -> bool:
+    """Return whether a duration is so much longer than expected that no estimate follows it alone."""
+    return duration_ns > OUTSTANDING * expected_ns and duration_ns - expected_ns >= OUTSTANDING_NS
 
 
 class Rolling:
-    """An estimate by a seed and then by the last 10 samples."""
+    """An estimate by a seed and then by the last 10 samples.
+
+    A duration that is an outlier (`is_outlier`) becomes a sample only together with the two before it, if
+    those were outliers, too. Outliers that were under way at one time, on several devices, count as one: what
+    held one up may have held up all.
+    """
 
     __slots__ = (
+        "_aside",
+        "_aside_ns",
         "_doubted",
         "_doubts",
         "_estimate_ns",
         "_halfway_ns",
+        "_known",
         "_rank",
         "_ranked",
         "_returns",
@@ -45,8 +64,16 @@ class Rolling:
         "_since_ns",
     )
 
-    def __init__(self, seed_ns: int, *, seeds: int = 1, rank: int = RANK) -> None:
-        """Begin with a seed that counts as ``seeds`` samples; ``rank`` is as `Estimates.rank`."""
+    def __init__(self, seed_ns: int, *, seeds: int = 1, rank: int = RANK, known: bool = True) -> None:
+        """Begin with a seed that counts as ``seeds`` samples; ``rank`` is as `Estimates.rank`.
+
+        Beside a seed that was only assumed (``known`` is false) the first duration is no outlier.
+        """
+        self._known = known
+        self._aside: list[int] = []
+        """The last durations, if they were outliers."""
+        self._aside_ns = 0
+        """When the last of them ended."""
         self._samples = [seed_ns] * min(seeds, SAMPLES)
         """The oldest first."""
         self._ranked = list(self._samples)
@@ -90,6 +117,9 @@ class Rolling:
             self._halfway_ns,
             self._seed_ns,
             self._returns,
+            tuple(self._aside),
+            self._aside_ns,
+            self._known,
         )
 
     def restore(self, state: DurationState) -> int:
@@ -103,10 +133,68 @@ class Rolling:
         self._halfway_ns = state.halfway_ns
         self._seed_ns = state.seed_ns
         self._returns = state.returns
+        self._aside = list(state.aside)
+        self._aside_ns = state.aside_ns
+        self._known = state.known
         return self._estimate_ns
 
+    def stands_out(self, duration_ns: int) -> bool:
+        """Return whether a duration that is measured now would be an outlier.
+
+        After a doubt it is compared with what was forgotten, which it may bear out.
+        """
+        expected_ns = self._estimate_ns
+        if self._doubted:
+            expected_ns = max(expected_ns, 2 * self._halfway_ns - expected_ns)
+        return self._known and is_outlier(duration_ns, expected_ns)
+
     def add(self, now_ns: int, duration_ns: int) -> int:
-        """Take one measured duration in and return the new estimate."""
+        """Take one measured duration in, which ended now, and return the new estimate."""
+        if self.stands_out(duration_ns):
+            return self._set_aside(now_ns, duration_ns)
+        if self._aside:
+            self._aside = []
+        self._known = True
+        return self._take(now_ns, duration_ns)
+
+    def give_up(self, now_ns: int, duration_ns: int) -> int:
+        """Take in that an action was waited for in vain for so long; return the estimate.
+
+        Once that says as little as an outlier. After another outlier it is taken in as often as it takes for
+        every rank to count it. The shortest of what was measured before stays: were nothing else known than
+        how long was waited, no doubt could ever have the action tried again.
+        """
+        if not self._comes_after(now_ns, duration_ns):
+            return self._estimate_ns
+        if not self._aside:
+            return self._set_aside(now_ns, duration_ns)
+        self._aside = []
+        least_ns = self._ranked[0]
+        for _ in range(HIGHEST_RANK):
+            self._take(now_ns, duration_ns)
+        if least_ns < self._ranked[0]:
+            self._samples[0] = least_ns
+            self._keep(self._samples)
+            self._estimate_ns = self._of_samples()
+        return self._estimate_ns
+
+    def _comes_after(self, now_ns: int, duration_ns: int) -> bool:
+        """Return whether an outlier that has ended now began after the one before it."""
+        return not self._aside or now_ns - duration_ns >= self._aside_ns
+
+    def _set_aside(self, now_ns: int, duration_ns: int) -> int:
+        """Note an outlier; if it is the last of `IN_A_ROW`, take them in."""
+        if self._comes_after(now_ns, duration_ns):
+            self._aside.append(duration_ns)
+            self._aside_ns = now_ns
+        if len(self._aside) >= IN_A_ROW:
+            aside, self._aside = self._aside, []
+            for each_ns in aside:
+                self._take(now_ns, each_ns)
+        return self._estimate_ns
+
+    def _take(self, now_ns: int, duration_ns: int) -> int:
+        """Make a duration one of the samples."""
         samples, ranked = self._samples, self._ranked
         samples.append(duration_ns)
         oldest_ns = samples.pop(0) if len(samples) > SAMPLES else None
@@ -125,21 +213,6 @@ class Rolling:
         if OUTLYING * duration_ns >= self._estimate_ns:
             self._since_ns = now_ns
         self._review_ns = self._since_ns + SOONEST_NS
-        return self._estimate_ns
-
-    def give_up(self, now_ns: int, duration_ns: int) -> int:
-        """Take in that an action was waited for in vain, as often as it takes for every rank to count it.
-
-        The shortest of what was measured before stays: were nothing else known than how long was waited, no
-        doubt could ever have the action tried again.
-        """
-        least_ns = self._ranked[0]
-        for _ in range(HIGHEST_RANK):
-            self.add(now_ns, duration_ns)
-        if least_ns < self._ranked[0]:
-            self._samples[0] = least_ns
-            self._keep(self._samples)
-            self._estimate_ns = self._of_samples()
         return self._estimate_ns
 
     def _weigh(self, duration_ns: int) -> None:

@@ -117,6 +117,7 @@ def _model(cluster: Cluster, model: Model) -> ModelState:
         None if _as_joined(cluster, usable) else usable,
         tuple([request.id for bucket in model.by_bucket for request in bucket.backlog]),
         counts.slo_ns,
+        counts.outlier,
     )
 
 

@@ -94,6 +94,7 @@ def _model(cluster: Cluster, model: Model) -> ModelStatus:
         rejected=counts.rejected,
         slo_ns=counts.slo_ns,
         erratic=is_erratic(model),
+        outlier=counts.outlier,
     )
 
 

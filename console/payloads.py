@@ -342,6 +342,18 @@ class Spread(msgspec.Struct, frozen=True):
     """What the next one is expected to take, by which requests of other models are planned behind it."""
 
 
+class OutlierShown(msgspec.Struct, frozen=True):
+    """The last of a model's INFERs and LOADs that took far longer than expected."""
+
+    count: int
+    """How many there were."""
+    at_ns: int
+    worker: str
+    action_id: int
+    took_ms: float
+    expected_ms: float
+
+
 class ModelPage(msgspec.Struct, frozen=True):
     """Query ``model``: one model in full."""
 
@@ -372,6 +384,8 @@ class ModelPage(msgspec.Struct, frozen=True):
     smallest first, and batch size."""
     spread: Spread | None = None
     """None before enough durations are known."""
+    outlier: OutlierShown | None = None
+    """None if nothing stood out."""
     states: list[str] | None = None
     """What a sequence carries from each of its requests to the next, as ``output to input``; None of a model
     whose requests don't come in sequences."""

@@ -18,6 +18,22 @@ class HistogramCounts(msgspec.Struct, frozen=True, array_like=True):
     """Of all observations, in the unit of the bounds."""
 
 
+class Outlier(msgspec.Struct, frozen=True, array_like=True):
+    """An action that took so much longer than expected that no estimate follows it alone
+    (`cluster.rolling.is_outlier`)."""
+
+    at_ns: int
+    """When that was known."""
+    worker: str
+    action_id: int
+    duration_ns: int
+    """If no result came: how long it was waited for."""
+    expected_ns: int
+    """The estimate, which stayed."""
+    count: int = 1
+    """With it, how many of its model's actions have stood out."""
+
+
 class ModelActions(msgspec.Struct, frozen=True):
     """How one model's actions went, or those of all models that have no label of their own."""
 
@@ -37,6 +53,8 @@ class ModelActions(msgspec.Struct, frozen=True):
     """Requests' rows in these INFERs."""
     erratic: int = 0
     """Models under these labels whose durations no estimate holds for (`cluster.spread`). A state."""
+    outliers: int = 0
+    """INFERs and LOADs that took so much longer than predicted that no estimate follows one alone."""
 
 
 READINGS = {

@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
-from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
+from mainspring.messages.metrics import ClusterMetrics, DeviceHealth, Outlier
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import MoveWorker, ScaleWorkers
 from mainspring.messages.scaling import KindStatus, Notice, Provide, ProviderHello, Running
@@ -288,14 +288,14 @@ class ModelStatus(msgspec.Struct, frozen=True):
     finished: int = 0
     """Of these, executed by their deadline; best-effort ones count too."""
     late: int = 0
-    """Of these, executed after their deadline."""
     rejected: int = 0
-    """Of these, given up by the scheduler, on arrival or later."""
+    """Of these, executed after their deadline, and given up by the scheduler, on arrival or later."""
     slo_ns: int | None = None
-    """The time to its deadline that the newest request had when it reached the scheduler; None if it had no
-    deadline, or none has come."""
+    """The time to its deadline that its newest request had when it came; None without one."""
     erratic: bool = False
     """Whether its INFERs take so differently long on some kind of device that no estimate holds."""
+    outlier: Outlier | None = None
+    """Its last INFER or LOAD that took far longer than expected."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):

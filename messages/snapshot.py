@@ -26,6 +26,7 @@ import msgspec
 
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Unload
 from mainspring.messages.events import OperatorAsked, RequestArrived
+from mainspring.messages.metrics import Outlier
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.scaling import ScaleState
 
@@ -153,6 +154,12 @@ class DurationState(msgspec.Struct, frozen=True, array_like=True):
     seed_ns: int = -1
     """Negative in logs of releases that did not keep it."""
     returns: int = 0
+    aside: tuple[int, ...] = ()
+    """The last durations, if they were outliers: the estimate does not follow one."""
+    aside_ns: int = 0
+    """When the last of them ended."""
+    known: bool = True
+    """Whether anything was measured, by a profile or an action."""
 
 
 class LoadRates(msgspec.Struct, frozen=True, tag="load_rates", omit_defaults=True):
@@ -235,6 +242,8 @@ class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=T
     """Its queued best-effort requests in the order of their turns."""
     slo_ns: int | None = None
     """The time to its deadline that the newest request had when it came."""
+    outlier: Outlier | None = None
+    """Its last INFER or LOAD that took far longer than expected."""
 
 
 Told = (

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mainspring.cluster.rolling import is_outlier
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import kind_status
 from mainspring.cluster.workers import Worker
@@ -36,7 +37,7 @@ WORKERS_REMEMBERED = 4_096
 class _Model:
     """Counts of one label."""
 
-    __slots__ = ("batch", "infer_error", "load", "load_error", "rows")
+    __slots__ = ("batch", "infer_error", "load", "load_error", "outliers", "rows")
 
     def __init__(self) -> None:
         self.load = Histogram(LATENCY_BOUNDS_NS)
@@ -44,6 +45,7 @@ class _Model:
         self.load_error = Histogram(ERROR_BOUNDS_NS)
         self.batch = Histogram(BATCH_BOUNDS)
         self.rows = 0
+        self.outliers = 0
 
     def state(self, key: str, erratic: int) -> ModelActions:
         """Return what was counted, under the labels that ``key`` of `BoundedLabels` stands for.
@@ -58,6 +60,7 @@ class _Model:
             self.batch.state(),
             self.rows,
             erratic,
+            self.outliers,
         )
 
 
@@ -190,12 +193,14 @@ class ActionCounts:
         model.infer_error.observe(action.predicted_duration_ns - actual_ns)
         model.batch.observe(action.batch_size)
         model.rows += sum(action.rows)
+        model.outliers += is_outlier(actual_ns, action.predicted_duration_ns)
         self._activity[self._keys.get(action.model, OTHER)] += 1
 
     def _loaded(self, action: Load, actual_ns: int) -> None:
         model = self._models.get(action.model) or self._first(action.model)
         model.load_error.observe(action.predicted_duration_ns - actual_ns)
         model.load.observe(actual_ns)
+        model.outliers += is_outlier(actual_ns, action.predicted_duration_ns)
         self._activity[self._keys.get(action.model, OTHER)] += 1
 
     def _joined(self, event: WorkerJoined) -> None:

@@ -47,6 +47,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """None without a look before."""
     erratic: bool = False
     """Whether how long its INFERs take differs too much for any estimate."""
+    outliers: int = 0
+    """INFERs and LOADs that took so much longer than expected that no estimate followed one alone; since the
+    model was added."""
 
 
 def public_name(name: str) -> str:
@@ -93,6 +96,7 @@ def rows(
             goodput_share=changes[state.name][0] / total if total else None,
             goodput_per_s=changes[state.name][0] / seconds if seconds else None,
             erratic=state.erratic,
+            outliers=0 if state.outlier is None else state.outlier.count,
         )
         for state in status.models
     ]
@@ -150,7 +154,9 @@ def table(found: Sequence[Row]) -> Table:
         share = "-" if row.goodput_share is None else f"{row.goodput_share:.1%}"
         counts = (str(row.queued), in_time, str(row.late), str(row.rejected))
         times = (_profile(row),) if timed else ()
-        place = f"{_place(row)}; erratic" if row.erratic else _place(row)
+        place = _place(row) + "; erratic" * row.erratic
+        if row.outliers:
+            place += f"; {row.outliers} outlier{'s' * (row.outliers > 1)}"
         made.add_row(row.model, str(row.pages), place, *times, *counts, share)
     return made
 

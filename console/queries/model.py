@@ -9,7 +9,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import at, hosts
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.spread import LONG, TYPICAL
-from mainspring.console.payloads import ModelPage, RequestLine, Spread
+from mainspring.console.payloads import ModelPage, OutlierShown, RequestLine, Spread
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.models import commonest_kind, estimates_ms, model_line
 from mainspring.console.queries.recent import request_line
@@ -50,11 +50,21 @@ def model(view: View, name: str) -> ModelPage:
             for ceilings, bucket in known.buckets.items()
         },
         spread=_spread(known, kind),
+        outlier=_outlier(known),
         states=None
         if spec.sequencing is None
         else [f"{each.output} to {each.input}" for each in spec.sequencing.states],
         load_now_ms=known.load_times[kind].ns / 1e6 if kind in known.load_times else None,
     )
+
+
+def _outlier(model: Model) -> OutlierShown | None:
+    """Return the last of a model's actions that stood out."""
+    last = model.counts.outlier
+    if last is None:
+        return None
+    took_ms, expected_ms = last.duration_ns / 1e6, last.expected_ns / 1e6
+    return OutlierShown(last.count, last.at_ns, last.worker, last.action_id, took_ms, expected_ms)
 
 
 def _spread(model: Model, kind: str) -> Spread | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mainspring.console.payloads import Step
-from mainspring.console.queries.wording import at, by_part, ms, than
+from mainspring.console.queries.wording import at, by_part, ms, outlying, than
 from mainspring.console.view.actions import Action
 from mainspring.console.view.requests import Request
 from mainspring.console.view.view import View
@@ -113,7 +113,8 @@ def _ended(worker: str, action: Action) -> Step:
         return Step(action.done_ns, what, text, action.id)
     took_ns = action.end_ns - action.begin_ns
     longer = than(took_ns - action.predicted_duration_ns, "longer", "less")
-    text = f"{action.kind} {action.id} ended on {worker}: it took {ms(took_ns)}, {longer}{by_part(action)}"
+    longer += by_part(action) + outlying(took_ns, action.predicted_duration_ns)
+    text = f"{action.kind} {action.id} ended on {worker}: it took {ms(took_ns)}, {longer}"
     return Step(action.done_ns, what, text, action.id)
 
 

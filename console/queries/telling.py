@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mainspring.console.payloads import Step
 from mainspring.console.queries.moves import moves, unfinished
-from mainspring.console.queries.wording import at, by_part, ms, than
+from mainspring.console.queries.wording import at, by_part, ms, outlying, than
 from mainspring.console.view.actions import Action, Lane
 from mainspring.console.view.requests import (
     CANCELLED,
@@ -282,6 +282,7 @@ def _executed(found: Request, infer: Action | None) -> str:
         text += (
             f". It began {than(begin_ns, 'later', 'earlier')} and took "
             f"{than(longer_ns, 'longer', 'less')}{by_part(infer)}"
+            f"{outlying(infer.end_ns - infer.begin_ns, infer.predicted_duration_ns)}"
         )
     return f"{text}."
 
@@ -321,6 +322,7 @@ def _ran(found: Request, worker: str, action: Action) -> Iterator[Step]:
         longer_ns = took_ns - action.predicted_duration_ns
         yield Step(action.begin_ns, "began", than(began_ns, "later", "earlier"), action.id)
         text = f"EXEC took {ms(took_ns)}, {than(longer_ns, 'longer', 'less')}{by_part(action)}"
+        text += outlying(took_ns, action.predicted_duration_ns)
         yield Step(action.end_ns, "ended", text, action.id)
     elif action.status:
         why = f": {action.detail}" if action.detail else ""

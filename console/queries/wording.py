@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.rolling import is_outlier
 from mainspring.console.view.actions import Action
 from mainspring.console.view.requests import Request
+
+
+def outlying(took_ns: int, expected_ns: int) -> str:
+    """Return, behind a comma, that an action took so much longer than expected that no estimate follows it;
+    empty if it did not."""
+    if not is_outlier(took_ns, expected_ns):
+        return ""
+    return f", {took_ns / max(1, expected_ns):.0f} times as long: an outlier, which no estimate follows alone"
 
 
 def ms(duration_ns: int) -> str:

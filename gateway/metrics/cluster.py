@@ -54,6 +54,12 @@ def _models(metrics: ClusterMetrics) -> Iterator[str]:
         "Models whose INFERs take so differently long that no estimate holds: 1 if this one is.",
         [(own, model.erratic) for own, model in shown],
     )
+    yield from family(
+        "mainspring_outliers_total",
+        "counter",
+        "INFERs and LOADs that took so much longer than predicted that no estimate follows one alone.",
+        [(own, model.outliers) for own, model in shown],
+    )
 
 
 def _lines(buckets: Buckets, name: str, own: str, histogram: HistogramCounts) -> str:

@@ -13,7 +13,7 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Timeline
 from mainspring.cluster.workers import Worker
 
-COUNTS = ("arrived", "finished", "late", "rejected", "slo_ns")
+COUNTS = ("arrived", "finished", "late", "rejected", "slo_ns", "outlier")
 
 
 def described(cluster: Cluster) -> dict[str, Any]:

@@ -49,9 +49,9 @@ def test_of_few_it_is_no_less_than_their_median(durations: list[int]) -> None:
 
 def test_an_outlier_or_two_among_ten_turn_nobody_away() -> None:
     rolling = measured(*[10] * 9)
-    assert rolling.add(0, 500 * MS) == 10 * MS
-    assert rolling.add(0, 400 * MS) == 10 * MS
-    assert rolling.add(0, 450 * MS) == 400 * MS, "a third says that the device is slow now"
+    assert rolling.add(500 * MS, 500 * MS) == 10 * MS
+    assert rolling.add(900 * MS, 400 * MS) == 10 * MS
+    assert rolling.add(1_400 * MS, 450 * MS) == 400 * MS, "a third says that the device is slow now"
 
 
 def test_an_input_s_way_is_as_long_as_its_longest() -> None:
@@ -110,16 +110,18 @@ def test_after_a_doubt_that_proved_wrong_an_outlier_is_none_the_more_believed() 
 
 
 def measured(*durations_ms: int) -> Rolling:
-    """Samples that were all measured at the instant 0, and nothing but them."""
+    """Samples that were measured one after the other, the last at the instant 0, and nothing but them."""
     rolling = Rolling(durations_ms[0] * MS)
+    now_ms = -sum(durations_ms[1:])
     for duration_ms in durations_ms[1:]:
-        rolling.add(0, duration_ms * MS)
+        now_ms += duration_ms
+        rolling.add(now_ms * MS, duration_ms * MS)
     return rolling
 
 
 @pytest.mark.parametrize(("outlier_ms", "wait_ns"), [(3, SOONEST_NS), (50, 50 * MS), (3000, STALE_NS)])
 def test_an_outlier_is_doubted_after_as_long_as_it_took(outlier_ms: int, wait_ns: int) -> None:
-    rolling = measured(1, 1, outlier_ms, outlier_ms)
+    rolling = measured(1, 1, 1, outlier_ms, outlier_ms, outlier_ms)
     assert rolling.doubt(wait_ns - 1) == outlier_ms * MS
     assert rolling.doubt(wait_ns) == MS
 
@@ -162,8 +164,8 @@ def test_what_always_took_as_long_is_believed() -> None:
 
 def test_what_two_workers_were_waited_for_in_vain_is_tried_again() -> None:
     times = InferTimes((1,), [MS])
-    for waited_ms in (3_000, 3_400, 3_400):
-        times.give_up(0, 0, waited_ms * MS)
+    for now_ms, waited_ms in ((-7_000, 3_000), (-3_400, 3_400), (0, 3_400), (0, 3_400)):
+        times.give_up(now_ms * MS, 0, waited_ms * MS)
     assert times.ns == [3_400 * MS]
     for second in range(1, 4):
         times.doubt(second * STALE_NS)
@@ -287,5 +289,5 @@ def test_an_estimate_rises_beyond_its_ceiling_only_where_that_is_counted(
 def test_estimates_of_a_cluster_count_together_what_rises() -> None:
     estimates = Estimates()
     for kind in ("gpu", "cpu"):
-        estimates.infer_times(kind, spec({"gpu": PROFILE})).add(0, 0, 1_000 * MS)
+        estimates.infer_times(kind, spec({"gpu": PROFILE})).add(0, 0, 40 * MS)
     assert estimates.raised.count == 2

@@ -138,7 +138,9 @@ def test_a_wait_in_vain_counts_for_the_bucket_by_the_size_that_was_waited_for() 
     hand = loaded()
     cluster = cluster_of(hand)
     (infer,) = infers(ask(hand, 20, 1, 64))
-    learn_from_unanswered(cluster, 20 * MS, cluster.workers["w0"], Unanswered("m", 1, 30 * MS, infer.sizes))
+    for now_ms in (60, 120):
+        unanswered = Unanswered("m", 1, 30 * MS, infer.sizes)
+        learn_from_unanswered(cluster, now_ms * MS, cluster.workers["w0"], unanswered)
     assert cluster.models["m"].buckets[128,].infer_times["gpu"].ns[0] == 60 * MS
 
 

@@ -140,15 +140,20 @@ def rejoin(hand: Hand, now_ms: float) -> list[Command]:
     return [c for action in commands for c in hand.ok(now_ms + 1, action)]
 
 
-def test_an_infer_that_is_never_heard_of_is_known_to_take_that_long() -> None:
-    hand = slow_hand()
-    now_ms = overdue(hand, 100, 1)
-    assert rejoin(hand, now_ms + 1) == []
-    (load,) = hand.request(now_ms + 10, 2, "m", None)
-    assert isinstance(load, Load)
-    (infer,) = hand.ok(now_ms + 18, load)
-    assert isinstance(infer, Infer)
-    assert infer.predicted_duration_ns >= 2000 * MS
+def test_a_model_two_of_whose_infers_were_never_heard_of_is_known_to_take_that_long() -> None:
+    hand, now_ms = slow_hand(), 100.0
+    for id_, least_ms in ((1, 50), (2, 2000)):
+        now_ms = overdue(hand, now_ms, id_)
+        assert rejoin(hand, now_ms + 1) == []
+        (load,) = hand.request(now_ms + 10, 9 + id_, "m", None)
+        assert isinstance(load, Load)
+        (infer,) = hand.ok(now_ms + 18, load)
+        assert isinstance(infer, Infer)
+        assert least_ms <= infer.predicted_duration_ns / MS <= 2 * least_ms
+        if id_ == 1:
+            hand.feed(now_ms + 19, WorkerLeft("w0", "gone"))
+            rejoin(hand, now_ms + 20)
+            now_ms += 100
 
 
 def test_a_model_that_costs_a_worker_its_place_again_and_again_is_given_up_there() -> None:

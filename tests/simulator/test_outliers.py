@@ -41,6 +41,35 @@ def test_by_default_it_is_taken_at_once() -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("stopped_ms", [200, 2_000])
+def test_the_first_of_all_that_stood_still_turns_nobody_away(rank: int, stopped_ms: int) -> None:
+    hand = Hand(spec("m", single_ms=18), estimate_rank=rank)
+    hand.warm("m")
+    (infer,) = [c for c in hand.request(100, 1, "m", 4_000) if isinstance(c, Infer)]
+    end_ms = 101 + stopped_ms
+    hand.feed(end_ms, Result(infer.action_id, "w0", Status.OK, 101 * MS, end_ms * MS))
+    (infer,) = [c for c in hand.request(end_ms + 1, 2, "m", SLO_MS) if isinstance(c, Infer)]
+    assert infer.predicted_duration_ns == 18 * MS
+    state = hand.scheduler.status().models[0]
+    assert state.outlier is not None
+    assert state.outlier.count == 1
+    assert (state.outlier.worker, state.outlier.duration_ns) == ("w0", stopped_ms * MS)
+    assert state.outlier.expected_ns == 18 * MS
+
+
+def test_a_device_that_has_become_slow_is_believed_after_three() -> None:
+    hand, now_ms = Hand(spec("m", single_ms=18)), 100
+    hand.warm("m")
+    for number in range(3):
+        (infer,) = [c for c in hand.request(now_ms, number, "m", 4_000) if isinstance(c, Infer)]
+        assert infer.predicted_duration_ns == 18 * MS
+        begin_ms, now_ms = now_ms + 1, now_ms + 301
+        hand.feed(now_ms, Result(infer.action_id, "w0", Status.OK, begin_ms * MS, now_ms * MS))
+        now_ms += 1
+    assert reasons(hand.request(now_ms, 9, "m", 250)) == [Reason.DEADLINE_UNREACHABLE]
+
+
+@pytest.mark.parametrize("rank", [1, 3])
 @pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
 def test_an_outlier_costs_the_requests_of_twice_its_own_time(policy: str, rank: int) -> None:
     """The seed is one without an outlier that is only a little shorter than the SLO.
@@ -99,6 +128,32 @@ def test_what_waits_behind_an_outlier_is_reported_while_that_runs() -> None:
     assert max(late_ns) < 3 * MS
 
 
+@seeded(4)
+@pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
+def test_what_stood_still_once_is_expected_of_no_later_execution(policy: str, seed: int) -> None:
+    """Many models that run seldom, so that each has few measurements; some wait for up to four seconds, in
+    which workers are dropped for what they owe."""
+    stream: list[tuple[int, Event | Command]] = []
+    cluster = SimulationSpec(
+        devices=(DeviceGroup(count=3),),
+        models=tuple([ModelGroup(name=f"m{number}", infer_ms={"1": 18.0, "4": 40.0}) for number in range(8)]),
+        workload=(WorkloadSpec(rate=20.0, slo_ms=2_000.0),),
+        scheduler=SchedulerConfig(policy=policy),
+        faults=FaultsSpec(slow_probability=0.03, slow_ms=4_000.0),
+        warm_up_s=0.0,
+        duration_s=20.0,
+        seed=seed,
+    )
+    simulate(cluster, analyse=False, record=lambda now_ns, entry: stream.append((now_ns, entry)))
+    still = [
+        entry for _, entry in stream if isinstance(entry, Result) and entry.end_ns - entry.begin_ns > SLOW_NS
+    ]
+    expected_ms = [entry.predicted_duration_ns / MS for _, entry in stream if isinstance(entry, Infer)]
+    assert len(still) >= 3
+    assert max(expected_ms) < 90
+
+
+SLOW_NS = 200 * MS
 POLICIES = ("mainspring", "clockwork", "clockwork-release", "nexus", "edf", "clipper", "fifo")
 
 

@@ -56,20 +56,29 @@ export function spreadText(spread) {
     + (rest > 0 ? `Others are planned behind it by ${ms(spread.estimate_ms)}: one run in a hundred makes them wait ${ms(rest)} more than that, or longer.` : "No more than one run in a hundred makes others wait longer than they are planned for.");
 }
 
+/** The last action that took far longer than expected, and that no estimate follows it. */
+export function outlierText(outlier, now) {
+  const many = outlier.count === 1 ? "One execution or load" : `${count(outlier.count)} executions and loads`;
+  return `${many} took so much longer than expected that no estimate follows one alone; the last, action ${outlier.action_id} on ${outlier.worker} ${ago(outlier.at_ns, now)}, ${ms(outlier.took_ms)} instead of ${ms(outlier.expected_ms)}.`;
+}
+
 function durationsPanel() {
   const flag = el("span.mark", { "data-is": "late", hidden: true, title: "The 99th percentile of its durations passed three times their median" }, "erratic");
   const root = panel("How long it takes", flag);
   const spread = el("p", { hidden: true });
+  const outlier = el("p", { hidden: true });
   const holder = el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Durations by batch size" });
   const curve = el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Estimates by size", hidden: true });
-  root.append(spread, holder, curve);
+  root.append(spread, outlier, holder, curve);
   let drawn = "";
   return {
     root,
-    draw(data) {
+    draw(data, head) {
       flag.hidden = !data.line.erratic;
       spread.hidden = !data.spread;
       if (data.spread) write(spread, spreadText(data.spread));
+      outlier.hidden = !data.outlier;
+      if (data.outlier) write(outlier, outlierText(data.outlier, head.now_ns));
       const key = JSON.stringify([data.profiles, data.load_ms, data.load_now_ms, data.line.infer_ms, data.buckets]);
       if (key === drawn) return;
       drawn = key;
@@ -190,7 +199,7 @@ export function model(root, name) {
       places.draw(data.placements);
       room.draw(data);
       operate.draw(data.placements, head);
-      durations.draw(data);
+      durations.draw(data, head);
       recent.draw(data.recent, head);
     },
     close() {},
