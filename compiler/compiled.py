@@ -41,6 +41,7 @@ from mainspring.compiler.artifact.manifest import (
     TVM,
     ExecutableInfo,
     IoTensor,
+    SampleRow,
 )
 from mainspring.compiler.artifact.plan import SHARED_OBJECT, Shape
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
@@ -66,6 +67,8 @@ PORTABLE = "portable"
 DEFAULT_ARCH = "sm_90"
 """Default architecture that kernels for a GPU are generated for: an H100's."""
 
+MOST_SAMPLE_BYTES = 1 << 20
+"""Most bytes of a sample that is stored beside an executable."""
 _EFFORT = Effort(seconds=0.4, fewest=2, most=15, warm_up=1)
 """Small, because compiling waits for it at every batch size."""
 _SHORT = Effort(seconds=0.1, fewest=2, most=15, warm_up=1)
@@ -160,7 +163,7 @@ class OnnxRuntimeArtifact(Artifact):
             optimised = optimise_portably(prepared.content)
         given = prepared.inputs, prepared.outputs
         parts = split(optimised, *given, symbols=prepared.symbols, holds=device == CPU)
-        info = msgspec.structs.replace(parts.info, choices=prepared.choices.ways)
+        info = msgspec.structs.replace(parts.info, choices=prepared.choices.ways, sample=_sample(prepared))
         if device != CPU:
             info = msgspec.structs.replace(info, device=device, instruction_set=PORTABLE)
         self.content = self._compared = parts.graph
@@ -190,6 +193,14 @@ class OnnxRuntimeArtifact(Artifact):
         """Measure the growth of a process that runs the graph in a workspace of its own."""
         executable = Executable(self.content, self.info, own_workspace=True)
         return measure_workspace(executable.bind(self.tensors, self.arena.address_of), batch_size)
+
+
+def _sample(prepared: Prepared) -> tuple[SampleRow, ...]:
+    """Return a row with which the model runs where it does not on zeros; none if it would be large."""
+    row = prepared.beginning
+    if sum(array.nbytes for array in row) > MOST_SAMPLE_BYTES:
+        return ()
+    return tuple(SampleRow(array.shape, array.tobytes()) for array in row)
 
 
 class TvmArtifact(Artifact):

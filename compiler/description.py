@@ -5,11 +5,15 @@ from __future__ import annotations
 import difflib
 import shlex
 import tomllib
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.sample_forms import NO_SAMPLES, Samples
 from mainspring.messages.sequences import KINDS, MOST_INITIAL_BYTES
 from mainspring.messages.sequencing import Control, Sequencing, State
 
@@ -23,9 +27,27 @@ class Described(NamedTuple):
     sequencing: Sequencing | None = None
     options: str = ""
     """The options of the command line that say it again, each after a space."""
+    samples: Samples = NO_SAMPLES
+    """Rows that the model takes."""
 
 
 NOTHING = Described()
+
+
+def with_samples(said: Described, file: Path | None) -> Described:
+    """Return what was described with the samples in an ``.npz`` file; raise `CompileError`."""
+    if file is None:
+        return said
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            samples = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise CompileError(
+            f"the samples {file} can't be read ({error}); numpy.savez writes such a file, with an array for "
+            "each input (texts as an array of a str or bytes type, not of objects)"
+        ) from None
+    options = f"{said.options} --sample {shlex.quote(str(file.resolve()))}"
+    return said._replace(samples=samples, options=options)
 
 
 def described(file: Path | None, states: Iterable[str] = ()) -> Described:

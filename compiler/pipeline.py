@@ -53,6 +53,7 @@ from mainspring.compiler.row_axes import (
     move_rows,
     moved_shapes,
 )
+from mainspring.compiler.sample_forms import NO_SAMPLES, Samples
 from mainspring.compiler.shapes import Shapes, fix_shapes
 from mainspring.compiler.state_axes import put_rows_first
 from mainspring.compiler.tuning import Tuner
@@ -215,6 +216,7 @@ def _compile_file(
             or_whole=or_whole,
             or_fewer=or_fewer,
             sequencing=described.sequencing,
+            samples=described.samples,
             elsewhere=elsewhere if or_elsewhere else None,
         )
     except CompileError as error:
@@ -274,17 +276,17 @@ def compile_model(
     elsewhere: Callable[[], None] | None = None,
     axes: RowAxes = IN_FRONT,
     or_fewer: bool = False,
+    samples: Samples = NO_SAMPLES,
 ) -> Compiled:
     """Compile a model into ``store``.
 
-    The model is compared with stock ONNX Runtime at every batch size; if ``quick``, and another one with the
-    same executable was compared, only at the smallest two. If the rows are not proven to be independent, it
-    is compiled for one row, and its manifest names the node. If ``source.whole``, it has no axis for rows.
+    It is compared with stock ONNX Runtime at every batch size; if ``quick``, and another one with the same
+    executable was compared, only at the smallest two. If the rows are not proven to be independent, it is
+    compiled for one row, and its manifest names the node. If ``source.whole``, it has no axis for rows.
     ``batch_sizes`` of None are the default ones; of these, and of any if ``or_fewer``, those are left out
-    whose activations need more than 2 GiB. Other dimensions may be open, up to the limits in ``source.most``
-    or found ones. For the engine ``auto``, ``judge`` measures artifacts for other devices. Clients have the
-    rows on ``axes``, ``model`` in front; ``elsewhere`` is called where it has none, or mixes them. Raises
-    `CompileError` or `StoreError`; if ``or_whole``, `NoRows` for a model that can be whole.
+    whose activations need more than 2 GiB. For the engine ``auto``, ``judge`` measures artifacts for other
+    devices. Clients have the rows on ``axes``, ``model`` in front; ``elsewhere`` is called where it has none,
+    or mixes them. Raises `CompileError` or `StoreError`; if ``or_whole``, `NoRows` where it can be whole.
     """
     begin = time.monotonic()
     check_target_names(target, judge)
@@ -292,7 +294,7 @@ def compile_model(
         # What was measured for the store before is used without a GPU too.
         target = msgspec.structs.replace(target, tuner=Tuner(store))
     wanted = batch_sizes or BATCH_SIZES
-    prepared = _prepared(model, wanted[-1], or_fewer or batch_sizes is None, source, elsewhere, axes)
+    prepared = _prepared(model, wanted[-1], or_fewer or not batch_sizes, source, elsewhere, axes, samples)
     independence = prepared.independence
     alone = prepared.whole or independence.mixes
     sizes = (1,) if alone else tuple([size for size in wanted if size <= prepared.most_rows])
@@ -319,13 +321,15 @@ def _prepared(
     source: Source,
     elsewhere: Callable[[], None] | None,
     axes: RowAxes,
+    samples: Samples,
 ) -> Prepared:
     """Return the model ready to be optimised; raise `NoRows` if it has none, or mixes those on ``axes``.
 
     ``elsewhere`` is called if those in front are none, or mixed.
     """
     whole = source.whole and axes == IN_FRONT
-    of_source = partial(Prepared, whole=whole, most=source.most, text_bytes=source.text_bytes)
+    most, text_bytes = source.most, source.text_bytes
+    of_source = partial(Prepared, whole=whole, most=most, text_bytes=text_bytes, samples=samples)
     try:
         prepared = of_source(model, rows, or_fewer=or_fewer)
     except NoRows:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
+from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileError, NoRows
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, name_squeezed, open_batch, repair_reshapes
 from mainspring.compiler.choices import Choices, compared_numbers
@@ -25,9 +25,9 @@ from mainspring.compiler.open_dims import check_limits, open_axes
 from mainspring.compiler.outputs import OutputShapes
 from mainspring.compiler.proving import at_sizes, judge
 from mainspring.compiler.random_numbers import draws_numbers, with_seeds
+from mainspring.compiler.sample_forms import HINT, NO_SAMPLES, Samples, forms
 from mainspring.compiler.samples import (
     WORDS,
-    draw,
     index_tables,
     known_texts,
     largest_scale,
@@ -41,7 +41,7 @@ from mainspring.compiler.symbols import Found, Sizes, find_symbols
 from mainspring.compiler.varying import values_decide
 from mainspring.compiler.versions import check_conversion, make_readable
 from mainspring.compiler.work import Counter
-from mainspring.messages.model import TEXT_BYTES, TensorSpec
+from mainspring.messages.model import TEXT_BYTES, TensorSpec, array_dtype
 
 _Values = Sequence[onnx.ValueInfoProto]
 Arrays = list[npt.NDArray[np.generic]]
@@ -107,6 +107,7 @@ class Prepared:
     """A model ready to be optimised, with the original to compare it with.
 
     The model is kept as ``content``, the bytes that ONNX Runtime reads: its weights are in memory once.
+    ``draws`` says whether it draws random numbers.
     """
 
     def __init__(
@@ -118,13 +119,14 @@ class Prepared:
         most: Mapping[str, int] | None = None,
         text_bytes: int = TEXT_BYTES,
         or_fewer: bool = False,
+        samples: Samples = NO_SAMPLES,
     ) -> None:
         """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
 
         If ``or_fewer``, the largest batch may have less, as many as `MOST_WORKSPACE_BYTES` are enough for.
         If ``whole``, its shapes stay unchanged, behind a leading axis of 1. Unless ``most`` is None, other
         dimensions may be open, up to the limits in it, by name, or up to limits that are found. Texts have
-        at most ``text_bytes``.
+        at most ``text_bytes``; ``samples`` are rows that the model takes.
         """
         self.whole = whole
         self.most_rows = rows
@@ -133,12 +135,11 @@ class Prepared:
         """Whether they are fewer than were asked for."""
         self._or_fewer = or_fewer
         self._text_bytes = text_bytes
-        self._draw: Callable[..., Arrays] = draw
+        self._draw: Callable[..., Arrays]
         with _malformed():
             original, self.located = with_locales(without_sequences(without_maps(original)))
             readable, converted = make_readable(original)
             self.draws = draws_numbers(readable)
-            """Whether it draws random numbers."""
             readable = without_decided_branches(with_seeds(readable) if self.draws else readable)
             if most and not whole:
                 check_limits(readable, most)
@@ -146,13 +147,13 @@ class Prepared:
             guard_divisions(model)
             fixed = baked_batch(model)
             self.fixed_rows = 0 if whole else fixed or 0
-            """Rows of the batch that the file fixes; 0 if it leaves the batch open, or has none."""
+            """Rows of the batch that the file fixes; 0 if it is open, or there is none."""
         session = self._open_original(serialise(readable), fixed)
-        model = self._sample(model, rows, most or {})
+        model = self._sample(model, rows, most or {}, samples)
         if converted:
             self._check_conversion(original, session, fixed or 1)
         self.repaired, self._suspects = list[str](), list[str]()
-        if self.reference.fixed is None and not self._runs_batches():
+        if self.reference.fixed is None and not self._runs_batches(_PROBES[0]):
             self.reference.fixed = 1
         if not whole:
             with _malformed():
@@ -188,17 +189,52 @@ class Prepared:
         fixed_at = [self._found.fixed_at(sizes) for sizes in self.shapes] if self.symbols else []
         self.independence = Independence(PROOF_VERSION) if whole else judge(model, self.content, fixed_at)
 
-    def _sample(self, model: onnx.ModelProto, rows: int, most: Mapping[str, int]) -> onnx.ModelProto:
-        """Find the symbols and draw ``rows`` rows; return the model without dimensions of but one size."""
+    def _sample(
+        self, model: onnx.ModelProto, rows: int, most: Mapping[str, int], given: Samples
+    ) -> onnx.ModelProto:
+        """Find the symbols and draw ``rows`` rows in the first form of samples with which the model runs.
+
+        Returns the model without dimensions of but one size.
+        """
         specs = tuple(
             TensorSpec(each.name, numpy_dtype(each, self._text_bytes), _row_shape(each))
             for each in model.graph.input
         )
-        axes = open_axes(model)
         # In a batch, rows that decide otherwise don't choose what runs.
         self.choices = Choices(specs, compared_numbers(model.graph) if self.whole else {})
-        known = [*known_texts(model.graph), *WORDS]
-        self._texts = [text for text in known if len(text) <= self._text_bytes]
+        texts = [text for text in known_texts(model.graph) if len(text) <= self._text_bytes]
+        self._texts = [*texts, *(text for text in WORDS if len(text) <= self._text_bytes)]
+        first: CompileError | None = None
+        for form in forms(specs, texts, given):
+            self._form, self._draw, self._ran = form, form.draw, False
+            try:
+                found = self._sample_as(model, specs, rows, most)
+                if any(array_dtype(spec.dtype).kind in "Siu" for spec in specs):
+                    self._check_rows()
+                return found
+            except CompileError as error:
+                if given or (self._ran and not isinstance(error, CannotRun)):
+                    raise
+                first = first or error
+        raise (NoRows if isinstance(first, NoRows) else CompileError)(f"{first}; {HINT}") from first
+
+    def _check_rows(self) -> None:
+        """Raise `CannotRun` unless the model runs with each of the sampled rows."""
+        if self._runs_batches(self._most_rows):
+            return
+        for row in range(self._most_rows):
+            self._run([array[row : row + 1] for array in self.rows])
+
+    def _run(self, arrays: Arrays) -> Arrays:
+        found = self.choices.first(self.reference.run, arrays)
+        self._ran = True
+        return found
+
+    def _sample_as(
+        self, model: onnx.ModelProto, specs: tuple[TensorSpec, ...], rows: int, most: Mapping[str, int]
+    ) -> onnx.ModelProto:
+        """Do what `_sample` says in one form."""
+        axes = open_axes(model)
         self._trials = Trials(specs, axes, self._run_small, rows, Counter(model))
         self._found = Found((), (), specs, {})
         if axes or most:
@@ -215,12 +251,26 @@ class Prepared:
             model = at_sizes(model, single)
         self._most_rows = max(rows, *_PROBES)
         base, tables = self._inputs_at(self.shapes[0]), index_tables(model.graph)
-        run = functools.partial(self.choices.first, self.reference.run)
-        self._values = value_limits(base, self._most_rows, run, tables, whole=self.whole, texts=self._texts)
+        self._values = self._limits(base, self._most_rows, tables)
         if self.whole and values_decide(model):
-            self._draw = functools.partial(draw, most_scale=largest_scale(self._run_scaled))
+            self._draw = functools.partial(self._draw, most_scale=largest_scale(self._run_scaled))
         self.rows = self.rows_at(self.shapes[0], self._most_rows)
         return model
+
+    def _limits(
+        self, inputs: tuple[TensorSpec, ...], rows: int, tables: dict[str, int] | None = None
+    ) -> list[int]:
+        """Return the numbers that integers of these inputs stay below."""
+        whole, texts = self.whole, self._texts
+        return value_limits(inputs, rows, self._run, tables, whole=whole, texts=texts, drawn=self._form.draw)
+
+    @property
+    def beginning(self) -> Arrays:
+        """A row with which the model runs, if it does not on zeros."""
+        with suppress(CompileError):
+            self.choices.first(self.reference.run, [np.zeros_like(array[:1]) for array in self.rows])
+            return []
+        return [array[:1] for array in self.rows]
 
     def rows_at(self, sizes: Sizes, rows: int) -> Arrays:
         """Return sampled rows for one size of each symbol.
@@ -230,15 +280,14 @@ class Prepared:
         inputs = self._inputs_at(sizes)
         drawn = self._draw(inputs, self._values, rows, self._texts)
         if sizes != self.shapes[0] and self._values != smallest_limits(inputs) and not self._takes(drawn):
-            run = functools.partial(self.choices.first, self.reference.run)
-            own = value_limits(inputs, rows, run, whole=self.whole, texts=self._texts)
+            own = self._limits(inputs, rows)
             drawn = self._draw(inputs, [*map(min, own, self._values)], rows, self._texts)
         return self.choices.spread(self.reference.run, drawn)
 
     def _takes(self, drawn: Arrays) -> bool:
         """Whether the model runs with the first of these rows, which has the largest integers."""
         try:
-            self.choices.first(self.reference.run, [array[:1] for array in drawn])
+            self._run([array[:1] for array in drawn])
         except CompileError:
             return False
         return True
@@ -248,13 +297,12 @@ class Prepared:
 
     def _run_small(self, inputs: Sequence[TensorSpec]) -> Arrays:
         """Run a row of small values."""
-        small = draw(inputs, smallest_limits(inputs), 1, self._texts)
-        return self.choices.first(self.reference.run, small)
+        return self._run(self._form.draw(inputs, smallest_limits(inputs), 1, self._texts))
 
     def _run_scaled(self, scale: float) -> None:
         """Run some rows of the limits' sizes whose floats have scales up to this one."""
         inputs = self._inputs_at(tuple(each.limit for each in self.ranges))
-        drawn = draw(inputs, self._values, _SCALED_ROWS, self._texts, scale)
+        drawn = self._form.draw(inputs, self._values, _SCALED_ROWS, self._texts, scale)
         for row in range(_SCALED_ROWS):
             self.choices.first(self.reference.run, [array[row : row + 1] for array in drawn])
 
@@ -285,9 +333,9 @@ class Prepared:
             "it means; the model's author can export it with a dynamic batch axis"
         )
 
-    def _runs_batches(self) -> bool:
+    def _runs_batches(self, rows: int) -> bool:
         try:
-            self.reference.run([array[: _PROBES[0]] for array in self.rows])
+            self.reference.run([array[:rows] for array in self.rows])
         except CompileError:
             return False
         return True

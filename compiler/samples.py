@@ -74,17 +74,20 @@ def value_limits(
     *,
     whole: bool = False,
     texts: Sequence[bytes] = WORDS,
+    drawn: Callable[..., Arrays] | None = None,
 ) -> list[int]:
     """Return the number that the values of each integer input stay below.
 
     ``run`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the known
     sizes of the tables that integer inputs index, by the input's name. Where integers decide the shape of an
     output, larger ones are tried only as far as this is small; `NoRows` is raised then unless ``whole``.
+    ``drawn`` draws rows as `draw` does.
     """
     limits = smallest_limits(inputs)
 
     def shapes(limits: Sequence[int]) -> list[tuple[int, ...]]:
-        return [output.shape for output in run([array[:1] for array in draw(inputs, limits, rows, texts)])]
+        arrays = (drawn or draw)(inputs, limits, rows, texts)
+        return [output.shape for output in run([array[:1] for array in arrays])]
 
     expected, deciding = shapes(limits), set[int]()
 

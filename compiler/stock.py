@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.errors import CannotRun, CompileError
 from mainspring.compiler.artifact.executable import FATAL_ONLY
 from mainspring.compiler.artifact.values import as_slots, as_texts, bound_as, memory_at
 from mainspring.compiler.contents import WEIGHTS, Content, Stored, source_of
@@ -51,7 +51,7 @@ class StockSession:
             outputs = self._run_bound(given) if self._halves else self._session.run(None, given, self._frees)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             instead = f"; {INSTEAD}" if STACKED in str(error) else ""
-            raise CompileError(
+            raise CannotRun(
                 f"stock ONNX Runtime can't run the model: {_first_line(error)}{instead}"
             ) from error
         found = [np.asarray(output) for output in outputs]

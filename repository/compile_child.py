@@ -18,7 +18,9 @@ import msgspec
 
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.digests import digest_of, stamp_of
+from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import Recipe
+from mainspring.repository.warmup import samples_of
 
 if TYPE_CHECKING:
     from mainspring.compiler.artifact.store import Store
@@ -129,14 +131,14 @@ def run(store: Store, job: Job) -> Outcome:
             most=job.recipe.most,
             pad=job.recipe.pad,
             text_bytes=job.recipe.text_bytes,
-            described=Described(job.recipe.sequencing),
+            described=Described(job.recipe.sequencing, samples=samples_of(job.recipe.warmup, folder.parent)),
             or_fewer=True,
         )
         if not _is_still(folder, job.digest):
             # Its name stands for another content.
             store.remove(job.name)
             return Outcome(fault=CHANGED, changed=True)
-    except (CompileError, StoreError) as error:
+    except (CompileError, StoreError, ConfigFault) as error:
         where = [each for option, each in IN_CONFIG.items() if option in str(error)]
         return Outcome(fault=f"{error}{''.join(where)}")
     except MemoryError:

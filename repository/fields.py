@@ -20,7 +20,7 @@ READ: Mapping[str, frozenset[str]] = {
         {
             "name", "platform", "backend", "max_batch_size", "input", "output", "version_policy",
             "dynamic_batching", "parameters", "response_cache", "default_model_filename", "instance_group",
-            "model_transaction_policy", "sequence_batching",
+            "model_transaction_policy", "sequence_batching", "model_warmup",
         }
     ),
     "input": frozenset({"name", "data_type", "dims", "reshape"}),
@@ -47,7 +47,9 @@ READ: Mapping[str, frozenset[str]] = {
     "instance_group": frozenset({"count", "kind", "name"}),
     "model_transaction_policy": frozenset(),
     "parameters": frozenset({"key", "value"}),
-    "value": frozenset({"string_value"}),
+    "value": frozenset({"string_value", "data_type", "dims", "zero_data", "input_data_file"}),
+    "model_warmup": frozenset({"name", "batch_size", "inputs", "count"}),
+    "inputs": frozenset({"key", "value"}),
 }  # fmt: skip
 """By the message that they are in; "" is the file itself."""
 
@@ -56,7 +58,6 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "optimization": _ENGINE,
         "cc_model_filenames": _ENGINE,
         "runtime": _ENGINE,
-        "model_warmup": "a worker warms each model up before requests reach it",
         "metric_tags": "metrics have the labels of docs/operations.md",
         "model_operations": "there are no custom operator libraries",
     },
@@ -78,6 +79,7 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "allow_timeout_override": "the nearest of all deadlines of a request counts",
         "max_queue_size": "the gateway's bounds on requests in flight hold for all models together",
     },
+    "value": {"random_data": "the compiler makes samples up where none are given"},
     "state": {"use_same_buffer_for_input_output": _IN_PLACE, "use_growable_memory": _IN_PLACE},
     "direct": {"max_queue_delay_microseconds": _PLANNED, "minimum_slot_utilization": _NO_SLOT},
     "oldest": {

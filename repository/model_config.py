@@ -21,6 +21,7 @@ from mainspring.repository.passed_on import passed_on
 from mainspring.repository.reading import ConfigFault, Fields
 from mainspring.repository.sequence_batching import read_sequences
 from mainspring.repository.textproto import Message, SyntaxFault, parse
+from mainspring.repository.warmup import WarmupInput, read_warmup
 
 MOST_VERSIONS = 1024
 MOST_ROWS = 1024
@@ -102,6 +103,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The same of states' outputs that clients do not see."""
     initial_files: dict[str, str] = {}
     """For states' inputs, the files of their initial states, in the model's folder of these."""
+    warmup: tuple[WarmupInput, ...] = ()
+    """Rows that the model takes."""
     passed: dict[str, Any] = {}
     """What nothing acts upon and clients may read, in the protocol's names."""
     warnings: tuple[str, ...] = ()
@@ -157,6 +160,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         pads=_pads(fields, parameters),
         text_bytes=_text_bytes(fields, parameters),
         file_name=_file_name(fields),
+        warmup=read_warmup(fields),
         passed=_passed(fields),
         warnings=tuple(fields.warnings),
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,6 +15,7 @@ from mainspring.repository.layout import CONFIG_FILE, Layout
 from mainspring.repository.model_config import ModelConfig
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import Recipe, recipe_of, served_spec
+from mainspring.repository.warmup import samples_of
 
 _MOST_NAMED = 8
 
@@ -32,6 +35,14 @@ class ModelFolder(msgspec.Struct, frozen=True):
             served_spec(spec, spec.name, self.version, self.config)
         except ConfigFault as error:
             raise CompileError(f"{self.file.parent.parent / CONFIG_FILE}: {error}") from error
+
+    @property
+    def samples(self) -> Mapping[str, Any]:
+        """Rows that the model takes, as its configuration gives them; raises `CompileError`."""
+        try:
+            return samples_of(self.config.warmup, self.file.parent.parent)
+        except ConfigFault as error:
+            raise CompileError(str(error)) from error
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from mainspring.messages.sequencing import Sequencing
 from mainspring.repository.fields import DATA_TYPES
 from mainspring.repository.model_config import ModelConfig, TensorConfig
 from mainspring.repository.reading import ConfigFault
+from mainspring.repository.warmup import WarmupInput
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16)
 """Batch sizes of a model that asks for none (Clockwork, section 5.1)."""
@@ -49,6 +50,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """How long each text of inputs and outputs may be."""
     sequencing: Sequencing | None = None
     """As `ModelSpec.sequencing`."""
+    warmup: tuple[WarmupInput, ...] = ()
+    """Rows that the model takes, of which samples are made."""
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
@@ -72,6 +75,7 @@ def recipe_of(config: ModelConfig) -> Recipe:
         config.pads,
         config.text_bytes,
         _sequencing(config),
+        config.warmup,
     )
 
 
@@ -98,6 +102,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
     told |= {"text_bytes": recipe.text_bytes} if recipe.text_bytes != TEXT_BYTES else {}
     told |= {"batch_sizes_asked": True} if recipe.batch_sizes == DEFAULT_SIZES else {}
     told |= {"sequencing": recipe.sequencing} if recipe.sequencing is not None else {}
+    told |= {"warmup": recipe.warmup} if recipe.warmup else {}
     content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
     digest = hashlib.sha256(content).hexdigest()
     return f"{model}{SEPARATOR}{version}-{digest[:DIGEST_DIGITS]}"

@@ -132,6 +132,13 @@ DescriptionOption = Annotated[
     Path | None,
     typer.Option(help="A TOML file with the tables [state.INPUT] and [sequence], beyond --state."),
 ]
+SampleOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Rows that the model takes, to compare it with: an .npz file (numpy.savez) with an array for "
+        "each input. Without it samples are made up."
+    ),
+]
 
 
 def compile(
@@ -158,6 +165,7 @@ def compile(
     trust: TrustOption = False,
     state: StateOption = None,
     description: DescriptionOption = None,
+    sample: SampleOption = None,
     beside: BesideOption = False,
     as_json: AsJson = False,
 ) -> None:
@@ -166,7 +174,7 @@ def compile(
 
     from rich.console import Console
 
-    from mainspring.compiler.description import described
+    from mainspring.compiler.description import described, with_samples
     from mainspring.compiler.report import fields
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
@@ -174,7 +182,7 @@ def compile(
     as_whole = whole or (False if asked else None)
     recipe = _recipe(batch_sizes, shape or [], as_whole, most or [], pad or [], text_bytes)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
-    sequences = described(description, state or [])
+    sequences = with_samples(described(description, state or []), sample)
     options = Options(engine, device, arch, precision, tune_seconds, instead, sequences, beside)
     with console.status(f"compiling {model}"):
         compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
@@ -238,7 +246,6 @@ def _compiled(
     from mainspring.compiler.artifact.errors import CompileError
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.conversion.opening import as_onnx
-    from mainspring.compiler.description import Described
     from mainspring.compiler.pipeline import compile_file
     from mainspring.repository.one_folder import read_folder
 
@@ -250,8 +257,9 @@ def _compiled(
     folder = read_folder(path) if path.is_dir() else None
     if folder is not None:
         path, recipe = folder.file, _over(folder.recipe, recipe, asked=asked)
-    if sequences.sequencing is None and recipe.sequencing is not None:
-        sequences = Described(recipe.sequencing)
+        sequences = sequences._replace(
+            sequencing=sequences.sequencing or recipe.sequencing, samples=sequences.samples or folder.samples
+        )
     with as_onnx(path, trust=trust) as converted:
         compiled = compile_file(
             *(converted.path, name, store, recipe.batch_sizes, recipe.shapes, target, judge, recipe.whole),

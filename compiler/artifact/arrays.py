@@ -56,7 +56,7 @@ class BatchArrays:
         model.run(self._batch_size, *self._addresses, self._sizes)
 
     def begin(self, model: Runnable) -> None:
-        """Have a model run the zeros; where it can't, those of the executable's choices that it can.
+        """Have a model run the zeros; where it can't, its executable's choices, or the sample that it has.
 
         Later runs have the same inputs. Raises the `ExecutableError` of the zeros if it can run none.
         """
@@ -70,7 +70,11 @@ class BatchArrays:
                     return self.run(model)
                 except ExecutableError:
                     continue
-            raise
+            if not self._info.sample:
+                raise
+            for array, row in zip(self.inputs, self._info.sample, strict=True):
+                array[...] = tiled(np.frombuffer(row.data, array.dtype).reshape(row.shape), array.shape)
+            return self.run(model)
 
     @property
     def found(self) -> Arrays:
@@ -83,6 +87,12 @@ def _found(tensor: IoTensor, sizes: Sizes, array: npt.NDArray[np.generic]) -> np
     spec = TensorSpec(tensor.name, tensor.dtype, tensor.at(sizes), varies=tensor.varies)
     shape, size = spec.found(array.data)
     return array[FOUND_BYTES:size].view(array_dtype(tensor.dtype)).reshape(1, *shape)
+
+
+def tiled(array: npt.NDArray[np.generic], shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+    """Return an array of as many axes, none of them empty, repeated and cut along each to ``shape``."""
+    places = [np.arange(size) % length for size, length in zip(shape, array.shape, strict=True)]
+    return array[np.ix_(*places)] if places else array
 
 
 def aligned_array(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:

@@ -27,6 +27,10 @@ class NoRows(CompileError):
     """The model has no axis that holds a request's rows; it may still be served whole."""
 
 
+class CannotRun(CompileError):
+    """Stock ONNX Runtime fails on the values that the model was tried with; it may run on others."""
+
+
 class StoreError(Exception):
     """An artifact is missing, altered or not usable here; the text names the path and the remedy."""
 

@@ -127,6 +127,14 @@ class Measured(msgspec.Struct, frozen=True):
     """As `Profile.beside_stock`."""
 
 
+class SampleRow(msgspec.Struct, frozen=True):
+    """A row of an input."""
+
+    shape: tuple[int, ...]
+    """With an axis of one row in front."""
+    data: bytes
+
+
 class ExecutableInfo(msgspec.Struct, frozen=True):
     """The facts of an executable, stored beside its graph or plans as ``info.json``.
 
@@ -158,6 +166,8 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     """As `ModelSpec.symbols`."""
     choices: tuple[dict[int, int], ...] = ()
     """Numbers that fill inputs, by their index, with which it may run where it does not on zeros."""
+    sample: tuple[SampleRow, ...] = ()
+    """A row of each input with which it runs, where it runs on neither."""
 
 
 class Source(msgspec.Struct, frozen=True):
