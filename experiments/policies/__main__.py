@@ -14,7 +14,15 @@ from rich.progress import track
 from mainspring.experiments.policies import constants, highest
 from mainspring.experiments.policies.cell import Cell, Job, configuration
 from mainspring.experiments.policies.plots import plot_frontier, plot_policies
-from mainspring.experiments.policies.scenarios import ERRATIC, HELD_OUT, LOADS, OTHERS, SCENARIOS, STUDY
+from mainspring.experiments.policies.scenarios import (
+    ERRATIC,
+    HELD_OUT,
+    LOADS,
+    OTHERS,
+    SCENARIOS,
+    STUDY,
+    UNLIKE,
+)
 from mainspring.experiments.policies.sweep import Results, play_all
 from mainspring.scheduler.policies.registry import policy_class
 
@@ -36,7 +44,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 ScenariosOption = Annotated[
     str,
     typer.Option(
-        help=f"Names with commas between; study, others, held-out, erratic or all: {', '.join(SCENARIOS)}."
+        help="Names with commas between; study, others, held-out, unlike-requests, erratic or all: "
+        f"{', '.join(SCENARIOS)}."
     ),
 ]
 PoliciesOption = Annotated[str, typer.Option(help="Names with commas between, each as name@option=value.")]
@@ -148,6 +157,7 @@ def _scenarios(text: str) -> list[str]:
         "study": STUDY,
         "others": OTHERS,
         "held-out": HELD_OUT,
+        "unlike-requests": UNLIKE,
         "erratic": ERRATIC,
         "all": (*STUDY, *OTHERS, *HELD_OUT),
     }

@@ -252,6 +252,7 @@ def _bound(
     since_ns: int,
     seconds: float,
 ) -> float | None:
-    if job.bounds is None:
+    if job.bounds is None or any(group.mix for group in scenario.groups):
+        # The bound's batches are contiguous in arrival, with as many rows each.
         return None
     return bound_of(scenario, models, drawn, since_ns, Path(job.bounds), job.fairness) / seconds

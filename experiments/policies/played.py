@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
-from mainspring.experiments.policies.scenarios import Group, Scenario
+from mainspring.experiments.policies.scenarios import WAVE_S, Group, Scenario
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.simulator.offered import mean_multiple
 from mainspring.simulator.spec import Spread, matches
@@ -48,7 +48,7 @@ class Served:
 def models_of(scenario: Scenario, table: Table) -> list[Served]:
     """Return a scenario's models; raise `WorkloadError` for a variety that the table does not have."""
     named = [
-        (_spec(scenario, table, variety, f"{group.slo_ms or 0:g}-{group.rows}-{copy}"), group)
+        (_spec(scenario, table, variety, group, copy), group)
         for group in scenario.groups
         for variety in group.varieties or table
         for copy in range(group.copies)
@@ -84,7 +84,7 @@ def instants(models: Sequence[Served], load: float, seconds: float, seed: int) -
     drawn = []
     for model, own in zip(models, rng.spawn(len(models)), strict=True):
         rate = model.rate * (1.0 if model.group.slo_ms is None else load)
-        drawn.append(_instants(own, rate, model.group.cv, seconds))
+        drawn.append(_instants(own, rate, model.group, seconds))
     return drawn
 
 
@@ -93,24 +93,47 @@ def arrivals(models: Sequence[Served], drawn: Sequence[Instants], retry_ns: int 
     when = np.concatenate(drawn)
     which = np.repeat(np.arange(len(drawn)), [len(times) for times in drawn])
     order = np.argsort(when, kind="stable")
-    requests = [(model.spec.name, model.group.rows, model.slo_ns) for model in models]
-    return [
-        Arrival(time_ns, model, rows, slo_ns, retry_ns=retry_ns)
-        for time_ns, (model, rows, slo_ns) in zip(
-            when[order].tolist(), [requests[index] for index in which[order].tolist()], strict=True
-        )
-    ]
+    kinds = [_kinds(model) for model in models]
+    drawn_kinds = np.concatenate(
+        [
+            np.random.default_rng([index, len(times)]).integers(len(kinds[index]), size=len(times))
+            for index, times in enumerate(drawn)
+        ]
+    )
+    found = []
+    for time_ns, index, kind in zip(
+        when[order].tolist(), which[order].tolist(), drawn_kinds[order].tolist(), strict=True
+    ):
+        rows, slo_ns = kinds[index][kind]
+        found.append(Arrival(time_ns, models[index].spec.name, rows, slo_ns, retry_ns=retry_ns))
+    return found
 
 
-def _instants(rng: np.random.Generator, rate: float, cv: float, seconds: float) -> Instants:
-    """Draw a Poisson process, or a renewal process with gamma gaps."""
-    if cv == 1.0:
-        count = rng.poisson(rate * seconds)
-        return np.sort((rng.random(count) * seconds * SECOND_NS).astype(np.int64))
-    shape = 1 / cv**2
-    gaps = rng.gamma(shape, 1 / (rate * shape), size=int(2 * rate * seconds + 100 * cv**2))
-    times = np.cumsum(gaps)
-    return (times[times < seconds] * SECOND_NS).astype(np.int64)
+def _kinds(model: Served) -> list[tuple[int, int | None]]:
+    """Return rows and SLO of the kinds of requests that a model has."""
+    mix = model.group.mix
+    return [(rows, round(slo_ms * 1e6)) for slo_ms, rows in mix] or [(model.group.rows, model.slo_ns)]
+
+
+def _instants(rng: np.random.Generator, rate: float, group: Group, seconds: float) -> Instants:
+    """Draw a Poisson process, or a renewal process with gamma or Pareto gaps; thin it where rates swing."""
+    most = (1.0 + group.wave) * group.crowd
+    if group.pareto:
+        shape = group.pareto
+        gaps = (1.0 + rng.pareto(shape, size=int(2 * rate * most * seconds + 100))) * (shape - 1.0) / shape
+        times = np.cumsum(gaps / (rate * most))
+    elif group.cv == 1.0:
+        times = np.sort(rng.random(rng.poisson(rate * most * seconds)) * seconds)
+    else:
+        shape = 1 / group.cv**2
+        count = int(2 * rate * most * seconds + 100 * group.cv**2)
+        times = np.cumsum(rng.gamma(shape, 1 / (rate * most * shape), size=count))
+    times = times[times < seconds]
+    if most != 1.0:
+        swung = 1.0 + group.wave * np.sin(2 * np.pi * times / WAVE_S)
+        crowded = np.where(np.abs(times / seconds - 0.5) < 0.05, group.crowd, 1.0)
+        times = times[rng.random(len(times)) * most < swung * crowded]
+    return (times * SECOND_NS).astype(np.int64)
 
 
 def _weights(scenario: Scenario, groups: Sequence[Group]) -> list[float]:
@@ -123,7 +146,7 @@ def _weights(scenario: Scenario, groups: Sequence[Group]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def _spec(scenario: Scenario, table: Table, variety: str, suffix: str) -> ModelSpec:
+def _spec(scenario: Scenario, table: Table, variety: str, group: Group, copy: int) -> ModelSpec:
     """Return a model of a variety for the scenario's kinds of devices."""
     if variety not in table:
         raise WorkloadError(
@@ -131,8 +154,10 @@ def _spec(scenario: Scenario, table: Table, variety: str, suffix: str) -> ModelS
         )
     spec = table[variety]
     profile = spec.profiles[EMULATED]
-    profiles = {kind: _slowed(profile, scenario.slowness.get(kind, 1.0)) for kind in scenario.devices}
-    name = f"{variety}-{suffix}"
+    slowness = {kind: group.factor * scenario.slowness.get(kind, 1.0) for kind in scenario.devices}
+    profiles = {kind: _slowed(profile, factor) for kind, factor in slowness.items()}
+    crowd = "crowd-" * (group.crowd > 1)
+    name = f"{variety}-{crowd}{group.slo_ms or 0:g}-{group.rows}-{copy}"
     return msgspec.structs.replace(spec, name=name, weights_hash=name, profiles=profiles)
 
 
@@ -145,6 +170,9 @@ def _device_seconds(scenario: Scenario, spec: ModelSpec, group: Group, spread: S
 
     A batch that takes longer than the SLO is none.
     """
+    if group.mix:
+        own = [msgspec.structs.replace(group, slo_ms=slo_ms, rows=rows, mix=()) for slo_ms, rows in group.mix]
+        return sum(_device_seconds(scenario, spec, each, spread) for each in own) / len(own)
     slo_ns = None if group.slo_ms is None else group.slo_ms * 1e6
     request_ns = {}
     for kind in scenario.devices:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import msgspec
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from mainspring.experiments.policies.cell import Job, lengths, play_requests
 from mainspring.experiments.policies.played import fluid_rate, instants, models_of, read_table
-from mainspring.experiments.policies.scenarios import ERRATIC, OTHERS, SCENARIOS, STUDY
+from mainspring.experiments.policies.scenarios import ERRATIC, OTHERS, SCENARIOS, STUDY, UNLIKE
 from mainspring.experiments.policies.sweep import on_all_cores
 from mainspring.messages.codes import Reason
 from mainspring.traces.arrival import SECOND_NS
@@ -62,7 +63,7 @@ def refusals_of(job: Job) -> Refusals:
     scenario = SCENARIOS[job.scenario]
     models = models_of(scenario, read_table(Path(job.table)))
     warm_up, seconds = lengths(job, fluid_rate(models))
-    drawn = instants(models, job.load, warm_up + seconds, job.seed)
+    drawn = instants(models, job.load, warm_up + seconds, job.seed + scenario.seed - 1)
     played = []
     for policy in (_with(job.policy, "refuse=last"), job.policy):
         each = msgspec.structs.replace(job, policy=policy)
@@ -86,7 +87,9 @@ def refusals_of(job: Job) -> Refusals:
 
 
 def main(
-    scenarios: Annotated[str, typer.Option(help="Names, or study, others, erratic or all.")] = "all",
+    scenarios: Annotated[
+        str, typer.Option(help="Names, or study, others, unlike-requests, erratic or all.")
+    ] = "all",
     policies: Annotated[str, typer.Option(help="Names with commas between.")] = "mainspring",
     loads: Annotated[str, typer.Option(help="Multiples of the fluid capacity.")] = "1,1.5",
     wrongly: Annotated[str, typer.Option(help="Values of refuse_wrongly.")] = "0.02",
@@ -130,7 +133,9 @@ def main(
     )
     output.mkdir(parents=True, exist_ok=True)
     (output / "refusals.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-    Console(width=160).print(table(found))
+    console = Console(width=160)
+    console.print(table(found))
+    console.print(curve(found))
 
 
 def table(found: list[Refusals]) -> Table:
@@ -155,6 +160,24 @@ def table(found: list[Refusals]) -> Table:
     return shown
 
 
+def curve(found: list[Refusals]) -> Table:
+    """Return what refusals cost by how early they come, over all scenarios: one row for each way to refuse
+    and load."""
+    shown = Table(title="the curve: points of goodput by the median refusal time / SLO, over the scenarios")
+    for column in ("policy", "load", "median, mean", "median, worst", "points, mean", "points, worst"):
+        shown.add_column(column, justify="right")
+    of_way: dict[tuple[str, float], list[Refusals]] = {}
+    for each in found:
+        if each.times:
+            of_way.setdefault((each.job.policy, each.job.load), []).append(each)
+    for (policy, load), cells in of_way.items():
+        medians = [each.times[TIMES.index(0.5)] for each in cells]
+        points = [100 * (each.goodput - each.last) for each in cells]
+        told = fmean(medians), max(medians), fmean(points), min(points)
+        shown.add_row(policy, f"{load:g}", *(f"{value:+.2f}" for value in told))
+    return shown
+
+
 def _with(policy: str, options: str) -> str:
     """Return a policy with options beside, or in the place of, those that it has."""
     if "refuse=" in policy:
@@ -163,7 +186,13 @@ def _with(policy: str, options: str) -> str:
 
 
 def _scenarios(text: str) -> list[str]:
-    sets = {"study": STUDY, "others": OTHERS, "erratic": ERRATIC, "all": (*STUDY, *OTHERS)}
+    sets = {
+        "study": STUDY,
+        "others": OTHERS,
+        "unlike-requests": UNLIKE,
+        "erratic": ERRATIC,
+        "all": (*STUDY, *OTHERS),
+    }
     names = [scenario.name for scenario in sets[text]] if text in sets else text.split(",")
     for name in names:
         if name not in SCENARIOS:

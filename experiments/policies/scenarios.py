@@ -15,6 +15,7 @@ FAST = ("resnet18_v1", "resnet18_v2", "mobile_pose_resnet18_v1", "cifar_wideresn
 SLOW = ("resnet152_v1", "resnet152_v2", "resnest101", "densenet161")
 PAGES = 1_984
 """Of 16 MB on a device of 32 GB, less 512 MB each for workspace and IO (Clockwork, section 5.2)."""
+WAVE_S = 2.0
 USUAL = "gpu"
 """The kind of device that is as fast as the table says."""
 
@@ -34,6 +35,16 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Requests for each of these models, relative to other models'."""
     cv: float = 1.0
     """Coefficient of variation of the gaps between a model's requests; 1 is a Poisson process."""
+    pareto: float = 0.0
+    """If it is greater than 1, the gaps are Pareto-distributed with this shape instead."""
+    mix: tuple[tuple[float, int], ...] = ()
+    """SLO in ms and rows of a model's requests, each as often as the others, where not all are alike."""
+    factor: float = 1.0
+    """What executions of a variety's models take, by what the table says."""
+    wave: float = 0.0
+    """The part by which rates swing, up and down within `WAVE_S`."""
+    crowd: float = 1.0
+    """Factor on the rates in the middle tenth of what is played."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +232,68 @@ HELD_OUT = (
 """Scenarios that no constant of the default policy was chosen by: they say what a change is worth."""
 
 
+UNLIKE = (
+    Scenario(
+        name="mixed-rows",
+        title="4 x: 24 resnet50_v2, 150 ms, 1 to 16 rows, Pareto gaps",
+        groups=(
+            Group(
+                varieties=RESNET,
+                copies=24,
+                slo_ms=150.0,
+                pareto=1.5,
+                mix=tuple((150.0, rows) for rows in (1, 1, 2, 2, 4, 4, 8, 16)),
+            ),
+        ),
+        devices={USUAL: 4},
+        seed=201,
+    ),
+    Scenario(
+        name="mixed-slos",
+        title="2 x: 12 resnet50_v2, half 12 ms and half 1 s",
+        groups=(Group(varieties=RESNET, copies=12, slo_ms=12.0, mix=((12.0, 1), (1000.0, 1))),),
+        devices={USUAL: 2},
+        seed=202,
+    ),
+    Scenario(
+        name="mixed-both",
+        title="3 x: 16 resnet18_v2, 40 or 300 ms, 1 to 8 rows",
+        groups=(
+            Group(
+                varieties=("resnet18_v2",),
+                copies=16,
+                slo_ms=40.0,
+                mix=tuple((slo_ms, rows) for slo_ms in (40.0, 300.0) for rows in (1, 2, 8)),
+            ),
+        ),
+        devices={USUAL: 3},
+        seed=203,
+    ),
+    Scenario(
+        name="wave",
+        title="6 x: all varieties, 100 ms, a wave, and a flash crowd for ten of them",
+        groups=(
+            Group(wave=0.5),
+            Group(varieties=(*FAST[:3], *SLOW[:2]), copies=2, wave=0.5, crowd=8.0),
+        ),
+        devices={USUAL: 6},
+        seed=204,
+    ),
+    Scenario(
+        name="giants",
+        title="4 x: 24 tiny, 50 ms; 6 of 80 ms, 250 and 500 ms",
+        groups=(
+            Group(varieties=FAST, copies=6, slo_ms=50.0, weight=4.0),
+            Group(varieties=("resnet152_v2",), copies=3, slo_ms=250.0, factor=10.0),
+            Group(varieties=("resnet152_v1",), copies=3, slo_ms=500.0, factor=10.0),
+        ),
+        devices={USUAL: 4},
+        seed=205,
+    ),
+)
+"""Scenarios whose requests are unlike: within a model, in time, or by what they take."""
+
+
 def _lognormal(sigma: float, models: str = "*") -> Spread:
     return Spread(models=models, kind="lognormal", sigma=sigma)
 
@@ -267,6 +340,6 @@ ERRATIC = (
 
 Batches take as long as the slowest of their requests."""
 
-SCENARIOS = {scenario.name: scenario for scenario in (*STUDY, *OTHERS, *HELD_OUT, *ERRATIC)}
+SCENARIOS = {scenario.name: scenario for scenario in (*STUDY, *OTHERS, *HELD_OUT, *UNLIKE, *ERRATIC)}
 LOADS = (0.7, 1.0, 1.5)
 """Multiples of the fluid capacity: what the devices could do if every batch were of its best size."""

@@ -1,9 +1,11 @@
-"""Which of a model's waiting requests make a batch: the largest that is in time, or the densest.
+"""Which of a model's waiting requests make a batch: the largest that is in time, the densest, or the soonest.
 
 ``begin_ns`` is when EXEC and the weights are there, ``inputs_ns`` when inputs that take no time would be.
 """
 
 from __future__ import annotations
+
+import math
 
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
@@ -80,6 +82,36 @@ def densest_batch(
         count = rows if singles else len(queue.fill(first, sizes[index]))
         if count * best_ns > best_count * durations_ns[index]:
             best_count, best_ns, best_index, best_first = count, durations_ns[index], index, first
+    return (best_index, best_first, best_count) if best_count else None
+
+
+def soonest_batch(
+    queue: DeadlineQueue,
+    times: InferTimes,
+    top: int,
+    begin_ns: int,
+    inputs_ns: int,
+    pads: bool,
+    scale_ns: float,
+) -> tuple[int, int, int] | None:
+    """Return the batch, as `densest_batch`, of the lowest rank: of ``n`` requests, the first due at ``D``,
+    that take ``t``, ``D - t - scale_ns * ln(n / t)``; of equal ones the largest.
+
+    For queues whose requests are unlike: by density alone large requests, and those with little time, wait
+    for batches of others until they are lost.
+    """
+    sizes, durations_ns = times.sizes, times.ns
+    best_rank, best_index, best_first, best_count = 0.0, 0, 0, 0
+    for index in range(top, -1, -1):
+        first, rows = fitting(queue, times, index, begin_ns, inputs_ns)
+        if not rows or (
+            not pads and index and rows < sizes[index] and queue.rows_at(first) <= sizes[index - 1]
+        ):
+            continue
+        count, duration_ns = len(queue.fill(first, sizes[index])), durations_ns[index]
+        rank = queue.dues[first] - duration_ns - scale_ns * math.log(count / duration_ns)
+        if not best_count or rank < best_rank:
+            best_rank, best_index, best_first, best_count = rank, index, first, count
     return (best_index, best_first, best_count) if best_count else None
 
 

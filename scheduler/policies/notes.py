@@ -64,7 +64,19 @@ class ReadyHeap:
 class ModelNote:
     """What policies keep about a model."""
 
-    __slots__ = ("boost", "copies", "counted", "demand", "known_copies", "offered", "popularity", "price")
+    __slots__ = (
+        "boost",
+        "copies",
+        "counted",
+        "demand",
+        "known_copies",
+        "offered",
+        "popularity",
+        "price",
+        "rows",
+        "slack_ns",
+        "unlike",
+    )
 
     def __init__(self) -> None:
         self.offered: tuple[int, int] | None = None
@@ -83,6 +95,10 @@ class ModelNote:
         """What the boost follows from, in nats (`Fairness`)."""
         self.counted = False
         """Whether the model counts among those with waiting requests."""
+        self.rows = self.slack_ns = 0
+        """The rows and the time of the latest request that was unlike the one before it."""
+        self.unlike = 0
+        """For how many more requests the model's requests count as unlike (`Ranking.asked`)."""
 
 
 @final

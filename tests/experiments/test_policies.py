@@ -49,6 +49,22 @@ def test_nobody_starves_where_models_are_unlike() -> None:
     assert own.goodput > 1.01 * other.goodput
 
 
+@pytest.mark.parametrize(
+    ("scenario", "other"), [("mixed-rows", "edf"), ("mixed-slos", "symphony"), ("mixed-both", "symphony")]
+)
+def test_the_default_serves_as_much_as_others_where_the_requests_of_a_model_are_unlike(
+    scenario: str, other: str
+) -> None:
+    own, its = (play_cell(job(scenario, each, 1.5, most_requests=2_000)) for each in ("mainspring", other))
+    assert own.in_time > its.in_time - 0.003
+    assert own.bound is None
+
+
+def test_rates_swing_and_crowds_come_as_the_scenario_says() -> None:
+    assert play_cell(job("wave", "mainspring", 0.7, most_requests=1_000)).in_time > 0.5
+    assert play_cell(job("giants", "mainspring", 0.7, most_requests=1_000)).in_time > 0.5
+
+
 def test_a_floor_lowers_what_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "ITERATIONS", 40)
     monkeypatch.setattr(bounds, "SEARCHES", 3)

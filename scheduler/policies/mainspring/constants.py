@@ -20,6 +20,16 @@ Neighbours: 0.1: A@1 99.3; 0.4: A@1 99.3, G@1.5 99.3, G@1.5 worst tenth 119.0, e
 FULL_SCALE_FROM: Final = 0.05
 """The share of dropped requests from which on the whole scale counts. Unit: share of requests. Origin:
 chosen. Neighbours: 0.025: G@1.5 worst tenth 122.8; 0.1: C@1 100.9, G@1.5 99.1, transfers@1 99.3."""
+UNLIKE_FULL_SCALE_FROM: Final = 0.15
+"""The same where all batches are of models whose requests are unlike: how dense one is that such a model
+could run is then mostly chance. Unit: share of requests. Origin: measured: 0.05 serves half a percent less of
+*mixed-rows* at 1.0 (docs/policy-results.md, "Unlike requests of one model")."""
+UNLIKE_REQUESTS: Final = 64
+"""For so many requests after one that is unlike the one before it, in rows or in the time that it is given, a
+model's requests count as unlike. Unit: requests. Origin: chosen."""
+UNLIKE_SHIFT: Final = 4
+"""Requests are alike whose times differ by no more than one part in two to this power. Unit: binary digits.
+Origin: chosen."""
 FIRST_BATCH_NS: Final = 5_000_000
 """The mean duration of a batch before any was sent. Unit: ns. Origin: chosen. Neighbours: 2_500_000: the
 same; 10_000_000: the same."""

@@ -2,8 +2,9 @@
 
 *INFER.* The batch that brings most for its device time, weighed against how soon it must start (`Ranking`);
 which of a model's requests it holds and how large it is maximises requests for each millisecond, padding
-allowed. Few models on many busy devices wait for larger batches (`held_until_ns`). A model that is dropped
-too often rises (`Fairness`): the option ``fairness`` moves between most answers and equal shares.
+allowed, or follows the same weighing where they are unlike. Few models on many busy devices wait for larger
+batches (`held_until_ns`). A model that is dropped too often rises (`Fairness`): the option ``fairness`` moves
+between most answers and equal shares.
 
 *LOAD* by requests for each millisecond that it takes, less what their executions cost while EXEC is short
 (`ExecPrice`); the model goes whose loss is least (`WorthLoads`). Idle LOAD executors load what was missed
@@ -133,6 +134,7 @@ class Mainspring(ReadyQueuePolicy):
         """Offer the model to the workers that hold it, and enter its demand."""
         model = request.model
         self._popularity.asked(now_ns, model)
+        self._ranking.asked(request)
         note = model_note(model)
         if not note.counted:
             note.counted = True

@@ -8,6 +8,7 @@ be Clockwork's order, with a very large one pure density; `SCALE_BATCHES` mean b
 where requests have to be dropped.
 
 Where none are, everybody can be served in time, and the scale shrinks to a part of that (`CALM_SCALE`).
+Which of its requests a model runs is decided by density alone while they are alike, and by rank otherwise.
 
 Ranks do not depend on when they are compared: they are the keys of the ready queue (`ReadyQueuePolicy`). The
 lower bound of a model's rank assumes that all its requests can still make it.
@@ -21,7 +22,8 @@ from typing import Final, cast, final
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
-from mainspring.scheduler.policies.batching import densest_batch, largest_index, not_lost
+from mainspring.cluster.requests import Request
+from mainspring.scheduler.policies.batching import densest_batch, largest_index, not_lost, soonest_batch
 from mainspring.scheduler.policies.mainspring.chances import likeliest_batch
 from mainspring.scheduler.policies.mainspring.constants import (
     BATCH_WEIGHT,
@@ -31,6 +33,9 @@ from mainspring.scheduler.policies.mainspring.constants import (
     RESCALED_FROM,
     SCALE_BATCHES,
     STALE_SHIFT,
+    UNLIKE_FULL_SCALE_FROM,
+    UNLIKE_REQUESTS,
+    UNLIKE_SHIFT,
 )
 from mainspring.scheduler.policies.notes import Ready, ReadyHeap, model_note
 from mainspring.scheduler.policies.ready_queue import enter, enter_copies
@@ -63,6 +68,8 @@ class Ranking:
         self._batches = 0
         self._mean_ns = float(FIRST_BATCH_NS)
         self._mean_copies = 1.0
+        self._unlike = 0.0
+        """The part of the batches whose models' requests are unlike."""
         self.calm = True
         """Whether hardly any request is dropped."""
         self.scale_ns = CALM_SCALE * SCALE_BATCHES * FIRST_BATCH_NS
@@ -80,10 +87,14 @@ class Ranking:
         return dues[0] + offset_ns - self._boost_ns(placement.model)
 
     def candidate(self, placement: Placement, begin_ns: int, inputs_ns: int) -> tuple[int, int, int] | None:
-        """Return (rank, size's index, first request's index) of a placement's densest batch, or None."""
+        """Return (rank, size's index, first request's index) of a placement's batch, or None: the densest,
+        or where its model's requests are unlike that of the lowest rank."""
         queue, times = placement.model.queue, placement.times
         top = largest_index(placement.model)
-        found = densest_batch(queue, times, top, begin_ns, inputs_ns, self._pads)
+        if model_note(placement.model).unlike:
+            found = soonest_batch(queue, times, top, begin_ns, inputs_ns, self._pads, self.scale_ns)
+        else:
+            found = densest_batch(queue, times, top, begin_ns, inputs_ns, self._pads)
         if found is None:
             return None
         if found[1] and queue.rows != len(queue.dues):
@@ -101,6 +112,19 @@ class Ranking:
             model.queue, placement.times, largest_index(model), begin_ns, inputs_ns, self.scale_ns
         )
         return None if found is None else (found[0] - self._boost_ns(model), found[1], found[2])
+
+    def asked(self, request: Request) -> None:
+        """Note whether a model's requests are unlike: of other rows, or given another time, than those
+        before them."""
+        due_ns, note = request.due_ns, model_note(request.model)
+        if due_ns is None:
+            return
+        slack_ns, known_ns = due_ns - request.arrived_ns, note.slack_ns
+        if request.rows != note.rows or abs(slack_ns - known_ns) > known_ns >> UNLIKE_SHIFT:
+            note.unlike = UNLIKE_REQUESTS if note.rows else 0
+            note.rows, note.slack_ns = request.rows, slack_ns
+        elif note.unlike:
+            note.unlike -= 1
 
     def rank_again(self, heap: ReadyHeap) -> None:
         """Rank a heap's entries by the scale as it is now."""
@@ -130,7 +154,10 @@ class Ranking:
         self._mean_ns += weight * (duration_ns - self._mean_ns)
         self._mean_copies += weight * (len(placement.model.usable) - self._mean_copies)
         self.calm = dropped < FULL_SCALE_FROM
-        turns = SCALE_BATCHES * (CALM_SCALE + (1.0 - CALM_SCALE) * min(1.0, dropped / FULL_SCALE_FROM))
+        unlike = 1.0 if model_note(placement.model).unlike else 0.0
+        self._unlike += weight * (unlike - self._unlike)
+        full_from = FULL_SCALE_FROM + (UNLIKE_FULL_SCALE_FROM - FULL_SCALE_FROM) * self._unlike
+        turns = SCALE_BATCHES * (CALM_SCALE + (1.0 - CALM_SCALE) * min(1.0, dropped / full_from))
         scale_ns = turns * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
         if abs(scale_ns - self.scale_ns) > RESCALED_FROM * self.scale_ns:
             self.scale_ns = scale_ns

@@ -1,12 +1,20 @@
 """The batches of `batching`, against a search of all sizes and all first requests."""
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
 from mainspring.cluster.requests import DeadlineQueue
-from mainspring.scheduler.policies.batching import densest_batch, fitting, largest_batch, largest_index
+from mainspring.scheduler.policies.batching import (
+    densest_batch,
+    fitting,
+    largest_batch,
+    largest_index,
+    soonest_batch,
+)
 from tests.cluster import made
 from tests.scheduler.hand import MS, spec
 
@@ -120,3 +128,27 @@ def test_no_batch_serves_more_requests_for_its_time_than_the_densest(
         index, first, count = found
         assert count == len(queue.fill(first, SIZES[index]))
         assert count / times.ns[index] == best
+
+
+@given(waits, durations, instants, st.booleans(), st.floats(0, 30 * MS))
+def test_no_batch_ranks_before_the_soonest(
+    requests: list[tuple[int, int]],
+    given_ms: tuple[int, int, int],
+    at: tuple[int, int, tuple[int, ...]],
+    pads: bool,
+    scale_ns: float,
+) -> None:
+    model, times, begin_ns, inputs_ns = model_of(requests), times_of(given_ms, at[2]), at[0] * MS, at[1] * MS
+    queue = model.queue
+    found = soonest_batch(queue, times, largest_index(model), begin_ns, inputs_ns, pads, scale_ns)
+    ranks = []
+    for index in range(len(SIZES)):
+        first, rows = rows_by_hand(queue, times, index, begin_ns, inputs_ns)
+        below = SIZES[index - 1] if index else 0
+        if rows > below and (pads or rows == SIZES[index] or queue.rows_at(first) > below):
+            count = len(queue.fill(first, SIZES[index]))
+            ns = times.ns[index]
+            ranks.append(
+                (queue.dues[first] - ns - scale_ns * math.log(count / ns), -index, (index, first, count))
+            )
+    assert found == (min(ranks)[2] if ranks else None)

@@ -1,0 +1,34 @@
+"""When a model's requests count as unlike; `tests/scheduler/policies/test_batching.py` has what follows."""
+
+from __future__ import annotations
+
+from mainspring.cluster.models import Model
+from mainspring.scheduler.policies.mainspring.constants import UNLIKE_REQUESTS
+from mainspring.scheduler.policies.mainspring.ranking import Ranking
+from mainspring.scheduler.policies.notes import model_note
+from tests.cluster import made
+from tests.scheduler.hand import MS, spec
+
+
+def unlike_after(*requests: tuple[int, float | None]) -> int:
+    """Return for how many more requests a model's count as unlike after some of (rows, SLO in ms)."""
+    model, ranking = Model(spec("m"), 1), Ranking(pads=True)
+    for id_, (rows, slo_ms) in enumerate(requests):
+        arrived_ns = 1_000 * id_
+        due_ns = None if slo_ms is None else arrived_ns + int(slo_ms * MS)
+        ranking.asked(made.request(id_, model, rows, arrived_ns, due_ns))
+    return model_note(model).unlike
+
+
+def test_requests_are_alike_but_for_other_rows_or_other_times() -> None:
+    assert not unlike_after((2, 100.0))
+    assert not unlike_after((2, 100.0), (2, 97.0), (2, 103.0), (2, None))
+    assert unlike_after((2, 100.0), (1, 100.0)) == UNLIKE_REQUESTS
+    assert unlike_after((2, 100.0), (2, 50.0)) == UNLIKE_REQUESTS
+    assert unlike_after((2, 100.0), (2, 107.0)) == UNLIKE_REQUESTS
+
+
+def test_a_single_one_counts_for_a_while() -> None:
+    like = [(1, 100.0)] * (UNLIKE_REQUESTS - 1)
+    assert unlike_after((1, 100.0), (1, 10.0), (1, 100.0), *like) == 1
+    assert not unlike_after((1, 100.0), (1, 10.0), (1, 100.0), *like, (1, 100.0))
