@@ -309,6 +309,7 @@ class Mainspring(ReadyQueuePolicy):
         if note.counted and not model.queue.dues:
             note.counted = False
             self._waiting -= 1
+        self._loads.losses.lowered(model.base)
         self._loads.refresh(now_ns, model)
 
     def _missed(self, model: Model) -> None:

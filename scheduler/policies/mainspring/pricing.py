@@ -53,18 +53,7 @@ class ExecPrice:
         """
         boost = model_note(model).boost
         each = math.exp(min(boost, MOST_BOOST)) if boost else 1.0
-        if not self.per_ns:
-            return rows * each
-        best = 0.0
-        for times in model.infer_times.values():
-            sizes, durations_ns = times.sizes, times.ns
-            for index in range(len(sizes)):
-                filled = min(rows, float(sizes[index]))
-                batches = rows / filled if index == len(sizes) - 1 and filled else 1.0
-                best = max(best, batches * (filled * each - self.per_ns * durations_ns[index]))
-                if sizes[index] >= rows:
-                    break
-        return best
+        return _worth(model, rows, each, self.per_ns, highest=False)
 
     def worth_waiting(self, model: Model) -> float:
         """Return what the requests are worth that wait for a model, or a bucket of one."""
@@ -81,6 +70,32 @@ def least_worth_each(model: Model, per_ns: float) -> float:
     """Return what `ExecPrice.worth_each` is at least, at no higher price than one, while no estimate rises
     beyond its ceiling (`Raised.count`)."""
     return _worth_each(model, per_ns, highest=True) if per_ns else 1.0
+
+
+def least_worth_waiting(model: Model, per_ns: float) -> float:
+    """Return what `ExecPrice.worth_waiting` is at least, on the same conditions, until a request leaves."""
+    if not model.buckets:
+        rows = model.queue.rows
+        return _worth(model, float(rows), 1.0, per_ns, highest=True) if rows else 0.0
+    worth = 0.0
+    for bucket in model.buckets.values():
+        worth += least_worth_waiting(bucket, per_ns)
+    return worth
+
+
+def _worth(model: Model, rows: float, each: float, per_ns: float, *, highest: bool) -> float:
+    if not per_ns:
+        return rows * each
+    best = 0.0
+    for times in model.infer_times.values():
+        sizes, durations_ns = times.sizes, times.ceilings_ns if highest else times.ns
+        for index in range(len(sizes)):
+            filled = min(rows, float(sizes[index]))
+            batches = rows / filled if index == len(sizes) - 1 and filled else 1.0
+            best = max(best, batches * (filled * each - per_ns * durations_ns[index]))
+            if sizes[index] >= rows:
+                break
+    return best
 
 
 def _worth_each(model: Model, per_ns: float, *, highest: bool) -> float:

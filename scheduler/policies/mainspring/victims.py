@@ -4,7 +4,8 @@ Each worker has a heap of what is resident on it, by a lower bound of what its e
 looks at entries until the least loss that it found is lower than all bounds left; mostly these are a few of a
 hundred or more. A loss changes with each request for the model, each that waits for it, and each copy that
 comes or goes. What raises it leaves the bound a bound, and an entry is put right once it comes up; only what
-lowers losses is entered at once: a copy that makes them more than a power of two. While EXEC's time has a
+lowers losses is entered at once: a copy that makes them more than a power of two, and a request that leaves
+the queue, where what waits was counted. While EXEC's time has a
 price, losses fall as the price or an estimate rises. So bounds are computed with a higher price and higher
 estimates, and the order is made again once one of these is exceeded.
 """
@@ -18,11 +19,12 @@ from typing import Final, cast
 from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.estimates import Raised
+from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.heaps import Entry, Weighted, order, pop, push
 from mainspring.scheduler.policies.mainspring.constants import IDLE_VICTIMS_SHARE
-from mainspring.scheduler.policies.mainspring.pricing import ExecPrice, least_worth_each
+from mainspring.scheduler.policies.mainspring.pricing import ExecPrice, least_worth_each, least_worth_waiting
 from mainspring.scheduler.policies.mainspring.usage import Popularity
 from mainspring.scheduler.policies.notes import model_note
 
@@ -38,13 +40,15 @@ _SWEPT_FROM: Final = 64
 class Bound(Weighted):
     """A model that is resident on a worker, by a lower bound of what its eviction loses."""
 
-    __slots__ = ("placement", "void")
+    __slots__ = ("placement", "void", "waits")
 
     def __init__(self, bound: float, placement: Placement) -> None:
         super().__init__(bound, placement.model.number)
         self.placement = placement
         self.void = False
         """Whether another entry stands in its place."""
+        self.waits = False
+        """Whether what waits for the model is counted, so that it is known to `Losses.lowered`."""
 
 
 class Found(Weighted):
@@ -98,6 +102,8 @@ class Losses:
         self._price = price
         self._raised = raised
         self._orders: dict[str, Order] = {}
+        self._waiting: dict[int, list[Bound]] = {}
+        """By model, entries that count what waits for it."""
 
     def least_first(self, worker: Worker, within_ns: int) -> LeastFirst:
         """Return what may be evicted from a worker, the least loss first, of equal ones the model that came
@@ -141,9 +147,35 @@ class Losses:
         elif placement.model.name in placement.worker.lru:
             self._enter(placement)
 
+    def lowered(self, model: Model) -> None:
+        """Enter a model without what waits for it where that was counted: requests have left its queue."""
+        counted = self._waiting.pop(model.number, None)
+        if counted is None:
+            return
+        for entry in counted:
+            entry.waits = False
+            known = self._orders.get(entry.placement.worker.name)
+            if known is not None and known.bounds.get(model.name) is entry:
+                known.enter(bound_of(entry.placement, known.price), entry.placement)
+
+    def raised(self, entry: Bound, bound: float, price: float, away: float) -> float:
+        """Return a bound that counts what waits for a model as well, for as long as all of that waits."""
+        model = entry.placement.model
+        waiting = least_worth_waiting(model, price) if away else 0.0
+        if not waiting:
+            return bound
+        if not entry.waits:
+            entry.waits = True
+            self._waiting.setdefault(model.number, []).append(entry)
+        copies = len(model.usable)
+        if copies > 1:
+            waiting /= 1 << (copies - 1).bit_length()
+        return bound + _ROUNDED * waiting / away
+
     def worker_left(self, worker: Worker) -> None:
         """Forget a worker, and all orders: without the estimates of its kind what remains may lose less."""
         self._orders.clear()
+        self._waiting.clear()
 
     def validate(self, worker: Worker, within_ns: int) -> None:
         """Check that all that is resident stands in its worker's order, by no more than it would lose."""
@@ -236,7 +268,7 @@ class LeastFirst:
             if placement.state is not _RESIDENT:
                 del self.order.bounds[placement.model.name]
                 continue
-            bound = bound_of(placement, price)
+            bound = self._losses.raised(entry, bound_of(placement, price), price, away)
             if bound > entry.key:
                 entry.key = bound
                 push(entries, entry)
