@@ -150,14 +150,15 @@ def test_a_batch_that_must_start_goes_before_a_denser_one() -> None:
 
 
 def test_a_head_that_is_too_late_for_the_dense_batch_does_not_cut_it() -> None:
-    """The head could only be served alone; the others fill a batch without it."""
+    """The head can only be served alone; the others can wait for it, and fill a batch without it."""
     warm = Warm(CONFIG, [model("m", USUAL)])
     ((_, first),) = warm.ask(0, "m", 100)
     warm.ask(0.1, "m", 5)
     warm.ask(0.1, "m", 50, count=8)
-    ((_, infer),) = warm.end(2.2, first)
+    ((_, alone),) = warm.end(2.2, first)
+    assert alone.request_ids == (2,)
+    ((_, infer),) = warm.end(4.2, alone)
     assert len(infer.request_ids) == 8
-    assert 2 not in infer.request_ids
 
 
 def test_batches_are_padded_where_that_serves_more_for_each_millisecond() -> None:
