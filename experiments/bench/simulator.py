@@ -102,9 +102,7 @@ def main(
     short = [speed(spec, cluster, analyse=False) for _ in range(repeats)]
     rate, summary = statistics.median(each for each, _ in short), short[0][1].summary
     note = f"{len(cluster.models):,} models, {summary.goodput_share:.1%} in time"
-    rows.append(
-        Figure("short of memory, load 1", rate, "requests/s", SHORT_TARGET, at_least=True, note=note)
-    )
+    rows.append(Figure("short of memory, load 1", rate, "requests/s", SHORT_TARGET, at_least=True, note=note))
     source = "clockwork table 1" if PROFILES.is_file() else "varieties of about the paper's sizes"
     title = f"Simulated requests a second: 6 devices, 61 models ({source}), {policy}"
     publish("simulator", title, rows, output)
