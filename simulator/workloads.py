@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.simulator.offered import chosen_models, played_seed, recipe_of, recorded
 from mainspring.simulator.spec import LOG, SimulationSpec, SpecError, WorkloadSpec
 from mainspring.traces.arrival import Arrival, Kind
+from mainspring.traces.listed import slo_title
 from mainspring.traces.recipe import build
 from mainspring.traces.returning import returning
 from mainspring.traces.rows import Rows, RowsSpec, with_rows
@@ -80,6 +82,9 @@ def title(spec: SimulationSpec, models: int) -> str:
             load = f"{workload.concurrency} in flight each"
         slos = ", ".join(f"{slo_ms:g}" for slo_ms in workload.slos_ms)
         slo = "no SLO" if workload.best_effort else f"SLO{'s' * (len(workload.slos_ms) > 1)} {slos} ms"
+        if workload.kind == Kind.CSV.value and workload.trace is not None:
+            usual_ms = None if workload.best_effort else workload.slos_ms[0]
+            slo = slo_title(Path(workload.trace), None if usual_ms is None else round(usual_ms * 1e6))
         parts.append(f"{workload.kind} {load}, {slo}")
     plural = "s" * (devices != 1)
     return (

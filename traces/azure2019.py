@@ -1,7 +1,9 @@
 """The Azure Functions trace of 2019: invocations per minute of each function (Shahrad et al., ATC '20).
 
 Columns: HashOwner, HashApp, HashFunction, Trigger, then one for each minute, named by the minute of the
-day (not every file begins at 1). Clockwork, section 6.5, replays "four or five function workloads for
+day (not every file begins at 1). Files that were derived from it are read by the names of their columns: one
+of the four is enough, their order is any, others are left alone, and a minute or count that is missing is
+zero. Clockwork, section 6.5, replays "four or five function workloads for
 each model instance": functions are shuffled by seed and dealt round to the models.
 
 A function's identity does not matter after it is dealt: 4 bytes x minutes x models are kept, whatever the
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,11 @@ from mainspring.traces.workload import Cut, Workload, check_factor, spread
 MINUTE_NS = 60 * SECOND_NS
 COLUMNS = ("HashOwner", "HashApp", "HashFunction", "Trigger")
 MAX_COUNT = 2**31 - 1
+MOST_DIGITS = 32
+MOST_MINUTES = 31 * 24 * 60
+"""From the first minute to the last of a file that lacks some."""
+NOTHING = ("", "nan", "na", "null", "none")
+"""What stands for no count."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +84,9 @@ def read_azure2019(path: Path, models: Sequence[str], rng: np.random.Generator) 
     names = tuple(models)
     check_models(names)
     rows = read_rows(path)
-    first, columns = _check_header(path, next(rows, (0, []))[1])
-    functions = [_parse(path, line, cells, first, columns) for line, cells in rows]
+    header = _Header(path, next(rows, (0, []))[1])
+    first, columns = header.first, header.minutes
+    functions = [header.parse(line, cells) for line, cells in rows]
     if not functions:
         raise TraceError(f"{path}: has a header but no function")
     dealt = rng.permutation(len(functions))
@@ -89,48 +98,85 @@ def read_azure2019(path: Path, models: Sequence[str], rng: np.random.Generator) 
     return Azure2019(names, counts, first, len(dealt))
 
 
-def _check_header(path: Path, header: list[str]) -> tuple[int, int]:
-    """Return the number of the first minute and how many there are."""
-    lead = [cell.strip().lstrip("\ufeff").lower() for cell in header[:4]]
-    if lead != [name.lower() for name in COLUMNS]:
-        raise TraceError(
-            f"{path}:1: not invocations per minute of the Azure 2019 schema: the header must begin with"
-            f" {','.join(COLUMNS)}, not {','.join(header[:4]) or 'nothing'}"
-        )
-    minutes = header[4:]
-    if not minutes or not minutes[0].strip().isdecimal():
-        raise TraceError(f"{path}:1: column 5 must be the number of the first minute, not {header[4:5]}")
-    first = int(minutes[0])
-    for number, cell in enumerate(minutes):
-        if cell.strip() != str(first + number):
+class _Header:
+    """The columns of a file, by their names."""
+
+    def __init__(self, path: Path, header: list[str]) -> None:
+        """Raises `TraceError` unless there are a function's column and minutes, each once."""
+        self._path = path
+        self._width = len(header)
+        names = [cell.strip().lstrip("\ufeff").lower() for cell in header]
+        if not is_of_minutes(names):
             raise TraceError(
-                f"{path}:1: column {number + 5} is {cell!r}, but minutes must follow each other and this"
-                f" one must be {first + number}"
+                f"{path}:1: not invocations per minute of the Azure 2019 schema: the header must have one of"
+                f" {', '.join(COLUMNS)} and a column for each minute, named by its number, not"
+                f" {','.join(header[:6]) or 'nothing'}"
             )
-    return first, len(minutes)
+        numbered = [
+            (minute, place) for place, name in enumerate(names) if (minute := _minute(name)) is not None
+        ]
+        numbered.sort()
+        for (minute, place), (other, second) in pairwise(numbered):
+            if minute == other:
+                raise TraceError(
+                    f"{path}:1: minute {minute} is there twice, in columns {place + 1} and {second + 1}"
+                )
+        self.first = numbered[0][0]
+        self.minutes = numbered[-1][0] - self.first + 1
+        """From the first to the last, those that are missing among them."""
+        if self.minutes > max(MOST_MINUTES, len(numbered)):
+            raise TraceError(
+                f"{path}:1: its minutes go from {self.first} to {numbered[-1][0]}; a file with gaps may have"
+                f" at most {MOST_MINUTES:,}"
+            )
+        self._places = [place for _, place in numbered]
+        self._minutes = np.array([minute - self.first for minute, _ in numbered], np.int32)
+
+    def parse(self, line: int, cells: list[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]]:
+        """Return a function's minutes with invocations, from 0, and their counts."""
+        if len(cells) != self._width:
+            raise TraceError(
+                f"{self._path}:{line}: has {len(cells)} columns, but the header has {self._width}"
+            )
+        told = [cells[place] for place in self._places]
+        try:
+            counts = np.array(list(map(int, told)), np.int64)
+        except (ValueError, OverflowError):
+            counts = np.array([-1 if (count := _whole(each)) is None else count for each in told], np.int64)
+        if counts.min() < 0 or counts.max() > MAX_COUNT:
+            raise self._bad_count(line, cells)
+        found = np.flatnonzero(counts)
+        return self._minutes[found], counts[found].astype(np.uint32)
+
+    def _bad_count(self, line: int, cells: list[str]) -> TraceError:
+        for minute, place in zip(self._minutes.tolist(), self._places, strict=True):
+            if _whole(cells[place]) is None:
+                return TraceError(
+                    f"{self._path}:{line}: minute {self.first + minute} (column {place + 1}) is"
+                    f" {cells[place]!r}, but it must be a count from 0 to {MAX_COUNT}"
+                )
+        return TraceError(f"{self._path}:{line}: its counts cannot be read as integers")
 
 
-def _parse(
-    path: Path, line: int, cells: list[str], first: int, columns: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]]:
-    """Return a function's minutes with invocations, from 0, and their counts."""
-    if len(cells) != columns + 4:
-        raise TraceError(f"{path}:{line}: has {len(cells)} columns, but the header has {columns + 4}")
+def is_of_minutes(header: Sequence[str]) -> bool:
+    """Say whether a header, stripped and in lower case, is one of invocations per minute."""
+    lead = {name.lower() for name in COLUMNS}
+    return bool(lead & set(header)) and any(_minute(cell) is not None for cell in header)
+
+
+def _minute(name: str) -> int | None:
+    return None if name in NOTHING else _whole(name)
+
+
+def _whole(cell: str) -> int | None:
+    """Return a whole number, which other programs may have written as ``3.0`` or, for none, left out."""
+    text = cell.strip()
+    if text.lower() in NOTHING:
+        return 0
+    if text.isdecimal():
+        return int(text) if len(text) <= MOST_DIGITS and int(text) <= MAX_COUNT else None
     try:
-        counts = np.array(list(map(int, cells[4:])), np.int64)
-    except (ValueError, OverflowError):
-        counts = np.full(columns, -1)
-    if counts.min() < 0 or counts.max() > MAX_COUNT:
-        raise _bad_count(path, line, cells, first)
-    minutes = np.flatnonzero(counts)
-    return minutes.astype(np.int32), counts[minutes].astype(np.uint32)
-
-
-def _bad_count(path: Path, line: int, cells: list[str], first: int) -> TraceError:
-    for number, cell in enumerate(cells[4:]):
-        if not (cell.strip().isdecimal() and int(cell) <= MAX_COUNT):
-            return TraceError(
-                f"{path}:{line}: minute {first + number} (column {number + 5}) is {cell!r}, but it must be a"
-                f" count from 0 to {MAX_COUNT}"
-            )
-    return TraceError(f"{path}:{line}: its counts cannot be read as integers")
+        value = float(text)
+    except ValueError:
+        return None
+    return int(value) if 0 <= value <= MAX_COUNT and value == int(value) else None

@@ -1,8 +1,9 @@
 """The Azure Functions trace of 2021: one row for each invocation (Zhang et al., SOSP '21).
 
-Columns: app, func (unique within its app), end_timestamp and duration, both in seconds. An invocation
-arrived at ``end_timestamp - duration``. The published file is almost in order of that instant; rows are
-put in order in a buffer of bounded size, so that the file is streamed however long it is.
+Columns: app, func (unique within its app), end_timestamp and duration, both in seconds, in any order and
+beside others; a derived file may lack ``app``. An invocation arrived at ``end_timestamp - duration``. The
+published file is almost in order of that instant; rows are put in order in a buffer of bounded size, so that
+the file is streamed however long it is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from mainspring.traces.tracefile import TraceError, check_models, read_rows
 from mainspring.traces.workload import Workload
 
 COLUMNS = ("app", "func", "end_timestamp", "duration")
+MAX_SECONDS = 1e11
+"""By the calendar, in the year 5138."""
 REORDER_ROWS = 65_536
 """Rows that are held to be put in order: more than ten hours of the published file."""
 
@@ -65,16 +68,11 @@ def read_azure2021(path: Path, models: Sequence[str]) -> Azure2021:
 def _in_order(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield ``(arrival_ns, app, func)`` in order of arrival."""
     rows = read_rows(path)
-    header = [cell.strip().lstrip("\ufeff").lower() for cell in next(rows, (0, []))[1]]
-    if tuple(header) != COLUMNS:
-        raise TraceError(
-            f"{path}:1: not the Azure 2021 schema: the header must be {','.join(COLUMNS)},"
-            f" not {','.join(header[:6]) or 'nothing'}"
-        )
+    parse = _Columns(path, next(rows, (0, []))[1]).parse
     held: list[tuple[int, int, str, str]] = []
     emitted_ns: int | None = None
     for line, cells in rows:
-        row = _parse(path, line, cells)
+        row = parse(line, cells)
         if emitted_ns is not None and row[0] < emitted_ns:
             raise TraceError(
                 f"{path}:{line}: arrived before an invocation {REORDER_ROWS} rows earlier; sort the file by"
@@ -90,19 +88,44 @@ def _in_order(path: Path) -> Iterator[tuple[int, str, str]]:
         yield time_ns, app, func
 
 
-def _parse(path: Path, line: int, cells: list[str]) -> tuple[int, str, str]:
-    if len(cells) != len(COLUMNS):
-        raise TraceError(f"{path}:{line}: has {len(cells)} columns, but it must have {len(COLUMNS)}")
-    seconds = []
-    for column in (2, 3):
+class _Columns:
+    """Where a file has what, by the names in its header."""
+
+    def __init__(self, path: Path, header: list[str]) -> None:
+        """Raises `TraceError` that says which column is missing."""
+        self._path = path
+        self._width = len(header)
+        names = [cell.strip().lstrip("\ufeff").lower() for cell in header]
+        missing = [name for name in COLUMNS[1:] if name not in names]
+        if missing:
+            raise TraceError(
+                f"{path}:1: not the Azure 2021 schema: the header must have {','.join(COLUMNS)}, and lacks"
+                f" {', '.join(missing)}; it is {','.join(header[:6]) or 'nothing'}"
+            )
+        self._app = names.index("app") if "app" in names else None
+        self._func, self._end, self._duration = (names.index(name) for name in COLUMNS[1:])
+
+    def parse(self, line: int, cells: list[str]) -> tuple[int, str, str]:
+        """Return when an invocation arrived, in nanoseconds, its app and its function."""
+        if len(cells) != self._width:
+            raise TraceError(
+                f"{self._path}:{line}: has {len(cells)} columns, but the header has {self._width}"
+            )
+        app = "" if self._app is None else cells[self._app]
+        end = self._seconds(line, cells, self._end)
+        arrived = end - self._seconds(line, cells, self._duration)
+        return int(arrived * SECOND_NS), app, cells[self._func]
+
+    def _seconds(self, line: int, cells: list[str], place: int) -> float:
         try:
-            value = float(cells[column])
+            value = float(cells[place])
         except ValueError:
             value = math.nan
-        if not math.isfinite(value) or (column == 3 and value < 0):
+        least = 0.0 if place == self._duration else -MAX_SECONDS
+        if not least <= value <= MAX_SECONDS:
+            name, up = ("duration", " from 0 up") if place == self._duration else ("end_timestamp", "")
             raise TraceError(
-                f"{path}:{line}: {COLUMNS[column]} (column {column + 1}) is {cells[column]!r}, but it must be"
-                f" {'a number of seconds' if column == 2 else 'a number of seconds from 0 up'}"
+                f"{self._path}:{line}: {name} (column {place + 1}) is {cells[place]!r}, but it must be a"
+                f" number of seconds{up}"
             )
-        seconds.append(value)
-    return int((seconds[0] - seconds[1]) * SECOND_NS), cells[0], cells[1]
+        return value

@@ -31,6 +31,8 @@ MAX_SECONDS = 10 * 366 * 24 * 3600
 """A later instant is refused, as one in another unit, or by the calendar, would be."""
 MAX_ROWS = 1 << 20
 MAX_SLO_MS = 24 * 3600 * 1e3
+MOST_TITLED = 4
+"""The most different deadlines that a heading names one by one."""
 NO_DEADLINE = "none"
 _NO_DEADLINE_NS = -1
 Number = TypeVar("Number", int, float)
@@ -104,6 +106,30 @@ def read_listed(
     if not listed.times_ns:
         raise TraceError(f"{path}: has no request: give a row for each below the header")
     return listed
+
+
+def slo_title(path: Path, usual_ns: int | None) -> str:
+    """Return which deadlines a file's requests have, for a heading: its own, or else ``usual_ns``.
+
+    Raises `TraceError` for a file that can't be read; what is no deadline is passed over.
+    """
+    lines = read_rows(path)
+    header = [cell.strip().lstrip("\ufeff").lower() for cell in next(lines, (0, []))[1]]
+    place = header.index("slo_ms") if "slo_ms" in header else None
+    found: set[float | None] = set()
+    usual_ms = None if usual_ns is None else usual_ns / 1e6
+    for _, cells in lines:
+        text = "" if place is None or place >= len(cells) else cells[place].strip()
+        found.add(usual_ms if not text else _parsed(float, text))
+        if place is None:
+            break
+    some = sorted(each for each in found if each is not None)
+    if not some:
+        return "no SLO"
+    slos = f"SLO {some[0]:g} ms" if len(some) == 1 else f"SLOs {', '.join(f'{each:g}' for each in some)} ms"
+    if len(some) > MOST_TITLED:
+        slos = f"SLOs from {some[0]:g} to {some[-1]:g} ms"
+    return f"{slos}, or none" if None in found else slos
 
 
 class _Table:

@@ -62,7 +62,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         if self.trace is not None and self.kind in FROM_FILE:
             what += f" ({self.trace.name})"
         slo = "no SLO" if self.slo_ns is None else f"SLO {self.slo_ns / 1e6:g} ms"
-        if self.slos_ns:
+        if self.kind is Kind.CSV and self.trace is not None:
+            slo = listed.slo_title(self.trace, self.slo_ns)
+        elif self.slos_ns:
             slo = f"SLOs {', '.join(f'{each / 1e6:g}' for each in self.slos_ns)} ms"
         if self.kind is Kind.CLOSED:
             load = f"{self.concurrency} in flight each"
@@ -195,14 +197,15 @@ def check_trace(kind: Kind, trace: Path | None) -> None:
 def kind_of_file(trace: Path) -> Kind:
     """Return the workload whose schema the file's header has; raise `TraceError` if it has no one's."""
     header = read_header(trace)
-    if header[:1] == [azure2019.COLUMNS[0].lower()]:
+    if azure2019.is_of_minutes(header):
         return Kind.AZURE2019
-    if header[:1] == [azure2021.COLUMNS[0]]:
+    if set(azure2021.COLUMNS[1:]) <= set(header):
         return Kind.AZURE2021
     if set(listed.COLUMNS) <= set(header):
         return Kind.CSV
     raise TraceError(
-        f"{trace}:1: no trace of Azure Functions: the header must begin with {','.join(azure2019.COLUMNS)}"
-        f" (2019) or be {','.join(azure2021.COLUMNS)} (2021), not {','.join(header[:4]) or 'nothing'};"
+        f"{trace}:1: no trace of Azure Functions: the header must have {','.join(azure2019.COLUMNS)} and the"
+        f" numbers of minutes (2019) or {','.join(azure2021.COLUMNS)} (2021), not"
+        f" {','.join(header[:4]) or 'nothing'};"
         f" and no list of arrivals, whose columns are {', '.join(listed.COLUMNS)}"
     )

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.traces import azure2021
-from mainspring.traces.arrival import SECOND_NS, Arrival
+from mainspring.traces.arrival import SECOND_NS, Arrival, Kind
 from mainspring.traces.azure2021 import read_azure2021
+from mainspring.traces.recipe import kind_of_file
 from mainspring.traces.tracefile import TraceError
 from mainspring.traces.workload import Workload
 
@@ -77,9 +78,9 @@ def test_disorder_beyond_the_buffer_is_an_error_and_not_a_wrong_order(
     ("text", "complaint"),
     [
         ("", r":1: not the Azure 2021 schema.*nothing"),
-        ("app,func,duration\n", r":1: not the Azure 2021 schema"),
+        ("app,func,duration\n", r":1: not the Azure 2021 schema.*lacks end_timestamp"),
         (f"{HEADER}\n", "has a header but no invocation"),
-        (f"{HEADER}\na,f,1\n", ":2: has 3 columns, but it must have 4"),
+        (f"{HEADER}\na,f,1\n", ":2: has 3 columns, but the header has 4"),
         (f"{HEADER}\na,f,noon,1\n", r":2: end_timestamp \(column 3\) is 'noon'"),
         (f"{HEADER}\na,f,5,-1\n", r":2: duration \(column 4\) is '-1'.*from 0 up"),
         (f"{HEADER}\na,f,nan,1\n", r":2: end_timestamp \(column 3\) is 'nan'"),
@@ -90,3 +91,19 @@ def test_what_is_wrong_is_named_with_file_line_and_column(tmp_path: Path, text: 
     path.write_text(text)
     with pytest.raises(TraceError, match=rf"bad\.csv:? ?{complaint}"):
         read_azure2021(path, ["m"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "duration,end_timestamp,func,app\n1,5,f,a\n2,7.5,g,a\n",
+        "func,end_timestamp,duration\nf,5,1\ng,7.5,2\n",
+        "id,App,Func,End_Timestamp,Duration,memory\n0,a,f,5.0,1,128\n1,a,g,7.5,2,\n",
+    ],
+)
+def test_a_derived_file_is_read_by_the_names_of_its_columns(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "derived.csv"
+    path.write_text(text)
+    arrivals = list(read_azure2021(path, ["m"]).arrivals(np.random.default_rng(0)))
+    assert [each.time_ns for each in arrivals] == [0, 1_500_000_000]
+    assert kind_of_file(path) is Kind.AZURE2021

@@ -108,3 +108,18 @@ def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tracefile, "MAX_LINE_CHARACTERS", 40)
     with pytest.raises(TraceError, match=r":2: the line is longer than 40 characters"):
         read_listed(write(tmp_path, "time_s,model\n" + 41 * "1"), MODELS)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("time_s,model,slo_ms\n0,a,2000\n1,b,2000\n", ", SLO 2000 ms"),
+        ("time_s,model,slo_ms\n0,a,2000\n1,b,50\n2,a,\n", ", SLOs 50, 100, 2000 ms"),
+        ("time_s,model,slo_ms\n0,a,2000\n1,b,none\n", ", SLO 2000 ms, or none"),
+        ("time_s,model,slo_ms\n0,a,none\n", ", no SLO"),
+        ("time_s,model\n0,a\n", ", SLO 100 ms"),
+        ("time_s,model,slo_ms\n" + "".join(f"{n},a,{n + 1}\n" for n in range(9)), ", SLOs from 1 to 9 ms"),
+    ],
+)
+def test_a_title_says_the_deadlines_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+    assert Recipe(kind=Kind.CSV, trace=write(tmp_path, text)).title(2).endswith(said)
