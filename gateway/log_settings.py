@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring.gateway.oip.datatypes import Unfit, Unserved
+from mainspring.gateway.oip.json_text import whole
 from mainspring.messages.codes import Reason
 
 _MOST = (1 << 31) - 1
@@ -60,6 +61,7 @@ def _log_setting(name: str, value: Any) -> bool | int | str:
         if not isinstance(value, bool):
             raise _wrong(f"the log setting {name} is {str(value)[:100]!r}; it is true or false")
         return value
+    value = whole(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
         raise _wrong(f"log_verbose_level is {str(value)[:100]!r}; it is a whole number from 0 to {_MOST}")
     return value

@@ -51,7 +51,7 @@ class Sent(NamedTuple):
 
 
 class _Body(msgspec.Struct):
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
 
 def sent_with(question: LoadModel, parts: Sequence[Content]) -> Sent:
@@ -61,7 +61,7 @@ def sent_with(question: LoadModel, parts: Sequence[Content]) -> Sent:
     """
     if question.encoded:
         try:
-            parameters = msgspec.json.decode(parts[0] if parts else b"{}", type=_Body).parameters
+            parameters = msgspec.json.decode(parts[0] if parts else b"{}", type=_Body).parameters or {}
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise ConfigFault(f"the request's JSON can't be read: {str(error)[:300]}") from None
     else:
@@ -81,6 +81,8 @@ def _files(parameters: Mapping[str, Any]) -> dict[str, Content]:
         raise ConfigFault(f"there are {len(parameters)} files; a load has at most {MAX_FILES}")
     files: dict[str, Content] = {}
     for name, value in parameters.items():
+        if value is None:
+            continue
         shown = repr(name[:200])
         if not name.startswith(_FILE):
             raise ConfigFault(f"there is no parameter {shown} of loading but config and file:PATH")

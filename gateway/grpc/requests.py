@@ -17,6 +17,7 @@ from mainspring.gateway.grpc.wire import RAW_INPUT_CONTENTS, Malformed, cut
 from mainspring.gateway.oip import elements
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import BYTES, Unfit, dtype_of
+from mainspring.gateway.oip.json_text import whole
 from mainspring.gateway.oip.spans import Span, output_span, shared_input, span_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
@@ -112,7 +113,7 @@ def forms(outputs: Iterable[Message], signature: Signature) -> Forms:
         if not output.parameters:
             continue
         given = parameters(output.parameters)
-        count = given.get(_CLASSIFICATION, 0)
+        count = whole(given.get(_CLASSIFICATION, 0))
         if isinstance(count, bool) or not isinstance(count, int):
             raise Unfit(
                 Reason.BAD_OUTPUT,

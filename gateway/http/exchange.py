@@ -10,6 +10,7 @@ import msgspec
 
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.http import wire
+from mainspring.gateway.oip import json_text
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
@@ -110,9 +111,9 @@ class Exchange:
         if len(self.body) > MOST_ASKED_BYTES:
             raise Fault(413, f"the body has more than {MOST_ASKED_BYTES:,} bytes, the most allowed here")
         try:
-            return msgspec.json.decode(self.body or b"{}", type=kind)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            detail = f"the request's JSON can't be read: {str(error)[:300]}"
+            return json_text.decode(self.body, kind)
+        except json_text.UNREADABLE as error:
+            detail = f"the request's JSON can't be read: {json_text.explained(error, self.body)}"
             raise BadRequest(Reason.BAD_MESSAGE, detail) from None
 
     def reply(

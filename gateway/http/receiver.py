@@ -97,7 +97,7 @@ class Receiver:
         """Whether that one's head is known, and the parser sees it only to let its body pass."""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
-        self._header_bytes = self._fed_bytes = 0
+        self._hosts = self._header_bytes = self._fed_bytes = 0
         """Of its target and headers; and read of a head that is not whole."""
         self._length = 0
         """What the head announces for the body; 0 if it comes in chunks."""
@@ -162,7 +162,7 @@ class Receiver:
         """A request begins."""
         self._target = b""
         self._headers = {}
-        self._header_bytes = 0
+        self._header_bytes = self._hosts = 0
         self._wanted = True
         if not self.began_ns:
             self.began_ns = self._now_ns
@@ -177,6 +177,7 @@ class Receiver:
         self._count(len(name) + len(value) + 4)
         if self._exchange is None:
             name = name.lower()
+            self._hosts += name == b"host"
             known = self._headers.get(name)
             self._headers[name] = value if known is None else b"%s, %s" % (known, value)
 
@@ -206,6 +207,8 @@ class Receiver:
             if parser.should_upgrade() and (length is not None or exchange.method == b"CONNECT"):
                 # The parser takes no body for such a request's own.
                 raise Fault(400, "only HTTP/1.1 is spoken here; send a body without asking for another")
+            if exchange.version == "1.1" and self._hosts != 1:
+                raise Fault(400, f"an HTTP/1.1 request has one header Host; this one has {self._hosts}")
             self._wanted = self._sink.begun(exchange, self._length)
         except Fault as fault:
             self._fault = fault

@@ -14,6 +14,10 @@ from mainspring.messages.codes import Reason
 
 ENCODINGS = ("gzip", "deflate")
 _GZIP_BITS = zlib.MAX_WBITS | 16
+_MOST_MEMBERS = 4_096
+_READ_BYTES = 1 << 16
+_PADDING_BYTES = 64
+"""Zeros behind the last member, of which so many are looked at."""
 _LEVEL = 1
 """Tensors hardly shrink further at higher ones, which take several times as long."""
 
@@ -42,15 +46,23 @@ def inflate(body: Any, encoding: str, limit_bytes: int) -> bytes:
 
 
 def _inflate(body: Any, window_bits: int, limit_bytes: int) -> bytes:
-    inflater = zlib.decompressobj(window_bits)
-    content = inflater.decompress(body, limit_bytes + 1)
-    if len(content) > limit_bytes:
-        raise TooLarge("the inflated body", limit_bytes)
-    if not inflater.eof:
-        raise zlib.error("it ends early")
-    if inflater.unused_data:
-        raise zlib.error("something follows it")
-    return content
+    """Return the content of the members that a body has: several of gzip, zeros behind them."""
+    left, found, size = memoryview(body), list[bytes](), 0
+    for _ in range(_MOST_MEMBERS if window_bits == _GZIP_BITS else 1):
+        inflater = zlib.decompressobj(window_bits)
+        while not inflater.eof:
+            if not left:
+                raise zlib.error("it ends early")
+            # Some at a time: what is behind a member is copied.
+            some = left[:_READ_BYTES]
+            found.append(inflater.decompress(some, limit_bytes - size + 1))
+            size += len(found[-1])
+            if size > limit_bytes:
+                raise TooLarge("the inflated body", limit_bytes)
+            left = left[len(some) - len(inflater.unused_data) :]
+        if not left or (window_bits == _GZIP_BITS and not bytes(left[:_PADDING_BYTES]).strip(b"\0")):
+            return found[0] if len(found) == 1 else b"".join(found)
+    raise zlib.error("something follows it")
 
 
 def deflate(parts: Sequence[Any], encoding: str) -> bytes:

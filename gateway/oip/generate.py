@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.core.validation import Signature
-from mainspring.gateway.oip import compression, request
+from mainspring.gateway.oip import compression, json_text, request
 from mainspring.gateway.oip.datatypes import Unfit, datatype_of
 from mainspring.gateway.oip.response import Body
 from mainspring.messages.codes import Reason
@@ -49,6 +49,8 @@ def parse(signature: Signature, body: memoryview, max_json_bytes: int) -> reques
     request.check_count(signature, body)
     inputs, parameters, asked_id = [], {}, msgspec.Raw(b'""')
     for name, value in _object(body).items():
+        if bytes(memoryview(value)[:8]).strip() == json_text.NULL:
+            continue
         if name in signature.inputs:
             inputs.append(_input(signature, name, bytes(value).strip()))
         elif name == "id":
@@ -65,27 +67,27 @@ def _object(body: memoryview) -> dict[str, msgspec.Raw]:
     text = bytes(body)
     try:
         return _OBJECT.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except json_text.UNREADABLE as error:
         if isinstance(error, msgspec.ValidationError) or not any(each in text for each in _NO_NUMBERS):
-            raise _unreadable(error) from None
+            raise _unreadable(error, text) from None
     try:
         return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError, RecursionError) as error:
-        raise _unreadable(error) from None
+        raise _unreadable(error, text) from None
 
 
 def _parameters(value: msgspec.Raw) -> dict[str, Any]:
     try:
         return _PARAMETERS.decode(value)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise _unreadable(error) from None
+    except json_text.UNREADABLE as error:
+        raise _unreadable(error, value) from None
 
 
-def _unreadable(error: Exception) -> Unfit:
+def _unreadable(error: Exception, text: Any) -> Unfit:
     return Unfit(
         Reason.BAD_MESSAGE,
-        f"the request's JSON can't be read: {str(error)[:300]}; it is an object with a value, or the list of "
-        "a row's values, for each input",
+        f"the request's JSON can't be read: {json_text.explained(error, text)}; it is an object with a "
+        "value, or the list of a row's values, for each input",
     )
 
 
@@ -114,7 +116,7 @@ def _length(value: bytes) -> int:
     try:
         found = json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(error) from None
+        raise _unreadable(error, value) from None
     return len(found) if isinstance(found, list) else 1
 
 

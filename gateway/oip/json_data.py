@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from mainspring.gateway.oip import elements
 from mainspring.gateway.oip.datatypes import Unfit, datatype_of
+from mainspring.gateway.oip.json_text import UNREADABLE, explained
 from mainspring.gateway.oip.steps import SLICE_VALUES
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
@@ -39,7 +40,6 @@ _CODES = {
 does not fit."""
 _ENCODER = msgspec.json.Encoder()
 _NULL = b"null"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
 
 
 def to_bytes(name: str, data: Data, dtype: str, count: int) -> bytes:
@@ -112,13 +112,25 @@ def _flat(name: str, data: Data, kind: type) -> list[Any]:
             start = _BRACKETS.match(data)
             depth = start[0].count(b"[") if start else 1
             values = _decoder(kind, min(depth, _MAX_DEPTH)).decode(data)
-    except _UNREADABLE as error:
-        raise Unfit(Reason.BAD_INPUT, f"the data of input {name!r} can't be read: {error}") from None
+    except UNREADABLE as error:
+        if kind is int and isinstance(error, msgspec.ValidationError):
+            return _whole(name, _flat(name, data, float))
+        text = b"" if isinstance(data, list) else data
+        detail = f"the data of input {name!r} can't be read: {explained(error, text)}"
+        raise Unfit(Reason.BAD_INPUT, detail) from None
     for _ in range(min(depth, _MAX_DEPTH) - 1):
         if len({len(row) for row in values}) > 1:
             raise Unfit(Reason.BAD_INPUT, f"the data of input {name!r} has rows of different lengths")
         values = list(itertools.chain.from_iterable(values))
     return values
+
+
+def _whole(name: str, values: list[float]) -> list[int]:
+    """Return numbers as ints; raise `Unfit` unless they are whole."""
+    for each in values:
+        if not each.is_integer():
+            raise Unfit(Reason.BAD_INPUT, f"input {name!r} has a value {each}; it is of whole numbers")
+    return [int(each) for each in values]
 
 
 def _depth(data: Any) -> int:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.oip.datatypes import Unfit
+from mainspring.gateway.oip.json_text import whole
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel
@@ -49,6 +50,7 @@ def priority_of(value: object) -> int:
     """Return the priority that a parameter says, as it came; raise `Unfit` for what is none."""
     if value is None:
         return 0
+    value = whole(value)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -78,8 +80,7 @@ def place_of(spec: ModelSpec, sequence_id: object, start: object, end: object) -
     """
     if spec.sequencing is None:
         return NOWHERE
-    if sequence_id is None:
-        sequence_id = 0
+    sequence_id = 0 if sequence_id is None else whole(sequence_id)
     if isinstance(sequence_id, bool) or not isinstance(sequence_id, int | str):
         raise Unfit(
             Reason.BAD_INPUT, f"the parameter sequence_id is {_shown(sequence_id)}; it is a number or a text"
@@ -135,6 +136,7 @@ def _nearer(one: int | None, other: int) -> int:
 
 
 def _timeout_ns(value: object) -> int:
+    value = whole(value)
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from mainspring.gateway.core.validation import Signature, rows_of
-from mainspring.gateway.oip import compression, elements, json_data
+from mainspring.gateway.oip import compression, elements, json_data, json_text
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import Unfit, dtype_of
 from mainspring.gateway.oip.request_body import (
@@ -152,6 +152,8 @@ def _inputs(
     for tensor in request.inputs:
         parameters = tensor.parameters or _NO_INPUT_PARAMETERS
         data: _Given = tensor.data
+        if isinstance(data, msgspec.Raw) and bytes(memoryview(data)[:8]) == json_text.NULL:
+            data = None
         size = parameters.binary_data_size
         span = span_of(f"input {tensor.name!r}", _shared(parameters))
         if span is not None:
@@ -218,17 +220,40 @@ def check_count(signature: Signature, text: memoryview) -> None:
 def _decoded(text: memoryview) -> InferRequest | LooseRequest:
     try:
         return _DECODER.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        if isinstance(error, msgspec.ValidationError) or not any(each in bytes(text) for each in _NO_NUMBERS):
-            raise _unreadable(error) from None
+    except msgspec.ValidationError:
+        return _decoded_again(text)
+    except json_text.UNREADABLE as error:
+        if not any(each in bytes(text) for each in _NO_NUMBERS):
+            raise _unreadable(error, text) from None
     try:
-        return msgspec.convert(json.loads(bytes(text)), LooseRequest)
+        return msgspec.convert(_plain(json.loads(bytes(text))), LooseRequest)
     except (ValueError, RecursionError) as other:
-        raise _unreadable(other) from None
+        raise _unreadable(other, text) from None
 
 
-def _unreadable(error: Exception) -> Unfit:
-    why = str(error)[:300]
+def _decoded_again(text: memoryview) -> InferRequest:
+    """Return what is meant by a request that has null where nothing is, or whole numbers as floats."""
+    try:
+        return json_text.decode_request(text, InferRequest)
+    except json_text.UNREADABLE as error:
+        raise _unreadable(error, text) from None
+
+
+def _plain(given: Any) -> Any:
+    """Do the same for a request that was decoded, but for its tensors' data."""
+    inputs = given.get("inputs") if isinstance(given, dict) else None
+    if not isinstance(inputs, list) or not all(isinstance(each, dict) for each in inputs):
+        return given
+    data = [each.pop("data", None) for each in inputs]
+    given = json_text.plain(given)
+    for tensor, values in zip(given["inputs"], data, strict=True):
+        if values is not None:
+            tensor["data"] = values
+    return given
+
+
+def _unreadable(error: Exception, text: memoryview) -> Unfit:
+    why = json_text.explained(error, text)
     return Unfit(
         Reason.BAD_MESSAGE,
         f"the request's JSON can't be read: {why}",

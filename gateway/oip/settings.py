@@ -14,6 +14,7 @@ import msgspec
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.oip.datatypes import Unfit, Unserved
+from mainspring.gateway.oip.json_text import whole
 from mainspring.messages.codes import Reason
 
 OFF, TIMESTAMPS = "OFF", "TIMESTAMPS"
@@ -143,7 +144,8 @@ class TraceSettings:
 
 def _listed(name: str, value: Any) -> list[str]:
     """Return a setting's values as text, as JSON or gRPC has them."""
-    values = value if isinstance(value, list) else [] if value is None else [value]
+    given = value if isinstance(value, list) else [] if value is None else [value]
+    values = [whole(each) for each in given]
     if not all(isinstance(each, str) or type(each) is int for each in values):
         raise _wrong(f"the trace setting {name} is a text, or a list of texts")
     return [str(each) for each in values]

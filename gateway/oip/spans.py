@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from mainspring.gateway.core.validation import Signature, header_rows
 from mainspring.gateway.oip import elements
 from mainspring.gateway.oip.datatypes import Unfit
+from mainspring.gateway.oip.json_text import whole
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, item_bytes, slot_bytes
 from mainspring.messages.peers import TensorHeader
@@ -82,6 +83,7 @@ def span_of(what: str, parameters: Mapping[str, Any], reason: Reason = Reason.BA
 
 
 def _number(what: str, name: str, value: Any, reason: Reason) -> int:
+    value = whole(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
         raise Unfit(reason, f"{what} has {name} {str(value)[:40]}; it is a number of bytes")
     return value

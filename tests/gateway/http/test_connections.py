@@ -69,6 +69,23 @@ def test_versions_and_connection_headers_are_heeded(served: Served) -> None:
         assert peer.ended()
 
 
+@pytest.mark.parametrize("hosts", [b"", b"host: a\r\nHost: b\r\n"])
+def test_a_request_has_one_host(served: Served, hosts: bytes) -> None:
+    with Peer(served.host) as peer:
+        peer.send(b"GET /v2 HTTP/1.1\r\n%s\r\n" % hosts)
+        reply = peer.reply()
+        assert (reply.status, reply.headers["connection"]) == (400, "close")
+        assert f"has one header Host; this one has {hosts.lower().count(b'host')}" in reply.json["error"]
+        assert peer.ended()
+
+
+def test_a_body_of_several_members_of_gzip(served: Served) -> None:
+    body = infer_body(2)
+    packed = gzip.compress(body[:40]) + gzip.compress(body[40:])
+    with Peer(served.host) as peer:
+        assert len(twice(peer.ask("POST", INFER, packed, content_encoding="gzip"))) == 8
+
+
 def test_paths_and_methods_that_are_not_there(served: Served) -> None:
     with Peer(served.host) as peer:
         assert peer.ask("GET", "/nothing").status == 404
@@ -83,7 +100,7 @@ def test_paths_and_methods_that_are_not_there(served: Served) -> None:
         assert peer.ask("GET", "/v2/models/double/versions/2").status == 404
         assert peer.ask("GET", "/v2/models/doubl%65").json["name"] == "double"
         assert peer.ask("GET", "/v2/models/%ff%00").status == 404
-        peer.send(b"GET http://some.where/v2/health/live HTTP/1.1\r\n\r\n")
+        peer.send(b"GET http://some.where/v2/health/live HTTP/1.1\r\nhost: t\r\n\r\n")
         assert peer.reply().json == {"live": True}
 
 

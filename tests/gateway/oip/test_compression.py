@@ -28,6 +28,22 @@ def test_what_clients_compress_inflates() -> None:
     assert inflate(zlib.compress(b"abc")[2:-4], "deflate", 3) == b"abc"
 
 
+@given(st.lists(st.binary(max_size=100), min_size=1, max_size=9), st.integers(0, 3))
+def test_members_of_gzip_are_joined(parts: list[bytes], zeros: int) -> None:
+    whole = b"".join(parts)
+    packed = b"".join(gzip.compress(part, mtime=0) for part in parts) + bytes(zeros)
+    assert inflate(packed, "gzip", len(whole)) == whole
+    if whole:
+        with pytest.raises(TooLarge):
+            inflate(packed, "gzip", len(whole) - 1)
+
+
+def test_large_members_too() -> None:
+    parts = [bytes([number]) * 300_000 + bytes(range(256)) * 900 for number in range(3)]
+    packed = b"".join(gzip.compress(part, 0, mtime=0) for part in parts)
+    assert inflate(packed, "gzip", 1 << 22) == b"".join(parts)
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_bomb_is_refused_before_it_takes_memory(encoding: str) -> None:
     compressor = zlib.compressobj(9, zlib.DEFLATED, 31 if encoding == "gzip" else 15)

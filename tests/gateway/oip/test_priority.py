@@ -15,7 +15,7 @@ def test_whole_numbers_are_priorities(given: object, priority: int) -> None:
     assert priority_of(given) == priority
 
 
-@pytest.mark.parametrize("given", [-1, 1.0, True, "", "-1", "high", "²", [1], {}, "9" * 50])
+@pytest.mark.parametrize("given", [-1, 1.5, True, "", "-1", "high", "²", [1], {}, "9" * 50])
 def test_anything_else_is_refused_by_name(given: object) -> None:
     with pytest.raises(Unfit, match="priority"):
         priority_of(given)

@@ -154,7 +154,7 @@ GOOD = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
         ({"data": [[1], [2, 3]]}, "rows of different lengths"),
         ({"data": ["a", "b"]}, "Expected `float`, got `str`"),
         ({"data": [1e39, 0]}, "FP32 can't hold it"),
-        ({"data": None}, "Expected `array`, got `null`"),
+        ({"data": None}, "neither data nor the parameter binary_data_size"),
         ({"data": {}}, "Expected `array`"),
         ({"name": 3}, "inputs[0].name"),
         ({"shape": [1, "2"]}, "inputs[0].shape"),
