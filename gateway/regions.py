@@ -25,7 +25,7 @@ import msgspec
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import TRITON, GatewayConfig
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.oip.compression import TooLarge
+from mainspring.gateway.oip.compression import BODY_KEY, TooLarge
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.errors import BAD_REQUEST, EXISTS, NOT_FOUND, OVERLOADED
 from mainspring.gateway.oip.spans import RegionError, SharedInput, Span, no_room
@@ -234,14 +234,17 @@ class Regions:
         own = self._owned.get(owner, {})
         return {span: self._part(own, span) for span in spans}
 
-    def filled(self, frames: Sequence[Any], parts: Parts, limit_bytes: int) -> Steps[list[Any]]:
+    def filled(
+        self, frames: Sequence[Any], parts: Parts, limit_bytes: int, key: str = BODY_KEY
+    ) -> Steps[list[Any]]:
         """Return a request's inputs, with the bytes of those that are in shared memory.
 
-        ``limit_bytes``: what these may have together. Raises `Unfit`.
+        ``limit_bytes``: what these may have together, which ``key`` of the configuration says. Raises
+        `Unfit`.
         """
         wanted = sum(frame.span.size for frame in frames if isinstance(frame, SharedInput))
         if wanted > limit_bytes:
-            raise TooLarge("the inputs in shared memory", limit_bytes)
+            raise TooLarge("the inputs in shared memory", limit_bytes, key)
         if not self._reading.take(wanted):
             raise Unfit(
                 Reason.OVERLOADED,

@@ -80,7 +80,7 @@ class SharedMemory:
     def filled(self, frames: list[Any], parts: Parts, limit_bytes: int) -> Steps[list[Any]]:
         """Do as `Regions.filled`."""
         assert self._regions is not None, "parts of regions where there are none"
-        return self._regions.filled(frames, parts, limit_bytes)
+        return self._regions.filled(frames, parts, limit_bytes, "grpc_max_message_bytes")
 
     def _sharing(self, caller: Caller) -> tuple[Regions, Owner]:
         mine = self._mine(caller)

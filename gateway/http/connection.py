@@ -22,8 +22,9 @@ from mainspring.gateway.http.receiver import Receiver, too_large
 
 _JOINED_BYTES = 1 << 15
 """Replies up to here are joined before they are sent, which costs less than to send their parts."""
-_DISCARDED_BYTES = 4 << 20
-"""Read and thrown away behind a refusal, so that a client that still sends gets to read why."""
+_DISCARDED_BYTES = 1 << 30
+"""Read and thrown away behind a refusal, for as long as a body may take to come, so that a client that sends
+all before it reads gets to read why."""
 _UNSENT_BYTES = 1 << 16
 """Of replies to one client that the kernel has not taken; beyond it no more of its requests are read or
 begun, and what their answers hold counts until it has."""
@@ -63,6 +64,8 @@ class HttpConnection:
         """Whether one of them is being begun just now."""
         self._discarding = -1
         """Bytes read since a refusal that ended the connection; -1 before."""
+        self._broken_ns = 0
+        """When that was."""
         self._ending = False
         """Whether no further request is to be taken."""
         self._half_closed: HalfClosed | None = None
@@ -118,9 +121,7 @@ class HttpConnection:
     def buffer_updated(self, nbytes: int) -> None:
         """Something was read."""
         if self._discarding >= 0:
-            self._discarding += nbytes
-            if self._discarding > _DISCARDED_BYTES:
-                self.abort()
+            self._discard(nbytes)
             return
         try:
             self._receiver.feed(nbytes, self._host.read_at_ns())
@@ -274,6 +275,13 @@ class HttpConnection:
             self.abort()
         self._unsent_bytes = unsent
 
+    def _discard(self, count: int) -> None:
+        """Throw away what came behind a refusal; end at once if that is too much, or takes too long."""
+        self._discarding += count
+        self._since_ns = monotonic_ns()
+        if self._discarding > _DISCARDED_BYTES or self._since_ns - self._broken_ns > self._limits.body_ns:
+            self.abort()
+
     def _may_begin(self) -> bool:
         """Return whether one more request may run beside those that do."""
         running = self._running
@@ -337,7 +345,7 @@ class HttpConnection:
         exchange.handler = lambda exchange: exchange.fail(fault.status, fault.detail)
         self._discarding = 0
         self._receiver.close()
-        self._since_ns = monotonic_ns()
+        self._since_ns = self._broken_ns = monotonic_ns()
         self.received(exchange)
 
     def _end(self) -> None:

@@ -18,6 +18,7 @@ from mainspring.gateway.bounds import Budget
 from mainspring.gateway.http.exchange import Exchange, Fault, Sender
 from mainspring.gateway.http.heads import Head, Heads, head_of
 from mainspring.gateway.memory import Memory
+from mainspring.gateway.oip.compression import BODY_KEY, past_limit
 
 READ_BYTES = 1 << 16
 _LONGER_BYTES = 64
@@ -268,9 +269,8 @@ class Receiver:
             self._fault = self._header_too_large()
 
     def _header_too_large(self) -> Fault:
-        return Fault(
-            431, f"the request's headers have more than {self._max_header_bytes:,} bytes, the most allowed"
-        )
+        detail = past_limit("the request's head", self._max_header_bytes, "http_max_header_bytes")
+        return Fault(431, detail)
 
     def _parse(self, data: memoryview) -> None:
         while data and self._parser is not None and not self._ended and self._fault is None:
@@ -360,4 +360,4 @@ class Receiver:
 
 def too_large(limit_bytes: int) -> Fault:
     """Return the fault of a body that is larger than it may be."""
-    return Fault(413, f"the request's body has more than {limit_bytes:,} bytes, the most allowed")
+    return Fault(413, past_limit("the request's body", limit_bytes, BODY_KEY))

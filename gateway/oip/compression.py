@@ -18,6 +18,7 @@ _MOST_MEMBERS = 4_096
 _READ_BYTES = 1 << 16
 _PADDING_BYTES = 64
 """Zeros behind the last member, of which so many are looked at."""
+BODY_KEY, JSON_KEY = "http_max_body_bytes", "http_max_json_bytes"
 _LEVEL = 1
 """Tensors hardly shrink further at higher ones, which take several times as long."""
 
@@ -25,8 +26,15 @@ _LEVEL = 1
 class TooLarge(Unfit):
     """A body has more bytes than it may have."""
 
-    def __init__(self, what: str, limit_bytes: int) -> None:
-        super().__init__(Reason.BAD_MESSAGE, f"{what} has more than {limit_bytes:,} bytes, the most allowed")
+    def __init__(self, what: str, limit_bytes: int, key: str, instead: str = "") -> None:
+        """``key`` is the configuration's that sets the limit; ``instead`` is what a client may do."""
+        super().__init__(Reason.BAD_MESSAGE, past_limit(what, limit_bytes, key, instead))
+
+
+def past_limit(what: str, limit_bytes: int, key: str, instead: str = "") -> str:
+    """Return what is wrong with what has more bytes than it may have, and what would be right."""
+    remedy = f"{instead}, or raise" if instead else "raise"
+    return f"{what} has more than {limit_bytes:,} bytes, the most allowed: {remedy} {key} of [gateway]"
 
 
 def inflate(body: Any, encoding: str, limit_bytes: int) -> bytes:
@@ -58,7 +66,7 @@ def _inflate(body: Any, window_bits: int, limit_bytes: int) -> bytes:
             found.append(inflater.decompress(some, limit_bytes - size + 1))
             size += len(found[-1])
             if size > limit_bytes:
-                raise TooLarge("the inflated body", limit_bytes)
+                raise TooLarge("the inflated body", limit_bytes, BODY_KEY)
             left = left[len(some) - len(inflater.unused_data) :]
         if not left or (window_bits == _GZIP_BITS and not bytes(left[:_PADDING_BYTES]).strip(b"\0")):
             return found[0] if len(found) == 1 else b"".join(found)

@@ -45,7 +45,9 @@ _RESPONSE = msgspec.json.Decoder(_Response)
 def parse(signature: Signature, body: memoryview, max_json_bytes: int) -> request.Parsed:
     """Return what a body says, as `request.parse` does for one of inference; raise `Unfit`."""
     if len(body) > max_json_bytes:
-        raise compression.TooLarge("the JSON (ask for /infer with binary data)", max_json_bytes)
+        raise compression.TooLarge(
+            "the JSON", max_json_bytes, compression.JSON_KEY, "ask for /infer with binary data"
+        )
     request.check_count(signature, body)
     inputs, parameters, asked_id = [], {}, msgspec.Raw(b'""')
     for name, value in _object(body).items():

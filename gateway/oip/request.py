@@ -128,7 +128,9 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
             f"Inference-Header-Content-Length is {json_bytes:,} and the body has {len(body):,} bytes",
         )
     if json_bytes > max_json_bytes:
-        raise compression.TooLarge("the JSON (send tensors as binary data)", max_json_bytes)
+        raise compression.TooLarge(
+            "the JSON", max_json_bytes, compression.JSON_KEY, "send tensors as binary data"
+        )
     request = _decode(signature, body[:json_bytes])
     headers, frames = _inputs(signature, request, body[json_bytes:])
     wanted = _wanted(signature, request)

@@ -191,10 +191,12 @@ def test_bodies_and_json_have_their_limits(fake: Callable[..., AbstractContextMa
         with Peer(served.host) as peer:
             reply = peer.ask("POST", INFER, b"x" * 20_001)
             assert (reply.status, "more than 20,000 bytes" in reply.json["error"]) == (413, True)
+            assert "raise http_max_body_bytes of [gateway]" in reply.json["error"]
             assert peer.ended()
         with Peer(served.host) as peer:
             reply = peer.ask("POST", INFER, infer_body(id="x" * 2_000))
-            assert (reply.status, "send tensors as binary data" in reply.json["error"]) == (413, True)
+            said = "send tensors as binary data, or raise http_max_json_bytes of [gateway]"
+            assert (reply.status, said in reply.json["error"]) == (413, True)
             assert len(twice(peer.ask("POST", INFER, infer_body(8)))) == 32
             bomb = gzip.compress(bytes(40_000_000))
             assert len(bomb) > 20_000
@@ -219,6 +221,17 @@ def test_a_bomb_is_refused_and_its_client_served_on(served: Served) -> None:
         reply = peer.ask("POST", INFER, bomb, content_encoding="deflate")
         assert (reply.status, "the inflated body has more than" in reply.json["error"]) == (413, True)
         assert len(twice(peer.ask("POST", INFER, infer_body()))) == 4
+
+
+def test_a_client_that_sends_all_of_a_body_before_it_reads_gets_to_read_why_it_is_refused(
+    served: Served,
+) -> None:
+    size = 70 << 20
+    with Peer(served.host) as peer:
+        peer.send(request("POST", INFER, bytes(size)))
+        reply = peer.reply()
+        assert (reply.status, "raise http_max_body_bytes" in reply.json["error"]) == (413, True)
+        assert peer.ended()
 
 
 def test_an_announced_body_that_is_too_large_is_refused_before_it_comes(served: Served) -> None:
