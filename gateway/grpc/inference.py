@@ -29,6 +29,9 @@ from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")
 
+ENDS_WITH_ERROR = "triton_grpc_error"
+"""Metadata of a stream: ``true`` has the first error end it with a status, as Triton does."""
+
 
 class Inference:
     """The two calls, for one server."""
@@ -133,16 +136,22 @@ class _Stream:
         self._changed = asyncio.Event()
         """Set when there is something to write, or nothing more to read."""
         self._written = asyncio.Event()
+        self._ends = self._caller.said(ENDS_WITH_ERROR) == "true"
+        """Whether the first error ends the call."""
+        self._error: Exception | None = None
+        """What ends it."""
 
     async def run(self, incoming: AsyncIterator[bytes]) -> None:
         """Serve the stream to its end."""
         reader = asyncio.create_task(self._read(incoming))
         reader.add_done_callback(lambda _: self._changed.set())
         try:
-            while not reader.done() or self._waiting or self._answers:
+            while self._error is None and (not reader.done() or self._waiting or self._answers):
                 await self._changed.wait()
                 self._changed.clear()
                 await self._write()
+            if self._error is not None:
+                raise self._error
             reader.result()
         finally:
             reader.cancel()
@@ -153,6 +162,8 @@ class _Stream:
     async def _read(self, incoming: AsyncIterator[bytes]) -> None:
         async for data in incoming:
             await self._take(data)
+            if self._error is not None:
+                return
             while self._bytes > self._backlog_bytes:
                 # The client does not read, or asks for much at once: no more is taken from it for now, and
                 # HTTP/2 makes it wait.
@@ -169,21 +180,24 @@ class _Stream:
             taken = self._taking.take(read, arrived_ns, self._caller, self._call)
             if taken.parts:
                 taken = await self._completed(taken)
-        except BadRequest as error:
-            refusal = Refuse(self._call.connection, 0, error.reason, worded(error, triton=self.triton))
-            self._put(_Said(streamed_refusal(asked_id, refusal, triton=self.triton), 0, None))
-            return
-        except Ended as error:
-            self._put(_Said(streamed_error(asked_id, error.detail), 0, None))
-            return
-        except Unserved as error:
-            self._put(_Said(streamed_error(asked_id, str(error)), 0, None))
+        except (BadRequest, Ended, Unserved) as error:
+            self._refused(asked_id, error)
             return
         key = taken.request.key
         self._waiting.add(key)
         self._bytes += taken.answer_bytes
         done = functools.partial(self._done, taken)
         self._calls.submit(self._call.connection, taken.request, taken.frames, done, arrived_ns)
+
+    def _refused(self, asked_id: str, error: Exception) -> None:
+        """Say what is wrong with a request that was not submitted."""
+        if self._ends:
+            self._end(error)
+        elif isinstance(error, BadRequest):
+            refusal = Refuse(self._call.connection, 0, error.reason, worded(error, triton=self.triton))
+            self._put(_Said(streamed_refusal(asked_id, refusal, triton=self.triton), 0, None))
+        else:
+            self._put(_Said(streamed_error(asked_id, str(error)), 0, None))
 
     async def _completed(self, taken: Taken) -> Taken:
         """Return a request with the inputs that are in shared memory; raise `BadRequest`."""
@@ -208,6 +222,9 @@ class _Stream:
             self._written.set()
 
         def failed(error: Exception) -> None:
+            if self._ends:
+                self._end(error)
+                return
             if isinstance(error, BadRequest):
                 refusal = Refuse(self._call.connection, key, error.reason, worded(error, triton=self.triton))
                 put(streamed_refusal(asked.id, refusal, triton=self.triton))
@@ -217,8 +234,15 @@ class _Stream:
 
         if isinstance(outcome, Answer):
             self._slices.do(streamed(asked, outcome, taken.place), put, failed, lambda: key in self._waiting)
+        elif self._ends:
+            self._end(Refused(outcome))
         else:
             put(streamed_refusal(asked.id, outcome, triton=self.triton))
+
+    def _end(self, error: Exception) -> None:
+        """End the call with an error, behind the answers that are there; the rest is given up."""
+        self._error = self._error or error
+        self._changed.set()
 
     def _put(self, answer: _Said) -> None:
         self._answers.append(answer)

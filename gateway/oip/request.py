@@ -274,11 +274,7 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
         )
     tensor = inputs[0]
     if tensor.open:
-        raise Unfit(
-            Reason.BAD_INPUT,
-            f"a body without JSON has no shape, and dimensions of input {tensor.name!r} are open: send the "
-            "request's JSON before it",
-        )
+        tensor = _of_size(tensor, len(body))
     slot = slot_bytes(tensor.dtype)
     frame: Any = body
     if slot is not None:
@@ -299,6 +295,32 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
             )
     header = TensorHeader(tensor.name, tensor.dtype, signature.spec.client_shape(tensor, rows))
     return Parsed((header,), [frame], None, _NO_PARAMETERS, Wanted(default=BINARY))
+
+
+def _of_size(tensor: TensorSpec, count: int) -> TensorSpec:
+    """Return one row of an input with an open dimension as so many bytes make it; raise `Unfit`."""
+    if len(tensor.open) > 1:
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"a body without JSON has no shape, and {len(tensor.open)} dimensions of a row of input "
+            f"{tensor.name!r} are open, of which one could follow from the size: send the request's JSON "
+            "before it",
+        )
+    axis = tensor.open[0].axis
+    shape = list(tensor.shape)
+    shape[axis] = 1
+    one = TensorSpec(tensor.name, tensor.dtype, tuple(shape), rows_axis=tensor.rows_axis)
+    if slot_bytes(tensor.dtype) is not None:
+        return one
+    size, rest = divmod(count, one.row_bytes or 1)
+    if rest or not size:
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"a body of {count:,} bytes without JSON is not one row of input {tensor.name!r}, of dimensions "
+            f"{', '.join(tensor.dims)}: it is a multiple of {one.row_bytes:,} bytes",
+        )
+    shape[axis] = size
+    return TensorSpec(tensor.name, tensor.dtype, tuple(shape), rows_axis=tensor.rows_axis)
 
 
 def _tensor(

@@ -272,6 +272,33 @@ def test_garbage_in_a_stream_is_answered_and_the_stream_goes_on(fake: Fake) -> N
     assert answers[2].infer_response.id == "fine"
 
 
+@pytest.mark.parametrize(
+    ("last", "code", "said"),
+    [
+        (encoded("nothing", X), "NOT_FOUND", "unknown_model"),
+        (encoded("reject", X), "DEADLINE_EXCEEDED", "70.0 ms from now"),
+        (b"\xff" * 20, "INVALID_ARGUMENT", "bad_message"),
+    ],
+    ids=["unknown", "rejected", "garbage"],
+)
+def test_the_first_error_ends_a_stream_that_asks_for_it(
+    fake: Fake, last: bytes, code: str, said: str
+) -> None:
+    sent: queue.Queue[bytes] = queue.Queue()
+    call = fake.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+    answers = call(iter(sent.get, b""), timeout=PATIENCE_S, metadata=(("triton_grpc_error", "true"),))
+    sent.put(encoded("double", X, "fine"))
+    assert service_pb2.ModelStreamInferResponse.FromString(next(answers)).infer_response.id == "fine"
+    sent.put(encoded("hold", X, "held"))
+    wait_until(lambda: len(fake.cluster.arrivals) == 2)
+    sent.put(last)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(answers)
+    assert (caught.value.code().name, said in caught.value.details()) == (code, True)
+    wait_until(lambda: fake.cluster.cancels)
+    sent.put(b"")
+
+
 def test_a_gateway_without_a_controller_is_live_and_not_ready() -> None:
     with (
         serving("tcp://127.0.0.1:1", grpc_address="grpc://127.0.0.1:0") as served,
