@@ -11,6 +11,12 @@ from mainspring.gateway.grpc.status import Context, Ended
 from mainspring.gateway.restrictions import GRPC_PREFIX, Group, Restrictions
 from mainspring.transport.tokens import Gate, from_header
 
+GRPC_WEB = "x-grpc-web"
+"""Metadata that clients of gRPC-Web send."""
+NO_GRPC_WEB = (
+    "gRPC-Web is not spoken here: put a proxy in front that translates it, such as Envoy with its filter "
+    "grpc_web, or have the page call the gateway's HTTP address"
+)
 TOKEN = "authorization"
 """Metadata with ``Bearer TOKEN``."""
 
@@ -62,7 +68,12 @@ class Lock:
         self._restrictions = Restrictions("grpc_restricted_protocol", rules, GRPC_PREFIX)
 
     def check(self, call: str, caller: Caller) -> None:
-        """Raise `Ended` if a call of this name lacks what it needs, with Triton's code and words."""
+        """Raise `Ended` if a call of this name lacks what it needs, with Triton's code and words.
+
+        Or if it is gRPC-Web's: the library does not tell its content type, and answers as if it were gRPC's.
+        """
+        if caller.said(GRPC_WEB) is not None:
+            raise Ended("UNIMPLEMENTED", NO_GRPC_WEB)
         group = Group.SHARED_MEMORY if "SharedMemory" in call else _GROUPS.get(call, "")
         missing = self._restrictions.missing(group, caller.said)
         if missing is not None:

@@ -266,6 +266,13 @@ def parse_address(text: str) -> Address:
 
 
 def _nothing_here(exchange: Exchange) -> None:
+    if exchange.headers.get(b"content-type", b"").startswith(b"application/grpc"):
+        exchange.fail(
+            415,
+            "gRPC is not spoken at this address, nor gRPC-Web: clients of gRPC call the gateway's "
+            "grpc_address, over HTTP/2; for gRPC-Web put a proxy before that, such as Envoy",
+        )
+        return
     exchange.fail(404, "there is nothing here; /openapi.json describes what there is")
 
 

@@ -299,6 +299,14 @@ def test_the_first_error_ends_a_stream_that_asks_for_it(
     sent.put(b"")
 
 
+def test_grpc_web_is_told_that_it_is_not_spoken(fake: Fake) -> None:
+    for method, message in ((INFER, encoded("double", X)), (INFER.replace("ModelInfer", "ServerLive"), b"")):
+        with pytest.raises(grpc.RpcError) as caught:
+            fake.channel.unary_unary(method)(message, timeout=20, metadata=(("x-grpc-web", "1"),))
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert "gRPC-Web is not spoken here: put a proxy in front" in caught.value.details()
+
+
 def test_a_gateway_without_a_controller_is_live_and_not_ready() -> None:
     with (
         serving("tcp://127.0.0.1:1", grpc_address="grpc://127.0.0.1:0") as served,

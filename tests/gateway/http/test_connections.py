@@ -86,6 +86,15 @@ def test_a_body_of_several_members_of_gzip(served: Served) -> None:
         assert len(twice(peer.ask("POST", INFER, packed, content_encoding="gzip"))) == 8
 
 
+def test_grpc_is_told_where_it_is_spoken(served: Served) -> None:
+    with Peer(served.host) as peer:
+        path = "/inference.GRPCInferenceService/ModelInfer"
+        for kind in ("application/grpc-web+proto", "application/grpc"):
+            reply = peer.ask("POST", path, b"x" * 9, content_type=kind)
+            assert (reply.status, "call the gateway's grpc_address" in reply.json["error"]) == (415, True)
+        assert peer.ask("POST", path, b"x" * 9).status == 404
+
+
 def test_paths_and_methods_that_are_not_there(served: Served) -> None:
     with Peer(served.host) as peer:
         assert peer.ask("GET", "/nothing").status == 404
