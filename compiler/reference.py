@@ -123,7 +123,7 @@ class Prepared:
     ) -> None:
         """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
 
-        If ``or_fewer``, the largest batch may have less, as many as `MOST_WORKSPACE_BYTES` are enough for.
+        If ``or_fewer``, the largest batch may have less, as many as memory is enough for (`size_trials`).
         If ``whole``, its shapes stay unchanged, behind a leading axis of 1. Unless ``most`` is None, other
         dimensions may be open, up to the limits in it, by name, or up to limits that are found. Texts have
         at most ``text_bytes``; ``samples`` are rows that the model takes.
@@ -235,14 +235,15 @@ class Prepared:
     ) -> onnx.ModelProto:
         """Do what `_sample` says in one form."""
         axes = open_axes(model)
-        self._trials = Trials(specs, axes, self._run_small, rows, Counter(model))
+        fewer = self._or_fewer and not most
+        self._trials = Trials(specs, axes, self._run_small, rows, Counter(model), or_fewer=fewer)
         self._found = Found((), (), specs, {})
         if axes or most:
             self._found = find_symbols(self._trials, axes, most)
         self.symbols, self.inputs = self._found.symbols, self._found.inputs
         at_limits = self._found.fixed_at(tuple(symbol.limit for symbol in self.symbols))
         if self._or_fewer:
-            self.most_rows = self._trials.reduce_rows(at_limits)
+            self.most_rows = self._trials.reduce_rows(at_limits, found=bool(axes) and not most)
             self.reduced, rows = self.most_rows < rows, self.most_rows
         self._trials.check_room(at_limits)
         self.ranges = self._found.ranges

@@ -174,7 +174,8 @@ def describe_smaller(compiled: Compiled) -> str:
     """Say in one line that larger batches were left out."""
     return (
         f"batches of at most {compiled.manifest.batch_sizes[-1]} rows: larger ones need more than "
-        f"{MOST_WORKSPACE_BYTES >> 30} GiB for activations; `--batch-sizes` asks for them"
+        f"{MOST_WORKSPACE_BYTES >> 30} GiB for activations, or too much memory or time at the largest sizes; "
+        "`--batch-sizes` asks for them"
     )
 
 

@@ -20,6 +20,13 @@ LONGEST_S = 0.25
 """CPU time of one row up to which larger sizes are looked for, of a model whose work can't be counted."""
 _MOST_S = 10 * LONGEST_S
 """The same of one whose work is counted, for operators that take far longer than their count says."""
+COMMON = ((640, 100_000_000_000), (1_280, 40_000_000_000))
+"""Sizes that models are commonly used at (detectors' 640 pixels, texts of 512 tokens, pages of 1,280 pixels),
+each with the work of one row up to which sizes are looked for that are no larger. Where not all of a default
+batch can have them, the batch has fewer rows."""
+LARGEST_COMMON = COMMON[-1][0]
+FEWEST_ROWS = 2
+"""That the largest batch has to have room for at a common size."""
 MOST_IO_BYTES = 128 << 20
 """Inputs and outputs of the largest batch up to which larger sizes are looked for."""
 MOST_WORKSPACE_BYTES = 2 << 30
@@ -48,13 +55,17 @@ class Trials:
         run: Callable[[Sequence[TensorSpec]], Sequence[npt.NDArray[np.generic]]],
         rows: int,
         counter: Counter,
+        *,
+        or_fewer: bool = False,
     ) -> None:
         """``run`` runs one row of inputs of these shapes; it raises `CompileError` if the model can't.
 
-        ``rows``: of the largest batch; ``counter`` counts what a row costs.
+        ``rows``: of the largest batch, which may have less if ``or_fewer``; ``counter`` counts what a row
+        costs.
         """
         self._counter = counter
         self._rows = rows
+        self._or_fewer = or_fewer
         self._process = psutil.Process()
         self._first_bytes = self._process.memory_info().rss
         self._inputs = inputs
@@ -97,16 +108,34 @@ class Trials:
         if found is not None:
             io_bytes += found.output_bytes
         workspace = counted.live_bytes if counted else found.grown_bytes if found is not None else 0
-        return (
-            io_bytes * self._rows * times <= MOST_IO_BYTES
-            and workspace * self._rows * times <= MOST_WORKSPACE_BYTES
-        )
+        rows = min(self._rows, FEWEST_ROWS) if self._is_common(sizes) else self._rows
+        return io_bytes * rows * times <= MOST_IO_BYTES and workspace * rows * times <= MOST_WORKSPACE_BYTES
 
-    def reduce_rows(self, sizes: Mapping[str, int]) -> int:
-        """Have the largest batch be one whose activations need `MOST_WORKSPACE_BYTES`; return its rows."""
-        counted = self._counter.at(sizes)
+    def _is_common(self, sizes: Mapping[str, int]) -> bool:
+        return self._or_fewer and max(sizes.values(), default=0) <= LARGEST_COMMON
+
+    def _most_work(self, sizes: Mapping[str, int]) -> float:
+        """Return what a row may cost at these sizes."""
+        if not self._is_common(sizes):
+            return MOST_WORK
+        return max(MOST_WORK, next(work for size, work in COMMON if max(sizes.values(), default=0) <= size))
+
+    def reduce_rows(self, sizes: Mapping[str, int], *, found: bool) -> int:
+        """Have the largest batch be one that fits at the limits; return its rows.
+
+        Its activations fit `MOST_WORKSPACE_BYTES`; and where the limits were ``found``, its inputs and
+        outputs fit `MOST_IO_BYTES`, and it costs no more than all rows of `MOST_WORK` would.
+        """
+        counted, run = self._counter.at(sizes), self._known.get(tuple(sorted(sizes.items())))
+        bounds = [float(self._rows)]
         if counted is not None and counted.live_bytes:
-            self._rows = max(1, min(self._rows, int(MOST_WORKSPACE_BYTES // counted.live_bytes)))
+            bounds.append(MOST_WORKSPACE_BYTES // counted.live_bytes)
+        if found and run is not None:
+            io_bytes = sum(spec.row_bytes for spec in self.inputs_at(sizes)) + run.output_bytes
+            bounds.append(MOST_IO_BYTES // max(io_bytes, 1))
+        if found and counted is not None and counted.work > MOST_WORK:
+            bounds.append(self._rows * MOST_WORK // counted.work)
+        self._rows = max(1, int(min(bounds)))
         return self._rows
 
     def check_room(self, sizes: Mapping[str, int]) -> None:
@@ -126,9 +155,10 @@ class Trials:
         if found is None:
             return False
         if counted is None:
-            return found.seconds * 2 <= LONGEST_S and self.affords(sizes, 2.0)
+            longest_s = LONGEST_S * self._most_work(larger) / MOST_WORK
+            return found.seconds * 2 <= longest_s and self.affords(sizes, 2.0)
         return (
-            counted.work <= MOST_WORK
+            counted.work <= self._most_work(larger)
             and found.seconds <= _MOST_S
             and self.affords(larger)
             and self.affords(sizes, 2.0)
@@ -143,7 +173,8 @@ class Trials:
             return False
         counted = self._counter.at(sizes)
         if counted is not None:
-            return counted.work <= 2 * MOST_WORK and self.at(sizes) is not None and self.affords(sizes)
+            most = max(2 * MOST_WORK, self._most_work(sizes))
+            return counted.work <= most and self.at(sizes) is not None and self.affords(sizes)
         # From a run with one symbol at its limit: a shorter one has more that does not grow.
         runs = [(self.at(each), times) for each, times in alone]
         expected = [run.seconds * times for run, times in runs if run is not None]

@@ -19,7 +19,7 @@ from mainspring.compiler.forms import Range, fit
 from mainspring.compiler.ladder import ladder
 from mainspring.compiler.open_dims import OpenAxis
 from mainspring.compiler.relations import Relation, holds, sums, written
-from mainspring.compiler.size_trials import Trials
+from mainspring.compiler.size_trials import COMMON, Trials
 from mainspring.messages.model import MOST_BUCKETS, OpenDim, Symbol, TensorSpec, Term
 
 Sizes = tuple[int, ...]
@@ -28,6 +28,8 @@ _MOST_SIZE = 1 << 20
 """The largest size that is looked for."""
 _FIRST = (32, 48, 64, 16, 128, 224, 320, 512, 1024, 8, 256, 4, 640, 2048, 4096, 16384, 2, 3, 1)
 """Sizes to begin with: the first at which the model runs, with all symbols equal, is the base."""
+_LOWERED = (1_280, 1_024, 640, 512)
+"""Sizes that a limit is lowered to before its half."""
 _TINY = 3
 """How many of them are too small to show anything, and the last to be tried."""
 _ROWS = "batch"
@@ -236,10 +238,22 @@ class _Search:
         while good * 2 <= _MOST_SIZE:
             twice = base + (good * 2 - base) // step * step
             if not self._trials.grows(self._with([group], [good]), self._with([group], [twice])):
-                return good
+                return self._common_between(group, good, twice, step, runs)
             if not runs(twice):
                 return self._between(runs, good, twice, step)
             good = twice
+        return good
+
+    def _common_between(
+        self, group: list[str], good: int, bad: int, step: int, runs: Callable[[int], bool]
+    ) -> int:
+        """Return the largest common size between one that runs and one that costs too much, or the former."""
+        for common, _ in reversed(COMMON):
+            size = good + (common - good) // step * step
+            if good < size < bad:
+                beside = self._with([group], [good]), self._with([group], [size])
+                if self._trials.grows(*beside) and runs(size):
+                    return size
         return good
 
     def _between(self, runs: Callable[[int], bool], good: int, bad: int, step: int) -> int:
@@ -267,7 +281,10 @@ class _Search:
             if not free:
                 break
             worst = max(free, key=lambda index: limits[index] / bases[index])
-            limits[worst] = max(bases[worst], limits[worst] // 2 // bases[worst] * bases[worst])
+            half = limits[worst] // 2
+            between = [size for size in _LOWERED if half < size < limits[worst]]
+            size = max([half, *between]) // bases[worst] * bases[worst]
+            limits[worst] = max(bases[worst], size)
         self._trials.error = ""
         if self._trials.at(self._with(groups, limits)) is None:
             sizes = zip(groups, limits, strict=True)

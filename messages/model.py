@@ -320,6 +320,11 @@ class Build(msgspec.Struct, frozen=True):
     workspace_bytes: int = 0
 
 
+_LARGER = (
+    "; compile it with `--max {name}={size}`, or in a repository the parameter max.{name} of config.pbtxt"
+)
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """One model instance, as everyone but its engine sees it."""
 
@@ -397,7 +402,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
         found = []
         for symbol, size in zip(self.symbols, sizes, strict=True):
             if not symbol.takes(size):
-                raise ValueError(f"{symbol.name} is {size}; the model takes {self._taken}")
+                more = _LARGER.format(name=symbol.name, size=size) if size > symbol.limit else ""
+                raise ValueError(f"{symbol.name} is {size}; the model takes {self._taken}{more}")
             found.append(symbol.ceilings[bisect_left(symbol.ceilings, size)])
         return tuple(found)
 

@@ -84,6 +84,37 @@ def test_found_limits_do_not_depend_on_the_machines_speed(
     assert count(model, seq=256)[0] < 5_000_000 < count(model, seq=512)[0]
 
 
+def detector(make_model: MakeModel, channels: int = 3) -> onnx.ModelProto:
+    """A map of scores as large as the image."""
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["seen"], pads=[1] * 4),
+        helper.make_node("Relu", ["seen"], ["map"]),
+    ]
+    kernel = np.full((channels, 3, 3, 3), 0.1, np.float32)
+    image, found = ["n", 3, "height", "width"], ["n", channels, "height", "width"]
+    return make_model(nodes, {"image": image}, {"map": found}, {"w": kernel})
+
+
+def test_images_may_be_as_large_as_detectors_have_them_in_smaller_batches(make_model: MakeModel) -> None:
+    prepared = Prepared(detector(make_model), 16, most={}, or_fewer=True)
+    assert [symbol.limit for symbol in prepared.symbols] == [1280, 1280]
+    assert (prepared.most_rows, prepared.reduced) == (3, True)
+    asked = Prepared(detector(make_model), 16, most={})
+    assert asked.most_rows == 16, "all of a batch that is asked for fits"
+    assert {symbol.limit for symbol in asked.symbols} <= {512, 640}
+
+
+def test_a_common_size_is_taken_where_it_costs_more_than_others_may(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = detector(make_model, channels=1)
+    monkeypatch.setattr(size_trials, "MOST_WORK", count(model, height=256, width=256)[0])
+    monkeypatch.setattr(size_trials, "COMMON", ((640, count(model, height=640, width=640)[0]), (1280, 0)))
+    prepared = Prepared(model, 16, most={}, or_fewer=True)
+    assert [symbol.limit for symbol in prepared.symbols] == [640, 640]
+    assert prepared.most_rows == 2
+
+
 def wide(make_model: MakeModel) -> onnx.ModelProto:
     """The outer product of a sequence with itself: 40 GB for 100,000 places."""
     nodes = [

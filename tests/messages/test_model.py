@@ -77,6 +77,8 @@ def test_sizes_belong_to_the_smallest_bucket_that_holds_them() -> None:
     for sizes, name in (((101, 1), "height is 101"), ((2, 1), "height is 2"), ((3, 0), "width is 0")):
         with pytest.raises(ValueError, match=f"{name}; the model takes height from 3 to 100, width from 1"):
             model.bucket_of(sizes)
+    with pytest.raises(ValueError, match=r"compile it with `--max height=101`, or .* parameter max\.height"):
+        model.bucket_of((101, 1))
     with pytest.raises(ValueError, match="1 sizes were given for the symbols height from 3"):
         model.bucket_of((5,))
 
