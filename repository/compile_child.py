@@ -18,6 +18,7 @@ import msgspec
 
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.digests import digest_of, stamp_of
+from mainspring.repository.layout import model_file
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import Recipe
 from mainspring.repository.warmup import samples_of
@@ -119,7 +120,7 @@ def run(store: Store, job: Job) -> Outcome:
             return Outcome(known)
         if not _is_still(folder, job.digest):
             return Outcome(fault=CHANGED, changed=True)
-        path = folder / job.file_name
+        path = Path(model_file(job.folder, job.file_name) or folder / job.file_name)
         compiled = compile_file(
             path,
             job.name,

@@ -11,8 +11,14 @@ from pathlib import Path
 MAX_FILES = 4096
 """In one version's folder; further files are not part of the model."""
 
-Stamp = tuple[tuple[str, int, int, int], ...]
-"""Of each file: its path, size, time of change in ns, and inode."""
+_MOST_LINKS = 8
+"""To folders, within one another."""
+
+FileStamp = tuple[str, int, int, int, int]
+"""A file's path, size, time of change in ns, inode, and the kernel's own time of change in ns, which nobody
+can set: it tells of a file that was written anew with its size and time as they were."""
+Stamp = tuple[FileStamp, ...]
+"""Of each file that counts."""
 
 
 def stamp_of(folder: Path | str) -> Stamp:
@@ -33,7 +39,7 @@ def stamp_of_file(path: str) -> Stamp:
         return ()
     if not stat.S_ISREG(status.st_mode):
         return ()
-    return ((os.path.basename(path), status.st_size, status.st_mtime_ns, status.st_ino),)
+    return (_stamp(os.path.basename(path), status),)
 
 
 def digest_of(folder: Path | str, stamp: Stamp) -> str:
@@ -46,13 +52,25 @@ def digest_of(folder: Path | str, stamp: Stamp) -> str:
     return digest.hexdigest()
 
 
-def _stamps(folder: str, under: str) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the stamps of a folder's files, and of those in folders within it that are not links."""
+def _stamp(name: str, status: os.stat_result) -> FileStamp:
+    return name, status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+
+
+def _stamps(folder: str, under: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[FileStamp]:
+    """Yield the stamps of a folder's files, and of those in folders within it.
+
+    ``above`` are the folders that links led through: none is entered from within itself.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             name = under + entry.name
             if entry.is_dir(follow_symlinks=False):
-                yield from _stamps(entry.path, f"{name}/")
+                yield from _stamps(entry.path, f"{name}/", above)
             elif entry.is_file():
-                status = entry.stat()
-                yield name, status.st_size, status.st_mtime_ns, status.st_ino
+                yield _stamp(name, entry.stat())
+            elif entry.is_dir():
+                status, own = entry.stat(), os.stat(folder)
+                there = (status.st_dev, status.st_ino)
+                within = (*above, (own.st_dev, own.st_ino))
+                if there not in within and len(within) <= _MOST_LINKS:
+                    yield from _stamps(entry.path, f"{name}/", (*within, there))

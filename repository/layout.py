@@ -18,7 +18,7 @@ import msgspec
 from mainspring.repository.digests import Stamp, digest_of, stamp_of, stamp_of_file
 from mainspring.repository.initial_states import InitialStates
 from mainspring.repository.labels import LabelFiles
-from mainspring.repository.model_config import ModelConfig, read_config
+from mainspring.repository.model_config import MODEL_FILE, ModelConfig, read_config
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.sent_files import Given
 
@@ -208,7 +208,7 @@ class Layout:
         failed: Failed,
     ) -> FoundModel:
         folder = self._folder(name)
-        numbers = [each for each in versions if os.path.isfile(f"{folder}/{each}/{config.file_name}")]
+        numbers = [each for each in versions if model_file(f"{folder}/{each}", config.file_name)]
         digests: dict[int, str] = {}
         settling: list[int] = []
         broken: set[int] = set()
@@ -278,6 +278,15 @@ class Layout:
             self._seen.pop(f"{found.folder}/{number}", None)
             if self.memory.pop(f"{found.folder}/{number}", None) is not None:
                 self.changes += 1
+
+
+def model_file(folder: str, file_name: str) -> str:
+    """Return the path of the ONNX file in a version's folder; empty if there is none.
+
+    Triton has models with external data also in a folder of the file's name, where they are `MODEL_FILE`.
+    """
+    path = f"{folder}/{file_name}"
+    return next((each for each in (path, f"{path}/{MODEL_FILE}") if os.path.isfile(each)), "")
 
 
 def _versions_in(folder: str) -> list[int] | None:

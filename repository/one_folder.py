@@ -11,7 +11,7 @@ import msgspec
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.messages.model import ModelSpec
-from mainspring.repository.layout import CONFIG_FILE, Layout
+from mainspring.repository.layout import CONFIG_FILE, Layout, model_file
 from mainspring.repository.model_config import ModelConfig
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import Recipe, recipe_of, served_spec
@@ -66,7 +66,7 @@ def read_folder(folder: Path) -> ModelFolder:
     if found.fault:
         raise CompileError(f"{folder}: {found.fault}")
     version = found.chosen[-1]
-    file = folder / str(version) / found.config.file_name
+    file = Path(model_file(str(folder / str(version)), found.config.file_name))
     return ModelFolder(file, version, recipe_of(found.config), found.config)
 
 

@@ -116,6 +116,20 @@ def test_batches_that_need_too_much_memory_are_left_out_with_a_warning(
     assert "max_batch_size is 1024; it is served with 2 rows" in caplog.text
 
 
+def test_a_file_with_external_data_in_a_folder_of_its_name_is_compiled(tmp_path: Path) -> None:
+    folder = tmp_path / "net" / "1"
+    (folder / "model.onnx").mkdir(parents=True)
+    onnx.save_model(
+        scaling(3.0),
+        folder / "model.onnx" / "model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    outcome = run(Store(tmp_path / "store"), job(folder / "model.onnx"))
+    assert outcome.spec is not None, outcome.fault
+
+
 def test_files_that_change_meanwhile_are_not_stored_under_the_name_of_others(tmp_path: Path) -> None:
     async def steps(compiler: Compiler) -> None:
         old = job(put(tmp_path, "net", 1, 2.0))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mainspring.repository import layout as layout_module
-from mainspring.repository.layout import FoundModel, Layout, RepositoryFault
+from mainspring.repository.layout import FoundModel, Layout, RepositoryFault, model_file
 from mainspring.repository.model_config import ModelConfig
 from tests.repository.nets import configure, put
 
@@ -109,18 +110,99 @@ def test_a_digest_is_of_every_file_and_of_its_name(layout: Layout) -> None:
     assert look(again, "net").digests[1] == digests[-1]
 
 
-def test_files_are_read_once_for_each_state(layout: Layout) -> None:
-    path = put(layout.root, "net", 1, b"a")
+def test_files_are_read_once_for_each_state(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(layout.root, "net", 1, b"a")
     first = look(layout, "net").digests[1]
+    monkeypatch.setattr(layout_module, "digest_of", lambda *_: "read again")
+    assert look(layout, "net").digests[1] == first
+    reread = Layout(layout.root, S, dict(layout.memory))
+    assert look(reread, "net").digests[1] == first
+
+
+def _in_place(path: Path) -> None:
+    path.write_bytes(b"b")
+
+
+def _in_place_with_its_time(path: Path) -> None:
     times = path.stat()
     path.write_bytes(b"b")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert look(layout, "net").digests[1] == first, "its stamp is what it was"
-    os.utime(path)
+
+
+def _at_an_earlier_time(path: Path) -> None:
+    path.write_bytes(b"b")
+    os.utime(path, ns=(1, 1))
+
+
+def _by_rename_with_its_time(path: Path) -> None:
+    times, aside = path.stat(), path.with_name(".aside")
+    aside.write_bytes(b"b")
+    os.utime(aside, ns=(times.st_atime_ns, times.st_mtime_ns))
+    aside.rename(path)
+
+
+def _by_a_link(path: Path) -> None:
+    other = path.parent.parent.parent.parent / "other.onnx"
+    other.write_bytes(b"b")
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    path.unlink()
+    path.symlink_to(other)
+
+
+def _by_the_link_of_its_folder(path: Path) -> None:
+    folder = path.parent
+    other = folder.parent.parent.parent / "other"
+    other.mkdir()
+    (other / path.name).write_bytes(b"b")
+    shutil.rmtree(folder)
+    folder.symlink_to(other)
+
+
+def _by_external_data_behind_a_link(path: Path) -> None:
+    other = path.parent.parent.parent.parent / "data"
+    other.mkdir()
+    (other / "weights.bin").write_bytes(b"w")
+    (path.parent / "weights").symlink_to(other)
+
+
+CHANGES = [
+    _in_place,
+    _in_place_with_its_time,
+    _at_an_earlier_time,
+    _by_rename_with_its_time,
+    _by_a_link,
+    _by_the_link_of_its_folder,
+    _by_external_data_behind_a_link,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_file_is_noticed_however_it_was_changed(
+    layout: Layout, change: Callable[[Path], None]
+) -> None:
+    path = put(layout.root, "net", 1, b"a")
+    first = look(layout, "net").digests[1]
+    change(path)
     assert look(layout, "net").digests[1] != first
-    reread = Layout(layout.root, S, dict(layout.memory))
-    path.chmod(0)
-    assert look(reread, "net").digests[1] == look(layout, "net").digests[1]
+
+
+def test_a_link_to_a_folder_above_is_not_followed_for_ever(layout: Layout) -> None:
+    path = put(layout.root, "net", 1, b"a")
+    (path.parent / "again").symlink_to(path.parent)
+    (path.parent / "above").symlink_to(path.parent.parent)
+    assert look(layout, "net").chosen == (1,)
+
+
+def test_the_file_may_be_in_a_folder_of_its_name(layout: Layout) -> None:
+    folder = layout.root / "net" / "1" / "model.onnx"
+    folder.mkdir(parents=True)
+    (folder / "weights.bin").write_bytes(b"w")
+    assert "no model.onnx" in look(layout, "net").fault
+    (folder / "model.onnx").write_bytes(b"a")
+    first = look(layout, "net")
+    assert (first.chosen, model_file(str(folder.parent), "model.onnx")) == ((1,), f"{folder}/model.onnx")
+    (folder / "weights.bin").write_bytes(b"v")
+    assert look(layout, "net").digests != first.digests
 
 
 def test_files_that_were_just_written_are_left_alone_until_they_settle(layout: Layout) -> None:
