@@ -60,7 +60,12 @@ MODULES = {
         *("gateway/grpc/access.py", "gateway/grpc/answers.py", "gateway/grpc/peers.py"),
         *("gateway/grpc/requests.py", "gateway/grpc/status.py", "gateway/grpc/taking.py"),
         *("gateway/grpc/wire.py", "gateway/shards.py", "gateway/http/connection.py"),
-        *("gateway/http/exchange.py", "gateway/http/half_closed.py", "gateway/http/server.py"),
+        *(
+            "gateway/http/cors.py",
+            "gateway/http/exchange.py",
+            "gateway/http/half_closed.py",
+            "gateway/http/server.py",
+        ),
         *("gateway/http/host.py", "gateway/http/infer.py", "gateway/http/inlet.py"),
         *("gateway/http/reading.py", "gateway/http/receiver.py", "gateway/http/routes.py"),
         *("gateway/http/wire.py", "gateway/oip/request.py", "gateway/oip/response.py"),

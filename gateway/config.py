@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.gateway.restrictions import Restrictions
+from mainspring.gateway.restrictions import Restrictions, check_origins
 from mainspring.messages.ids import MAX_SHARDS
 
 TRITON = "triton"
@@ -131,6 +131,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     http_hosts: tuple[str, ...] = ()
     """Names beside localhost and addresses by which browsers may call HTTP's routes that change something;
     programs may by any."""
+    http_cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may call over HTTP what changes nothing, such as ``https://app.example.com``, or
+    ``*`` for any. Empty: no page of another site may."""
     http_max_connections: int = 20_000
     """HTTP clients at one time; one more closes a connection that has long been idle, or is refused."""
     http_max_header_bytes: int = 32 << 10
@@ -267,6 +270,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         for key in ("http_restricted_api", "grpc_restricted_protocol"):
             Restrictions(key, getattr(self, key))
+        check_origins(self.http_cors_origins)
         for key in ("trace_sample_ratio", "access_log_sample_ratio"):
             if getattr(self, key) > 1:
                 raise ValueError(f"the gateway's {key} is {getattr(self, key)}; it must be at most 1")

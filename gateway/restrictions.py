@@ -69,3 +69,18 @@ class Restrictions:
 def _public(rule: str) -> str:
     """Return what may be shown of a rule: its value is a secret."""
     return rule.partition("=")[0][:100]
+
+
+ANY = "*"
+"""Stands for pages of any origin."""
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d{1,5})?")
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Raise ValueError for what is no origin."""
+    for each in origins:
+        if each != ANY and not _ORIGIN.fullmatch(each.lower()):
+            raise ValueError(
+                f"the gateway's http_cors_origins has {each!r}; an origin is SCHEME://HOST or "
+                "SCHEME://HOST:PORT, such as https://app.example.com, without a path, or * for any"
+            )

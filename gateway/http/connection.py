@@ -185,7 +185,10 @@ class HttpConnection:
     def begun(self, exchange: Exchange, body_bytes: int) -> bool:
         """A request's head is there; return whether its body is wanted."""
         if body_bytes > self._limits.body_bytes:
-            raise too_large(self._limits.body_bytes)
+            fault = too_large(self._limits.body_bytes)
+            self._host.route(exchange)
+            fault.extra = exchange.extra
+            raise fault
         wanted = self._host.route(exchange)
         expect = exchange.headers.get(b"expect")
         if expect is not None and not self._queue and self._transport is not None:
@@ -342,6 +345,7 @@ class HttpConnection:
         """Answer what came with what is wrong with it, behind the replies that are due, and end."""
         exchange = Exchange(self, b"", b"", {}, monotonic_ns())
         exchange.keeps_alive = False
+        exchange.extra = fault.extra
         exchange.handler = lambda exchange: exchange.fail(fault.status, fault.detail)
         self._discarding = 0
         self._receiver.close()

@@ -36,6 +36,8 @@ class Fault(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.extra = b""
+        """As `Exchange.extra`."""
 
 
 class Sender(Protocol):
@@ -60,6 +62,7 @@ class Exchange:
         "arguments",
         "arrived_ns",
         "body",
+        "extra",
         "handler",
         "headers",
         "keeps_alive",
@@ -86,6 +89,8 @@ class Exchange:
         """Whether the client is gone: nobody would get the reply."""
         self.answer_bytes = 0
         """What its answer will hold, about; `UNKNOWN_BYTES` until that is known, 0 for a short one."""
+        self.extra = b""
+        """Whole lines for the head of its reply, whatever that is."""
         self.version = "1.1"
         self.keeps_alive = True
         """Whether the connection takes another request after this one."""
@@ -131,6 +136,8 @@ class Exchange:
             connection = b"close"
         elif self.version == "1.0":
             connection = b"keep-alive"
+        if self.extra:
+            more += self.extra
         head = wire.head(status, content_type, sum(map(len, parts)), connection, more)
         self.reply_parts = [head] if self.method == b"HEAD" else [head, *parts]
         self.sender.replied(self)

@@ -19,6 +19,7 @@ from mainspring.gateway.descriptors import share
 from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
+from mainspring.gateway.http.cors import Cors, is_preflight, preflight
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.heads import Heads
 from mainspring.gateway.http.host import Limits
@@ -84,6 +85,8 @@ class HttpServer:
         self.uploads = calls.uploads
         self.answers = calls.answers
         self._guard = PageGuard(config.http_hosts)
+        self._cors = Cors(config.http_cors_origins) if config.http_cors_origins else None
+        """Which pages of other sites may call; None: none."""
         self._restrictions = Restrictions("http_restricted_api", config.http_restricted_api)
         self._max_connections = most or share(config, config.http_max_connections)
         self._connections: dict[HttpConnection, None] = {}
@@ -172,6 +175,11 @@ class HttpServer:
             exchange.handler = _nothing_here
             return False
         route, exchange.arguments, model = match
+        if self._cors is not None and not route.administers and not route.guarded:
+            exchange.extra = self._cors.headers(exchange.headers)
+        if self._cors is not None and is_preflight(exchange):
+            exchange.handler = preflight(route.handlers)
+            return False
         method = b"GET" if exchange.method == b"HEAD" else exchange.method
         exchange.handler = route.handlers.get(method)
         if exchange.handler is None:
