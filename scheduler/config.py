@@ -12,6 +12,10 @@ from mainspring.cluster.rolling import HIGHEST_RANK, RANK
 LOOKAHEAD_MS = 5.0
 """Clockwork, appendix B."""
 
+MOST = 1e11
+"""The most that any number here may be: in milliseconds, three years."""
+LEAST_MS = 1e-3
+"""The least of a duration that is not 0."""
 MAY_BE_ZERO = (
     "lookahead_ms",
     "dispatch_delay_ms",
@@ -96,11 +100,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
-            if not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{field} is {value}; it must be a number that is finite")
             if value < 0 or (value == 0 and field not in MAY_BE_ZERO):
                 least = "at least 0" if field in MAY_BE_ZERO else "greater than 0"
                 raise ValueError(f"{field} is {value}; it must be {least}")
+            if field.endswith("_ms") and 0 < value < LEAST_MS:
+                raise ValueError(f"{field} is {value}; it must be at least {LEAST_MS:g}")
+            if value > MOST:
+                raise ValueError(f"{field} is {value}; it must be at most {MOST:,.0f}")
         if self.refuse_wrongly >= 1:
             raise ValueError(f"refuse_wrongly is {self.refuse_wrongly}; it must be less than 1")
         if self.estimate_rank > HIGHEST_RANK:

@@ -16,6 +16,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec, bucket_name
 from mainspring.messages.targets import each_build, kind_of, kinds_build, merged
 from mainspring.simulator.device import Held, Preloaded
+from mainspring.simulator.estimate import check_models, check_size
 from mainspring.simulator.offered import expected_rates
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, SpecError, matches
 
@@ -43,13 +44,14 @@ def build_cluster(spec: SimulationSpec) -> Cluster:
     Raises `SpecError`, `CompileError` for a table or store it can't read, and with ``popular`` as
     `expected_rates`.
     """
+    found, later_ns = _models(spec.models)
+    models = tuple(with_profiles(model, spec.devices) for model in found)
+    check_size(spec, models)
     devices = [group for group in spec.devices for _ in range(group.count)]
     workers = tuple(
         (f"worker-{index}", kind_of(group.kind, group.targets), group.pages)
         for index, group in enumerate(devices)
     )
-    found, later_ns = _models(spec.models)
-    models = tuple(with_profiles(model, spec.devices) for model in found)
     largest = max(pages for _, _, pages in workers)
     for model in models:
         if all(kinds_build(kind, model).pages > pages for _, kind, pages in workers):
@@ -114,6 +116,7 @@ def _models(groups: Iterable[ModelGroup]) -> tuple[list[ModelSpec], dict[str, in
                 f"no model is left of include = {group.include!r}, exclude = {group.exclude!r}; "
                 f"there are {known}"
             )
+        check_models(len(found) + len(chosen) * group.copies)
         for row in chosen:
             for copy in range(1, group.copies + 1):
                 model = _copy(row, copy) if group.copies > 1 else row

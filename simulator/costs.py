@@ -7,13 +7,13 @@ always takes the same virtual time; `mainspring simulate --calibrate` measures o
 from __future__ import annotations
 
 import difflib
-import math
 from typing import Literal, get_args
 
 import msgspec
 
 from mainspring.messages.commands import Sent
 from mainspring.messages.events import Event, Wakeup
+from mainspring.simulator.checks import check_range, most_of
 
 
 def _kinds(union: object) -> tuple[str, ...]:
@@ -51,14 +51,12 @@ class ControllerCost(msgspec.Struct, frozen=True, kw_only=True):
         _check_costs(named)
         _refuse_unknown("handle_us", self.handle_us, EVENTS)
         _refuse_unknown("command_us", self.command_us, COMMANDS)
-        if self.burst_messages < 1:
-            raise ValueError(f"burst_messages is {self.burst_messages}; it must be at least 1")
+        check_range("burst_messages", self.burst_messages, least=1)
 
 
 def _check_costs(costs: dict[str, float]) -> None:
     for name, value in costs.items():
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} is {value}; it must be a finite number from 0 up")
+        check_range(name, value, least=0, most=most_of("_us"))
 
 
 def _refuse_unknown(table: str, costs: dict[str, float], known: tuple[str, ...]) -> None:

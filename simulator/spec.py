@@ -7,7 +7,6 @@ are in the unit that ends each name.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -16,7 +15,7 @@ import msgspec
 
 from mainspring.messages.targets import check_targets
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.checks import check_durations, check_range
+from mainspring.simulator.checks import LEAST_MS, MOST, check_durations, check_range
 from mainspring.simulator.costs import CostSpec, ProcessCosts
 from mainspring.simulator.objective import Objective
 from mainspring.traces.arrival import FROM_FILE, Kind
@@ -67,9 +66,9 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
         check_range("price", self.price, least=0)
         if self.most is not None:
             check_range("most", self.most, least=0)
-        check_range("least", self.least, least=0, most=math.inf if self.most is None else self.most)
+        check_range("least", self.least, least=0, most=self.most)
         check_range("pages", self.pages, least=1)
-        check_range("speed", self.speed, above=0)
+        check_range("speed", self.speed, least=1e-6)
         check_targets(self.targets)
 
 
@@ -123,7 +122,8 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("name and infer_ms belong together: a model described here needs both")
         check_durations("infer_ms", self.infer_ms)
         self._check_shaped()
-        for name in ("load_ms", "weights_mb", "input_kb", "output_kb"):
+        check_range("load_ms", self.load_ms, least=LEAST_MS)
+        for name in ("weights_mb", "input_kb", "output_kb"):
             check_range(name, getattr(self, name), above=0)
         check_range("at_s", self.at_s, least=0)
 
@@ -133,7 +133,7 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("symbols and shaped_ms belong together, and stand in the place of infer_ms")
         for bucket, durations in self.shaped_ms.items():
             sizes = bucket.split("x")
-            whole = all(size.isdecimal() and int(size) >= 1 for size in sizes)
+            whole = all(size.isdecimal() and len(size) <= 9 and int(size) >= 1 for size in sizes)
             if not whole or len(sizes) != len(self.symbols) or not durations:
                 raise ValueError(
                     f"shaped_ms has {bucket!r} for a bucket of {', '.join(self.symbols)}; it must be a whole "
@@ -206,15 +206,18 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
         if not self.slos_ms:
             raise ValueError("slo_ms is an empty list; give a number of milliseconds, or several")
         for slo_ms in self.slos_ms:
-            check_range("slo_ms", slo_ms, above=0)
-        for name in ("scale", "time_scale", "cv"):
-            check_range(name, getattr(self, name), above=0)
+            check_range("slo_ms", slo_ms, least=LEAST_MS)
+        for name in ("scale", "time_scale"):
+            check_range(name, getattr(self, name), least=1e-6)
+        check_range("cv", self.cv, least=1e-3)
         if self.rate is not None:
-            check_range("rate", self.rate, above=0)
+            check_range("rate", self.rate, least=1e-6)
         self._check_load()
         for name in ("start_s", "zipf_exponent", "think_ms", "retry_ms"):
             check_range(name, getattr(self, name), least=0)
         check_range("concurrency", self.concurrency, least=1)
+        if self.seed is not None:
+            check_range("seed", self.seed, least=0)
         if not isinstance(self.rows, RowsSpec):
             check_range("rows", self.rows, least=1)
         elif self.kind == Kind.CSV.value:
@@ -231,7 +234,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `ValueError` for a load that can't be, or beside what says the same."""
         if self.load is None:
             return
-        check_range("load", self.load, above=0)
+        check_range("load", self.load, least=1e-6)
         if self.kind == Kind.CLOSED.value:
             raise ValueError(
                 "load says how many requests come, and closed-loop clients decide that: take it out"
@@ -270,7 +273,7 @@ class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
         for name in self.__struct_fields__:
-            most = 1.0 if name.endswith("probability") else math.inf
+            most = 1.0 if name.endswith("probability") else None
             check_range(name, getattr(self, name), least=0, most=most)
 
 
@@ -285,7 +288,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
         check_range("at_s", self.at_s, least=0)
-        check_range("down_s", self.down_s, above=0)
+        check_range("down_s", self.down_s, least=1e-9)
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,7 +314,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"kind is {self.kind!r}; choose lognormal or bimodal")
         check_range("sigma", self.sigma, above=0)
         check_range("long_share", self.long_share, above=0, most=1)
-        check_range("long_factor", self.long_factor, above=0)
+        check_range("long_factor", self.long_factor, least=1e-6)
 
 
 class Spell(msgspec.Struct, frozen=True, kw_only=True):
@@ -448,7 +451,7 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
         if not any(group.count for group in self.devices):
             raise ValueError("every count of devices is 0: a simulation needs one device at least")
         check_range("warm_up_s", self.warm_up_s, least=0)
-        check_range("duration_s", self.duration_s, above=0)
+        check_range("duration_s", self.duration_s, least=1e-3)
         check_range("seed", self.seed, least=0)
         alike: dict[str, tuple[float, str | None]] = {}
         for group in self.devices:
@@ -457,6 +460,8 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
                     f"two groups of devices are of kind {group.kind!r} and differ in speed or profiles: "
                     "give one another kind"
                 )
+        if sum(group.count for group in self.devices) > MOST["count"]:
+            raise ValueError(f"all groups of devices have more than {MOST['count']:,} together")
         length_s = self.warm_up_s + self.duration_s
         for models in self.models:
             if models.at_s >= length_s:

@@ -185,6 +185,7 @@ def _simulate(
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.simulating import bounded_run, check_bound, report
     from mainspring.simulator.cluster import build_cluster
+    from mainspring.simulator.estimate import expected_requests, hopeless, told_first
     from mainspring.simulator.run import simulate as run_spec
     from mainspring.simulator.workloads import title
     from mainspring.traces.display import ProgressLine
@@ -192,6 +193,9 @@ def _simulate(
     check_bound(spec, bound)
     cluster = build_cluster(spec)
     heading = title(spec, len(cluster.models))
+    for mind in (told_first(expected_requests(spec, cluster.models)), hopeless(spec, cluster.models)):
+        if mind:
+            typer.echo(mind, err=True)
     length_s = spec.warm_up_s + spec.duration_s
     with claimed(output, "another simulation", OUTPUT_REMEDY):
         with ProgressLine(Console(stderr=True), length_s) as line:
