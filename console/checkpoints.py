@@ -21,7 +21,9 @@ from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
 
 STEP_BYTES = 640 << 10
-"""Between two notes, at least: what is read for an instant is between one and two of them, some 0.1 s."""
+"""Between two notes, at least."""
+LEAD_BYTES = 12 << 20
+"""What is read for an instant at most, if that is more than two steps: what led up to it."""
 MOST = 128
 """Notes of one run; in a longer one they are further apart. One takes about 0.5 MB for 4,000 models on 12
 workers."""
@@ -33,6 +35,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     at_ns: int
     """Instant of the last record before."""
     place: Place
+    read_bytes: int
+    """What of the run lies before it."""
     header: Timed | None
     """The last segment's."""
     entries: tuple[Told, ...]
@@ -60,7 +64,7 @@ class Checkpoints:
         self._header: Timed | None = None
         self._known: dict[tuple[object, ...], Told] = {}
         """What the last note says of each subject, so that notes share what does not change."""
-        self._since_bytes = 0
+        self._since_bytes = self._read_bytes = 0
         self._found = [self._note(run.first_ns)]
 
     @property
@@ -68,10 +72,20 @@ class Checkpoints:
         """The instant up to which the run has been gone through."""
         return self._lifecycles.now_ns
 
-    def before(self, at_ns: int) -> Checkpoint:
-        """Return where to begin for an instant: the last note but one before it, for what led up to it."""
-        index = bisect_right(self._found, at_ns, key=lambda each: each.at_ns) - 2
-        return self._found[max(0, index)]
+    def before(self, at_ns: int, lead_ns: int = 0) -> Checkpoint:
+        """Return where to begin for an instant, so that what led up to it is known.
+
+        The last note but one before it, or an earlier one: the last that is ``lead_ns`` before it, if no more
+        than `LEAD_BYTES` have to be read for that.
+        """
+        found = self._found
+        index = max(0, bisect_right(found, at_ns, key=lambda each: each.at_ns) - 2)
+        end_bytes = found[min(index + 2, len(found) - 1)].read_bytes
+        while index and at_ns - found[index].at_ns < lead_ns:
+            if end_bytes - found[index - 1].read_bytes > LEAD_BYTES:
+                break
+            index -= 1
+        return found[index]
 
     def work(self) -> None:
         """Go through another piece of the run."""
@@ -87,6 +101,7 @@ class Checkpoints:
             self._lifecycles.take(now_ns, entry)
         moved = after.offset_bytes - (before.offset_bytes if after.segment == before.segment else 0)
         self._since_bytes += max(0, moved)
+        self._read_bytes += max(0, moved)
         if self._since_bytes >= self._step_bytes:
             self._since_bytes = 0
             self._found.append(self._note(self._lifecycles.now_ns))
@@ -102,7 +117,7 @@ class Checkpoints:
     def _note(self, at_ns: int) -> Checkpoint:
         parts = snapshot(self._lifecycles.cluster)
         entries = tuple([self._shared(entry) for part in parts for entry in part])
-        return Checkpoint(at_ns=at_ns, place=self._reader.place, header=self._header, entries=entries)
+        return Checkpoint(at_ns, self._reader.place, self._read_bytes, self._header, entries)
 
     def _shared(self, entry: Told) -> Told:
         """Return what the last note has of the same subject, if it is the same."""

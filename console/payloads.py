@@ -156,9 +156,10 @@ class HappeningLine(msgspec.Struct, frozen=True):
 
     at_ns: int
     kind: str
-    """``gone``, ``back``, ``stopping``, ``drained``, ``resumed``, ``slow``, ``failed`` or ``controller``."""
+    """``gone``, ``back``, ``stopping``, ``drained``, ``resumed``, ``slow``, ``failed`` or ``controller``; of
+    models ``added`` or ``removed``."""
     worker: str
-    """Empty for the controller."""
+    """Empty for the controller, and for models."""
     text: str
 
 

@@ -39,9 +39,12 @@ class Recording:
         taker: Taker,
         run: int | None = None,
         clock: Callable[[], int] = monotonic_ns,
+        *,
+        lead_ns: int = 0,
     ) -> None:
         """Open a run by its number, the last without one, at its beginning, and play it.
 
+        ``lead_ns``: how much of what led up to an instant is read for it, within `checkpoints.LEAD_BYTES`.
         Raises OSError if the folder or a segment can't be read, and `LogProblem` if it holds no such run.
         """
         self.run = choose_run(directory, run)
@@ -53,6 +56,7 @@ class Recording:
         self.jumps = 0
         """How often what is shown did not follow from what was shown before."""
         self._taker = taker
+        self._lead_ns = lead_ns
         self._clock = clock
         self._checkpoints = Checkpoints(self.run)
         self._worked_ns = clock()
@@ -131,15 +135,15 @@ class Recording:
     def _skipping_ns(self) -> int:
         """Return from where on an instant is sooner reached from a checkpoint than by reading on."""
         assert self._shown_ns is not None
-        checkpoint = self._checkpoints.before(self.at_ns)
+        checkpoint = self._checkpoints.before(self.at_ns, self._lead_ns)
         return self.run.last_ns + 1 if checkpoint.at_ns <= self._shown_ns else checkpoint.at_ns
 
     def _begin(self) -> bool:
         """Begin at a checkpoint before the instant; return False if the run was not gone through so far."""
         if self._checkpoints.reached_ns < self.at_ns and not self._checkpoints.ended:
             return self._reads_from_the_beginning()
-        self._read_from(self._checkpoints.before(self.at_ns).place)
-        checkpoint = self._checkpoints.before(self.at_ns)
+        self._read_from(self._checkpoints.before(self.at_ns, self._lead_ns).place)
+        checkpoint = self._checkpoints.before(self.at_ns, self._lead_ns)
         for at_ns, entry in checkpoint.snapshot():
             self._taker.take(at_ns, entry)
         self._shown_ns = checkpoint.at_ns

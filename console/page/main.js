@@ -46,6 +46,8 @@ const playing = player(byId("player"), (to) => place.seek(to));
 const app = {
   show: (show, params, every_ms) => link.show(show, params, every_ms),
   head: () => head,
+  /** Whether what is shown is of the instant that the address names. */
+  settled: () => place.settled,
   go: (hash) => { location.hash = hash; },
   /** Change what the address names; its parameters, the browser's history and the view stay. */
   rename(path) {
@@ -86,8 +88,8 @@ const notice = { problem: "" };
 
 function failed(error) {
   if (view?.failed?.(error.text) === true) return changed();
-  // Where nothing was shown yet, what was asked for does not exist: an empty view would say less.
-  if (error.code === "unknown" && main.hasAttribute("aria-busy")) missing(error.text);
+  // What does not exist, or no longer, has no numbers: those of another instant would be taken for its own.
+  if (error.code === "unknown" && error.show === view?.ask.show) missing(error.text);
   else notice.problem = error.text;
   changed();
 }

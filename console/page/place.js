@@ -21,6 +21,11 @@ export class Place {
     this.wanted = at;
   }
 
+  /** Whether a recorded run stands where the address says, or what is shown is live. */
+  get settled() {
+    return this.wanted === null && this.wanted_ns === null;
+  }
+
   /** The user goes to another instant. */
   seek(to) {
     this.wanted = this.wanted_ns = null;
@@ -29,7 +34,11 @@ export class Place {
 
   /** A picture came: `replay` says where the run stands, null if what is shown is live. */
   follow(replay, head) {
-    if (!replay || !head?.unix_ns) return;
+    if (!head?.unix_ns) return;
+    if (!replay) {
+      this.wanted = null;
+      return;
+    }
     if (this.wanted !== null) {
       const at_ns = instant(this.wanted, head);
       this.wanted = null;

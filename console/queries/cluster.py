@@ -22,6 +22,8 @@ from mainspring.messages.operating import described
 
 BUSY_SECONDS = 10
 """Whole seconds over which executors' shares are taken."""
+LEAST_SAMPLES = 20
+"""Actions of a worker without which nothing is said of how well they are predicted."""
 
 
 def cluster(view: View, *, recent: int = 50) -> Cluster:
@@ -90,8 +92,10 @@ def _why_draining(view: View, name: str) -> str:
 
 
 def _p99_us(ascending_ns: list[int]) -> float | None:
-    """Return the 99th percentile by nearest rank."""
-    return ascending_ns[-(-99 * len(ascending_ns) // 100) - 1] / 1e3 if ascending_ns else None
+    """Return the 99th percentile by nearest rank; None of a handful, whose largest one says nothing."""
+    if len(ascending_ns) < LEAST_SAMPLES:
+        return None
+    return ascending_ns[-(-99 * len(ascending_ns) // 100) - 1] / 1e3
 
 
 def _attainment(seconds: Seconds, length: int) -> Attainment:

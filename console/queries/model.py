@@ -13,6 +13,7 @@ from mainspring.console.payloads import ModelPage, OutlierShown, RequestLine, Sp
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.models import commonest_kind, estimates_ms, model_line
 from mainspring.console.queries.recent import request_line
+from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.requests import still_open
 from mainspring.console.view.view import View
 from mainspring.messages.model import TensorSpec, bucket_name
@@ -114,6 +115,10 @@ def find_model(view: View, name: str) -> Model:
     if known is None:
         nearest = difflib.get_close_matches(name[:200], view.cluster.models, n=1, cutoff=0.5)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        removed_ns = view.removed.get(name)
+        if removed_ns is not None:
+            ago_s = (view.now_ns - removed_ns) / SECOND_NS
+            raise Unknown(f"model {name[:200]!r} was removed {ago_s:.0f} s ago{hint}")
         raise Unknown(f"there is no model {name[:200]!r}{hint}")
     return known
 

@@ -61,7 +61,7 @@ def request_line(request: Request) -> RequestLine:
 def happenings(view: View, workers: tuple[str, ...] = ()) -> list[HappeningLine]:
     """Return the newest of what happened to the controller and to these workers, all workers if empty."""
     found = (
-        HappeningLine(at_ns, each.kind, each.worker, each.text)
+        HappeningLine(at_ns, each.kind, each.worker, each.said)
         for at_ns, each in view.happened()
         if not workers or not each.worker or each.worker in workers
     )

@@ -19,7 +19,9 @@ SLOW_NS = 20_000_000
 """and longer by at least this."""
 PAUSE_NS = 10 * SECOND_NS
 """Between two marks that say that the same executor was slow."""
-GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER = (
+NAMED = 5
+"""Models that a line names of those that were added or removed within one second."""
+GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER, ADDED, REMOVED = (
     "gone",
     "back",
     "stopping",
@@ -28,6 +30,8 @@ GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER = (
     "slow",
     "failed",
     "controller",
+    "added",
+    "removed",
 )
 
 
@@ -37,8 +41,19 @@ class Happening(msgspec.Struct, frozen=True):
     unix_ns: int
     kind: str
     worker: str
-    """Empty if it concerns the controller."""
+    """Empty if it concerns the controller, or models."""
     text: str
+    models: list[str] = []
+    """The models that were added or removed within the second; ``text`` is empty then."""
+
+    @property
+    def said(self) -> str:
+        """What a person reads."""
+        if not self.models:
+            return self.text
+        names, more = ", ".join(self.models[:NAMED]), len(self.models) - NAMED
+        what = "model" if len(self.models) == 1 else "models"
+        return f"{what} {self.kind}: {names}" + (f" and {more:,} more" if more > 0 else "")
 
 
 class Happenings:
@@ -50,6 +65,8 @@ class Happenings:
         self._left_unix_ns: dict[str, int] = {}
         self._slow_unix_ns: dict[tuple[str, str], int] = {}
         self._run = 0
+        self._second: dict[tuple[str, int], Happening] = {}
+        """Those that name models, by kind and second of Unix time."""
 
     def newest(self) -> Iterator[Happening]:
         """Yield what happened, the newest first."""
@@ -116,6 +133,18 @@ class Happenings:
         why = f": {action.detail}" if action.detail else f": {action.status.replace('_', ' ')}"
         end = "; the model is left out there" if left_out else ""
         self._add(Happening(unix_ns, FAILED, worker, f"{action.kind} of {action.model} failed{why}{end}"))
+
+    def model(self, unix_ns: int, kind: str, name: str) -> None:
+        """A model was `ADDED` or `REMOVED`."""
+        key = kind, unix_ns // SECOND_NS
+        known = self._second.get(key)
+        if known is None:
+            known = self._second[key] = Happening(unix_ns, kind, "", "", [name])
+            self._add(known)
+            for old in list(self._second)[: -(self._log.maxlen or 1)]:
+                del self._second[old]
+        elif name not in known.models[:NAMED]:
+            known.models.append(name)
 
     def _add(self, happening: Happening) -> None:
         """Put one into its place; a log that is played again repeats them."""

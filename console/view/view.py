@@ -18,7 +18,7 @@ from mainspring.cluster.placements import State
 from mainspring.cluster.state import Cluster
 from mainspring.console.view.actions import Action, Lane, planned
 from mainspring.console.view.actions import ended as ended_action
-from mainspring.console.view.happenings import Happening, Happenings
+from mainspring.console.view.happenings import ADDED, REMOVED, Happening, Happenings
 from mainspring.console.view.limits import SECOND_NS, Limits
 from mainspring.console.view.models import EVICTIONS, LOADS
 from mainspring.console.view.requests import Request, is_lost, still_open
@@ -30,6 +30,7 @@ from mainspring.messages.actions import Action as Command
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import (
+    ModelAdded,
     ModelRemoved,
     OperatorAsked,
     RequestArrived,
@@ -45,6 +46,8 @@ from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.settings import Settings
 
 _GIVEN_UP = (State.FAILED, State.BROKEN)
+_BEGINNING_NS = 10 * SECOND_NS
+"""How long a cluster that begins may add models."""
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -83,6 +86,8 @@ class View:
         self.operations: deque[Operation] = deque(maxlen=self.limits.operations)
         """The newest of what operators asked for and was granted, the newest last."""
         self.happenings = Happenings(self.limits.happenings)
+        self.removed: dict[str, int] = {}
+        """When each of the models was removed that were so last."""
         self.devices: dict[str, DeviceHealth] = {}
         """What each worker's GPU says of itself: no record has it, and who follows a live cluster sets it."""
         self.clocks: dict[str, WorkerClock] = {}
@@ -103,7 +108,8 @@ class View:
         """What looks at how things stand before the record changes that."""
         self._after: dict[type, Callable[[int, Any], None]] = {
             **dict.fromkeys(KINDS, self._sent),
-            ModelRemoved: lambda _, event: self.traffic.forget_model(event.name),
+            ModelRemoved: self._removed,
+            ModelAdded: self._added,
             WorkerJoined: lambda now_ns, event: self._there(now_ns, event.worker),
             OperatorAsked: self._asked,
             WorkerState: lambda now_ns, state: self._there(now_ns, state.worker),
@@ -173,6 +179,7 @@ class View:
             self.histories.clear()
             self.sessions.clear()
             self.operations.clear()
+            self.removed.clear()
             self.run = self.now_ns = self._began_ns = self._second_ends_ns = 0
 
     def happened(self) -> Iterator[tuple[int, Happening]]:
@@ -293,6 +300,22 @@ class View:
         """Begin a worker's session, or go on with it after a snapshot."""
         self.history(worker).joined(now_ns)
         self.happenings.joined(self._unix_offset_ns + now_ns, worker)
+
+    def _removed(self, now_ns: int, event: ModelRemoved) -> None:
+        self.traffic.forget_model(event.name)
+        self.removed[event.name] = now_ns
+        if len(self.removed) > self.limits.happenings:
+            del self.removed[next(iter(self.removed))]
+        self._model(now_ns, REMOVED, event.name)
+
+    def _added(self, now_ns: int, event: ModelAdded) -> None:
+        self.removed.pop(event.model.name, None)
+        # That a cluster begins is nothing that happened to it.
+        if self._began_ns and now_ns - self._began_ns > _BEGINNING_NS:
+            self._model(now_ns, ADDED, event.model.name)
+
+    def _model(self, now_ns: int, kind: str, name: str) -> None:
+        self.happenings.model(self._unix_offset_ns + now_ns, kind, name)
 
     def _set_before(self, _now_ns: int, state: OperatorState) -> None:
         for at_ns, event in state.operations:

@@ -20,7 +20,7 @@ class RecordedSource:
     def __init__(self, config: ConsoleConfig) -> None:
         """Open the log; raise OSError if it can't be read, ValueError if it holds no run."""
         self.view = View(Limits(keep_ns=round(config.keep_s * 1e9)))
-        self._recording = Recording(config.log_dir, self.view)
+        self._recording = Recording(config.log_dir, self.view, lead_ns=self.view.limits.keep_ns)
         self._slice_ns = round(config.slice_ms * 1e6)
         self._sought = asyncio.Event()
 

@@ -180,6 +180,9 @@ class PageSocket:
         try:
             picture = await self._pictures.get(asked, self._after())
         except (Unknown, BadQuery, Broken) as error:
+            if isinstance(error, Unknown) and self._source.head().state == "catching_up":
+                # It may be there once all is read that led up to the instant.
+                return
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 await self._complain(self._complaint, asked.show, unknown=isinstance(error, Unknown))

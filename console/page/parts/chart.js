@@ -11,6 +11,8 @@ const TOP = 8;
 const BOTTOM = 20;
 const REDRAW_MS = 400;
 const SECOND_NS = 1e9;
+/** Sentences that a second is told with; the list below the charts has all. */
+const MOST_TOLD = 4;
 
 /** The next of 1, 2, 5 times a power of ten that is at least `value`. */
 export function ceiling(value) {
@@ -117,6 +119,7 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
     const x = (column) => right - ((view.count - 1 - column) / Math.max(1, view.seconds - 1)) * (right - LEFT);
     const y = (value) => TOP + (1 - value / top) * (height - TOP - BOTTOM);
     grid(context, width, height, top, y);
+    if (view.count < view.seconds) unknown(context, LEFT, view.count ? x(0) : right, height);
     const base = new Array(view.count).fill(0);
     layers.forEach((layer, index) => {
       if (layer.line) return;
@@ -168,6 +171,26 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
     }
   }
 
+  /** Hatch the part of which nothing is known, and say so where there is room. */
+  function unknown(context, from, to, height) {
+    context.save();
+    context.beginPath();
+    context.rect(from, TOP, to - from, height - TOP - BOTTOM);
+    context.clip();
+    context.strokeStyle = colour("line");
+    context.lineWidth = 1;
+    for (let at = from - height; at < to; at += 8) {
+      context.beginPath();
+      context.moveTo(at, height - BOTTOM);
+      context.lineTo(at + height, -BOTTOM);
+      context.stroke();
+    }
+    context.fillStyle = colour("soft");
+    context.textAlign = "center";
+    if (to - from > 90) context.fillText("not known", (from + to) / 2, (height - BOTTOM) / 2 + TOP);
+    context.restore();
+  }
+
   /** The second that is pointed at: a line, and what the values were. */
   function point(context, x, y, height) {
     const column = cursor.at_ns === null ? -1 : columnOf(cursor.at_ns);
@@ -180,9 +203,10 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
       const value = view.cut[index][column];
       return [layer.name, value === null || value === undefined ? "–" : unit(value)];
     });
-    const told = view.marks.filter((one) => Math.abs(one.column - column) <= 1).map((one) => ["▼", one.text]);
+    const told = view.marks.filter((one) => Math.abs(one.column - column) <= 1).map((one) => el("li", {}, `▼ ${one.text}`));
+    const more = told.length > MOST_TOLD ? [el("li", {}, `and ${told.length - MOST_TOLD} more, listed below`)] : [];
     const heading = `${when(instantOf(column), view.head)}, ${at(column - view.count + 1, 0)}`;
-    box.show(x(column), TOP + 40, el("b", {}, heading), pairs([...values.reverse(), ...told]));
+    box.show(x(column), TOP + 40, el("b", {}, heading), pairs(values.reverse()), el("ul.told", {}, ...told.slice(0, MOST_TOLD), ...more));
   }
 
   function end() {

@@ -28,23 +28,27 @@ export function byModel(lines) {
   }).sort((a, b) => b.rejected - a.rejected || b.late - a.late || (b.slowest_ms ?? 0) - (a.slowest_ms ?? 0));
 }
 
-function modelTable() {
+function modelTable(choose) {
   const body = el("tbody");
   const heads = ["Model", "Requests", "Rejected", "Late", "Median", "Slowest"];
   function make(one) {
     const swatch = el("i.swatch");
     tint(swatch, one.name);
     const cells = heads.slice(1).map(() => el("td.n"));
-    const row = el("tr", {}, el("th", { scope: "row" }, swatch, el("a", { href: `#/model/${encodeURIComponent(one.name)}` }, one.name)), ...cells);
+    const name = el("button.textual", { type: "button", "aria-pressed": "false", onclick: () => choose(one.name) }, one.name);
+    const row = el("tr", {}, el("th", { scope: "row" }, swatch, name), ...cells);
     row.values = cells;
+    row.name = name;
     return row;
   }
   return {
     root: el("div.scroll.tall-list", { tabindex: "0", role: "region", "aria-label": "That second by model" },
       el("table", { "aria-label": "That second by model" }, el("thead", {}, el("tr", {}, ...heads.map((text, at) => el(at ? "th.n" : "th", { scope: "col" }, text)))), body)),
-    draw(lines) {
+    /** Show these requests by model; `chosen` is the one that the list beside is of. */
+    draw(lines, chosen) {
       keyed(body, byModel(lines), (one) => one.name, make, (row, one) => {
         [count(one.requests), count(one.rejected), count(one.late), ms(one.median_ms), ms(one.slowest_ms)].forEach((text, at) => write(row.values[at], text));
+        put(row.name, "aria-pressed", String(one.name === chosen));
         put(row.values[1], "class", one.rejected ? "n bad" : "n");
         put(row.values[2], "class", one.late ? "n warn" : "n");
       });
@@ -52,8 +56,21 @@ function modelTable() {
   };
 }
 
-/** The panel; `draw(at_ns, head)` shows a second, or hides it for null; `gone()` is called when it is closed. */
-export function momentPanel(gone) {
+const OUTCOMES = ["rejected", "late", "lost", "in_time"].map((name) => `outcomes=${name}`).join("&");
+
+/** Why nothing can be told of a second yet, or at all; empty if it can. `settled`: whether the run stands where the address says. */
+export function untold(at_ns, head, settled) {
+  if (!settled || head.state === "catching_up") return "The run is being read up to that second …";
+  if (at_ns > head.now_ns) return "What is shown ends before that second.";
+  if (at_ns + SECOND_NS <= head.first_ns) return "Nothing is remembered of that second.";
+  return "";
+}
+
+/**
+ * The panel; `draw(at_ns, head, settled)` shows a second, as soon as it can be told of, or hides the panel for null. `gone()` is
+ * called when it is closed, `filtered(name)` when only one model's requests are looked at (null: all models'); `model` is the first one.
+ */
+export function momentPanel(gone, filtered, model = null) {
   const shut = el("button", { type: "button", onclick: gone }, "Close");
   const root = panel("The chosen second", shut);
   root.id = "moment";
@@ -61,42 +78,89 @@ export function momentPanel(gone) {
   const heading = root.querySelector("h2");
   const said = el("p", { role: "status" });
   const schedule = el("a");
-  const models = modelTable();
-  const requests = requestTable("Requests of that second", "No request ended in that second, or none is remembered.");
+  const models = modelTable((name) => filter(name === model ? null : name));
+  const requests = requestTable("Requests of that second", "No request ended in that second.");
   requests.root.classList.add("tall-list");
-  root.append(el("p.row", {}, said, schedule), el("div.two.even", {}, models.root, requests.root));
+  const page = el("a");
+  const only = el("p.row", { hidden: true }, el("span", {}, "Only requests for ", page, "."), el("button", { type: "button", onclick: () => filter(null) }, "All models"));
+  const tables = el("div.two.even", {}, models.root, el("div", {}, only, requests.root));
+  root.append(el("p.row", {}, said, schedule), tables);
   let shown = null;
+  let told = false;
+  let all = [];
+  let last = null;
 
-  async function load(at_ns, head) {
-    let found;
+  const asked = (at_ns, more = "") => call(`recent?${OUTCOMES}&limit=${MOST}&from_ns=${at_ns}&to_ns=${at_ns + SECOND_NS}${more}`);
+
+  async function load(at_ns) {
+    let answer;
     try {
-      const outcomes = ["rejected", "late", "lost", "in_time"].map((name) => `outcomes=${name}`).join("&");
-      found = (await call(`recent?${outcomes}&limit=${MOST}&from_ns=${at_ns}&to_ns=${at_ns + SECOND_NS}`)).data;
+      answer = await asked(at_ns);
     } catch (error) {
       write(said, error.message);
       return;
     }
     if (shown !== at_ns) return;
-    const bad = found.filter((line) => WORST[line.outcome] < 2).length;
-    write(said, `${count(found.length)}${found.length === MOST ? " or more" : ""} requests ended, ${count(bad)} of them rejected or late.`);
-    found.sort((a, b) => WORST[a.outcome] - WORST[b.outcome] || (b.latency_ms ?? 0) - (a.latency_ms ?? 0));
-    models.draw(found);
-    requests.draw(found.slice(0, LISTED), head);
+    // The run may have been sought elsewhere meanwhile: then it says nothing of that second.
+    if (untold(at_ns, answer.head, true)) {
+      told = false;
+      return;
+    }
+    all = answer.data;
+    tables.hidden = false;
+    const bad = all.filter((line) => WORST[line.outcome] < 2).length;
+    write(said, `${count(all.length)}${all.length === MOST ? " or more" : ""} requests ended, ${count(bad)} of them rejected or late.`);
+    list();
+  }
+
+  /** List the requests: of one model all that there are, though of all models only the newest came. */
+  async function list() {
+    const [at_ns, name] = [shown, model];
+    let lines = all.filter((line) => name === null || line.model === name);
+    if (name !== null && all.length === MOST) {
+      try {
+        lines = (await asked(at_ns, `&model=${encodeURIComponent(name)}`)).data;
+      } catch (error) {
+        write(said, error.message);
+        return;
+      }
+      if (shown !== at_ns || model !== name) return;
+    }
+    lines.sort((a, b) => WORST[a.outcome] - WORST[b.outcome] || (b.latency_ms ?? 0) - (a.latency_ms ?? 0));
+    only.hidden = name === null;
+    write(page, name ?? "");
+    put(page, "href", `#/model/${encodeURIComponent(name ?? "")}`);
+    models.draw(all, name);
+    requests.draw(lines.slice(0, LISTED), last);
+  }
+
+  function filter(name) {
+    model = name;
+    filtered(name);
+    list();
   }
 
   return {
     root,
-    draw(at_ns, head) {
+    draw(at_ns, head, settled) {
       root.hidden = at_ns === null;
-      if (at_ns === shown || !head) return;
-      shown = at_ns;
-      if (at_ns === null) return;
+      if (!head) return;
+      last = head;
+      if (at_ns !== shown) {
+        if (shown !== null && model !== null) filtered((model = null));
+        shown = at_ns;
+        told = false;
+        tables.hidden = true;
+      }
+      if (at_ns === null || told) return;
       write(heading, `The second from ${when(at_ns, head)}`);
       put(root, "aria-label", `The second from ${when(at_ns, head)}`);
-      write(said, "");
       write(schedule, "Schedule of that second");
       put(schedule, "href", `#/schedule?from=${stamp(at_ns, head)}`);
-      load(at_ns, head);
+      const why = untold(at_ns, head, settled);
+      write(said, why);
+      told = !why;
+      if (told) load(at_ns);
     },
   };
 }

@@ -101,10 +101,10 @@ export function cluster(root, rest, app, params) {
   let opened = params.get("moment") === null;
   const cursor = new Cursor((at_ns) => {
     app.keep({ moment: at_ns === null ? null : stamp(at_ns, last.head) });
-    moment.draw(at_ns, last.head);
+    moment.draw(at_ns, last.head, app.settled());
     if (at_ns !== null) moment.root.scrollIntoView({ block: "nearest" });
   });
-  const moment = momentPanel(() => cursor.pin(null));
+  const moment = momentPanel(() => cursor.pin(null), (name) => app.keep({ model: name }), params.get("model"));
   const goodput = goodputPanel(cursor);
   const latency = latencyPanel(cursor);
   const tiles = ["Offered", "Rejected", "Late", "Cold starts", "Queued"].map(tile);
@@ -139,8 +139,8 @@ export function cluster(root, rest, app, params) {
     if (!opened && head.unix_ns) {
       opened = true;
       cursor.pin(instant(params.get("moment"), head), true);
-      moment.draw(cursor.pinned_ns, head);
     }
+    moment.draw(cursor.pinned_ns, head, app.settled());
     const window = data[chosen];
     const share = window.offered_rps > 0 ? window.in_time_rps / window.offered_rps : null;
     write(goodput.share, percent(share === null ? null : Math.min(1, share)));

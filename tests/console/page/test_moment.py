@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.experiments.bench.console_page import playing, replay, seek
 from tests.console.page.conftest import Open
@@ -33,6 +33,14 @@ def whole(url: str) -> bool:
     """Return whether a console has gone through its run."""
     with urllib.request.urlopen(f"{url}/api/overview", timeout=PATIENCE_S) as reply:
         return bool(json.load(reply)["whole"])
+
+
+def settled(url: str) -> Any:
+    """Return the cluster once a console of a recorded run shows the run's end; None before."""
+    with urllib.request.urlopen(f"{url}/api/cluster", timeout=PATIENCE_S) as reply:
+        found = json.load(reply)
+    there = found["head"]["state"] == "recorded" and found["head"]["now_ns"] >= replay(url)["last_ns"]
+    return found["data"] if there else None
 
 
 def choose(page: Page, presses: int) -> None:
@@ -111,3 +119,72 @@ def test_the_run_at_a_glance_stands_above_the_slider_and_leads_into_it(open_page
         before_ns = replay(url)["at_ns"]
         strip.click()
         wait_until(lambda: replay(url)["at_ns"] > before_ns, "the instant that was clicked")
+
+
+def test_a_link_to_a_second_of_a_recorded_run_shows_its_requests(open_page: Open, site: Site) -> None:
+    site.load()
+    rejected_second(site)
+    site.quiet()
+    with playing(site.events) as url:
+        wait_until(lambda: whole(url), "the whole run")
+        seek(url, playing=False, at_ns=replay(url)["last_ns"])
+        wait_until(lambda: settled(url) is not None, "the run's end")
+        rejected = settled(url)["series"]["rejected"]
+        page = open_page("#/cluster?window=5min", url=url)
+        choose(page, next(ago for ago, number in enumerate(reversed(rejected)) if number))
+        said = page.locator("#moment [role=status]", has_text="requests ended")
+        text = said.inner_text()
+        assert not text.startswith("0 ")
+        page.wait_for_url("**at=*moment=*")
+        link = page.url.partition("/#")[2]
+        seek(url, playing=False, at_ns=replay(url)["first_ns"])
+        fresh = open_page(f"#{link}", url=url)
+        fresh.locator("#moment [role=status]", has_text=text).wait_for()
+
+
+def test_a_model_of_the_chosen_second_filters_its_requests(open_page: Open, site: Site) -> None:
+    site.load()
+    rejected_second(site)
+    site.quiet()
+    page = open_page("#/cluster?window=5min")
+    choose(page, rejected_second(site))
+    moment = page.locator("#moment")
+    moment.locator("table.requests tbody tr").first.wait_for()
+    name = moment.locator("table[aria-label='That second by model'] tbody th").last.inner_text()
+    moment.get_by_role("button", name=name, exact=True).click()
+    moment.get_by_text(f"Only requests for {name}.").wait_for()
+    assert set(moment.locator("table.requests tbody tr td:nth-child(3)").all_inner_texts()) == {name}
+    page.wait_for_url(f"**model={name}*")
+    moment.get_by_role("button", name="All models").click()
+    moment.get_by_text("Only requests for").wait_for(state="hidden")
+    assert "model=" not in page.url
+
+
+def test_what_happened_stays_within_its_box(open_page: Open) -> None:
+    page = open_page("#/cluster")
+    wide = page.evaluate(
+        """async () => {
+            const { chart } = await import('./parts/chart.js');
+            const { Cursor } = await import('./parts/cursor.js');
+            const holder = document.querySelector('main').appendChild(document.createElement('div'));
+            holder.className = 'tall';
+            const cursor = new Cursor(() => {});
+            const plot = chart(holder, { cursor, axis: 'x', label: 'x', unit: (value) => `${value}/s`,
+                layers: [{ name: 'offered', colour: 'ink', line: true, pick: (series) => series.offered }] });
+            const head = { now_ns: 3e9, unix_ns: 1.7e18 };
+            const text = 'slow: INFER 1 of ' + 'a_model_with_a_long_name_'.repeat(4) + ' took 2,010.0 ms';
+            const happenings = Array(9).fill({ at_ns: 1.5e9, kind: 'slow', worker: 'worker-0', text });
+            plot.set({ first_ns: 0, offered: [1, 2, 3] }, 3, head, null, happenings);
+            cursor.move(1e9);
+            await new Promise((resolve) => setTimeout(resolve, 300));
+            const box = holder.querySelector('.tip');
+            const edge = box.getBoundingClientRect();
+            const out = [...box.querySelectorAll('dd, li')].filter((each) => {
+                const one = each.getBoundingClientRect();
+                const within = one.left >= edge.left && one.right <= edge.right;
+                return !within || each.scrollWidth > each.clientWidth; });
+            return [out.map((each) => each.innerText), box.innerText]; }"""
+    )
+    assert wide[0] == []
+    assert "2/s" in wide[1]
+    assert "and 5 more" in wide[1]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
+
+from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import cluster
+from mainspring.console.queries.model import model
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.terminal.cluster import cluster_lines
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.events import ModelAdded, OperatorAsked, WorkerJoined, WorkerLeft
+from mainspring.messages.events import (
+    ModelAdded,
+    ModelRemoved,
+    OperatorAsked,
+    Wakeup,
+    WorkerJoined,
+    WorkerLeft,
+)
 from mainspring.messages.operating import DrainWorker, ResumeWorker
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
@@ -111,3 +122,28 @@ def test_a_log_that_is_played_again_tells_nothing_twice_and_nothing_of_the_futur
             view.take(at_s * SECOND, OperatorAsked("ann", DrainWorker(f"w{at_s}")))
         assert [at_s for at_s, _, _ in told(view)] == [5.0, 4.0, 3.0]
         assert seen == []
+
+
+def test_models_that_come_and_go_leave_a_line_for_each_second() -> None:
+    view = View()
+    view.take(0, header(1))
+    for number in range(3):
+        view.take(1 * SECOND, ModelAdded(spec(f"m{number}")))
+    assert told(view) == [], "that a cluster begins is nothing that happened to it"
+    for number in range(8):
+        view.take(20 * SECOND + number, ModelAdded(spec(f"n{number}")))
+    view.take(30 * SECOND, ModelRemoved("n0"))
+    expected = [
+        (30.0, "", "model removed: n0"),
+        (20.0, "", "models added: n0, n1, n2, n3, n4 and 3 more"),
+    ]
+    assert told(view) == expected
+    view.reset(keep_history=True)
+    view.take(30 * SECOND, ModelRemoved("n0"))
+    assert told(view) == expected, "a log that is played again repeats them"
+    view.take(40 * SECOND, ModelRemoved("m1"))
+    view.take(42 * SECOND, Wakeup())
+    with pytest.raises(Unknown, match=r"model 'm1' was removed 2 s ago"):
+        model(view, "m1")
+    view.take(43 * SECOND, ModelAdded(spec("m1")))
+    assert model(view, "m1").line.name == "m1"
