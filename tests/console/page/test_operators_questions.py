@@ -46,7 +46,7 @@ def test_a_models_page_says_nothing_of_its_spread_before_enough_is_known(open_pa
     page = open_page("#/model/small-5")
     box = page.locator("section[aria-label='How long it takes']")
     box.get_by_role("table", name="Durations by batch size").wait_for()
-    assert box.locator("p").is_hidden()
+    assert box.locator("p").first.is_hidden()
     assert box.locator(".mark").is_hidden()
 
 
