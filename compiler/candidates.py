@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +39,7 @@ from mainspring.compiler.compiled import (
     measure_shaped,
     measure_values,
 )
+from mainspring.compiler.defaults import NO_DEFAULTS, Defaults, as_bytes
 from mainspring.compiler.packing import beside_stock, packed_in_every_run
 from mainspring.compiler.padded import verify_padded
 from mainspring.compiler.padding import padding
@@ -48,6 +50,7 @@ from mainspring.messages.curve import Curve
 from mainspring.messages.model import (
     ModelSpec,
     Profile,
+    TensorSpec,
     bucket_name,
 )
 from mainspring.messages.sequences import check_sequencing
@@ -66,6 +69,7 @@ class Task(NamedTuple):
     independence: Independence
     sequencing: Sequencing | None = None
     axes: RowAxes = IN_FRONT
+    defaults: Defaults = NO_DEFAULTS
 
 
 class Candidate(NamedTuple):
@@ -253,6 +257,15 @@ def _measure_shaped(
     )
 
 
+def _with_defaults(inputs: Sequence[TensorSpec], defaults: Defaults) -> tuple[TensorSpec, ...]:
+    return tuple(
+        msgspec.structs.replace(spec, default=as_bytes(defaults[spec.name], spec.dtype))
+        if spec.name in defaults
+        else spec
+        for spec in inputs
+    )
+
+
 def put(
     chosen: Candidate,
     prepared: Prepared,
@@ -273,7 +286,7 @@ def put(
         weights_bytes=weights_bytes,
         extents=artifact.layout.extents,
         tensors=artifact.tensors,
-        inputs=with_axes(prepared.inputs, task.axes.inputs, task.sequencing),
+        inputs=with_axes(_with_defaults(prepared.inputs, task.defaults), task.axes.inputs, task.sequencing),
         outputs=with_axes(prepared.outputs, task.axes.outputs, task.sequencing),
         batch_sizes=task.batch_sizes,
         profiles=profiles,

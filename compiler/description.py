@@ -29,6 +29,14 @@ class Described(NamedTuple):
     """The options of the command line that say it again, each after a space."""
     samples: Samples = NO_SAMPLES
     """Rows that the model takes."""
+    optional: tuple[str, ...] = ()
+    """Inputs that requests may leave out, for which the model has a default."""
+
+    def over(self, sequencing: Sequencing | None, samples: Samples, optional: tuple[str, ...]) -> Described:
+        """Return what it says, and what a model's configuration says of the rest."""
+        return self._replace(
+            sequencing=self.sequencing or sequencing, samples=self.samples or samples, optional=optional
+        )
 
 
 NOTHING = Described()

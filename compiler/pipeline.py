@@ -41,6 +41,7 @@ from mainspring.compiler.compiled import (
     Target,
 )
 from mainspring.compiler.conversion.opening import Origin
+from mainspring.compiler.defaults import NO_DEFAULTS, Defaults, check_whole, take_defaults
 from mainspring.compiler.description import NOTHING, Described
 from mainspring.compiler.normalise import CONTROL_FLOW, graphs_of
 from mainspring.compiler.reading import read_model
@@ -203,6 +204,8 @@ def _compile_file(
     If ``or_elsewhere``, raise `RowsElsewhere` for a model that has its rows on other axes.
     """
     model, digest = read_model(path)
+    defaults = take_defaults(model, described.optional) if whole or or_whole or described.optional else {}
+    check_whole(defaults, whole=whole)
     elsewhere = partial(_rows_elsewhere, path, shapes or {}, most or {}, described)
     moved = not whole and put_rows_first(model, described.sequencing, shapes or ())
     move_rows(model, axes)
@@ -217,6 +220,7 @@ def _compile_file(
             or_fewer=or_fewer,
             sequencing=described.sequencing,
             samples=described.samples,
+            defaults=defaults,
             elsewhere=elsewhere if or_elsewhere else None,
         )
     except CompileError as error:
@@ -277,6 +281,7 @@ def compile_model(
     axes: RowAxes = IN_FRONT,
     or_fewer: bool = False,
     samples: Samples = NO_SAMPLES,
+    defaults: Defaults = NO_DEFAULTS,
 ) -> Compiled:
     """Compile a model into ``store``.
 
@@ -284,21 +289,20 @@ def compile_model(
     executable was compared, only at the smallest two. If the rows are not proven to be independent, it is
     compiled for one row, and its manifest names the node. If ``source.whole``, it has no axis for rows.
     ``batch_sizes`` of None are the default ones; of these, and of any if ``or_fewer``, those are left out
-    whose activations need more than 2 GiB. For the engine ``auto``, ``judge`` measures artifacts for other
-    devices. Clients have the rows on ``axes``, ``model`` in front; ``elsewhere`` is called where it has none,
-    or mixes them. Raises `CompileError` or `StoreError`; if ``or_whole``, `NoRows` where it can be whole.
+    whose activations need more than 2 GiB. For the engine ``auto``, ``judge`` measures for other devices.
+    Clients have the rows on ``axes``, ``model`` in front; ``elsewhere`` is called where it has none, or mixes
+    them. Raises `CompileError` or `StoreError`; if ``or_whole``, `NoRows` where it can be whole.
     """
     begin = time.monotonic()
     check_target_names(target, judge)
     if target.device == CUDA and target.tuner is None:
-        # What was measured for the store before is used without a GPU too.
         target = msgspec.structs.replace(target, tuner=Tuner(store))
     wanted = batch_sizes or BATCH_SIZES
     prepared = _prepared(model, wanted[-1], or_fewer or not batch_sizes, source, elsewhere, axes, samples)
     independence = prepared.independence
     alone = prepared.whole or independence.mixes
     sizes = (1,) if alone else tuple([size for size in wanted if size <= prepared.most_rows])
-    task = Task(name, store, sizes, source, quick, target, independence, sequencing, axes)
+    task = Task(name, store, sizes, source, quick, target, independence, sequencing, axes, defaults)
     if or_whole and prepared.fixed_rows > 1 and independence.mixes:
         raise NoRows(_why_whole(prepared, independence.mixes))
     try:

@@ -124,7 +124,8 @@ class GatewayDriver:
             return
         sizes = [len(frame) for frame in frames]
         try:
-            request = self.catalog.prioritised(request)
+            request, frames = self.catalog.completed(self.catalog.prioritised(request), frames)
+            sizes = [len(frame) for frame in frames]
             accepted = check_request(request, sizes, self.catalog.resolve, self._max_slo_ns)
         except BadRequest as error:
             self._turn_away(connection, request, error.reason, self._worded(error, request, sizes))

@@ -216,6 +216,8 @@ class TensorSpec(msgspec.Struct, frozen=True):
     rows_axis: int = 0
     """Where clients have the rows: 1 for ``[T, rows, C]``, whose ``shape`` is ``[T, C]``. Executables have
     them in front, whatever it is; a worker moves them as it copies a request's tensors."""
+    default: bytes | None = None
+    """Of an input, what it holds where a request leaves it out; None: it has to be given."""
 
     def at(self, sizes: tuple[int, ...]) -> TensorSpec:
         """Return the tensor of a fixed shape that it is for one size of each symbol."""

@@ -26,6 +26,7 @@ from mainspring.repository.warmup import samples_of
 if TYPE_CHECKING:
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.compiled import Target
+    from mainspring.compiler.description import Described
 
 CHANGED = "its files were changed while it was compiled"
 IN_CONFIG = {
@@ -110,7 +111,6 @@ def target_of(store: Store, name: str) -> Target:
 def run(store: Store, job: Job) -> Outcome:
     """Compile one job's file, unless that was done before."""
     from mainspring.compiler.artifact.errors import CompileError, StoreError
-    from mainspring.compiler.description import Described
     from mainspring.compiler.pipeline import compile_file
 
     folder = Path(job.folder)
@@ -132,7 +132,7 @@ def run(store: Store, job: Job) -> Outcome:
             most=job.recipe.most,
             pad=job.recipe.pad,
             text_bytes=job.recipe.text_bytes,
-            described=Described(job.recipe.sequencing, samples=samples_of(job.recipe.warmup, folder.parent)),
+            described=_described(job, folder.parent),
             or_fewer=True,
         )
         if not _is_still(folder, job.digest):
@@ -147,6 +147,14 @@ def run(store: Store, job: Job) -> Outcome:
     except Exception as error:  # no model may end the process
         return Outcome(fault=f"the compiler failed on it: {type(error).__name__}: {error}")
     return Outcome(compiled.manifest.spec())
+
+
+def _described(job: Job, folder: Path) -> Described:
+    """Return what the recipe says beside shapes; raise `ConfigFault`. ``folder`` is the model's."""
+    from mainspring.compiler.description import Described
+
+    samples = samples_of(job.recipe.warmup, folder)
+    return Described(job.recipe.sequencing, samples=samples, optional=job.recipe.optional)
 
 
 def _is_still(folder: Path, digest: str) -> bool:

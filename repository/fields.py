@@ -23,7 +23,7 @@ READ: Mapping[str, frozenset[str]] = {
             "model_transaction_policy", "sequence_batching", "model_warmup",
         }
     ),
-    "input": frozenset({"name", "data_type", "dims", "reshape"}),
+    "input": frozenset({"name", "data_type", "dims", "reshape", "optional"}),
     "output": frozenset({"name", "data_type", "dims", "reshape", "label_filename"}),
     "reshape": frozenset({"shape"}),
     "version_policy": frozenset({"latest", "all", "specific"}),
@@ -64,7 +64,6 @@ OVER: Mapping[str, Mapping[str, str]] = {
     "input": {
         "format": "the tensor is passed on as it comes",
         "allow_ragged_batch": "the rows of a request have one shape",
-        "optional": "every input has to be given",
         "is_non_linear_format_io": "tensors are in row-major order",
     },
     "output": {

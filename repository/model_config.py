@@ -50,6 +50,8 @@ class TensorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Without the batch if ``max_batch_size`` is above 0; -1 for any size; None if they are not said."""
     reshape: tuple[int, ...] | None = None
     """What the model itself takes or gives instead of ``dims``."""
+    optional: bool = False
+    """Of an input: whether requests may leave it out, for which the model has a default."""
     label_file: str = ""
     """Of an output: the file with the names of its classes, in the model's folder; empty if it has none."""
 
@@ -234,6 +236,7 @@ def _tensors(fields: Fields, kind: str) -> tuple[TensorConfig, ...]:
             dims=_dims(tensor, "dims", least=-1) if tensor.has("dims") else None,
             reshape=None if reshape is None else _dims(reshape, "shape", least=-1),
             label_file=_file_in_folder(tensor, "label_filename", "") if kind == "output" else "",
+            optional=kind == "input" and tensor.flag("optional"),
         )
     return tuple(found.values())
 

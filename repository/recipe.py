@@ -52,6 +52,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """As `ModelSpec.sequencing`."""
     warmup: tuple[WarmupInput, ...] = ()
     """Rows that the model takes, of which samples are made."""
+    optional: tuple[str, ...] = ()
+    """Inputs that requests may leave out."""
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
@@ -76,6 +78,7 @@ def recipe_of(config: ModelConfig) -> Recipe:
         config.text_bytes,
         _sequencing(config),
         config.warmup,
+        tuple([tensor.name for tensor in config.inputs if tensor.optional]),
     )
 
 
@@ -103,6 +106,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
     told |= {"batch_sizes_asked": True} if recipe.batch_sizes == DEFAULT_SIZES else {}
     told |= {"sequencing": recipe.sequencing} if recipe.sequencing is not None else {}
     told |= {"warmup": recipe.warmup} if recipe.warmup else {}
+    told |= {"optional": recipe.optional} if recipe.optional else {}
     content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
     digest = hashlib.sha256(content).hexdigest()
     return f"{model}{SEPARATOR}{version}-{digest[:DIGEST_DIGITS]}"
@@ -216,7 +220,7 @@ def _one_as_configured(given: TensorConfig, tensor: TensorSpec, *, with_rows: bo
             f"model{beside}"
         )
     if inner == (1,) and not tensor.shape:
-        return TensorSpec(tensor.name, tensor.dtype, dims, rows_axis=at)
+        return TensorSpec(tensor.name, tensor.dtype, dims, rows_axis=at, default=tensor.default)
     return tensor if given.reshape is None else _reshaped(tensor, dims, inner)
 
 
@@ -245,6 +249,7 @@ def _reshaped(tensor: TensorSpec, dims: tuple[int, ...], inner: tuple[int, ...])
         tuple([msgspec.structs.replace(dim, axis=moved[dim.axis]) for dim in tensor.open]),
         tuple([moved[axis] for axis in tensor.varies]),
         rows_axis=tensor.rows_axis,
+        default=tensor.default,
     )
 
 

@@ -257,9 +257,7 @@ def _compiled(
     folder = read_folder(path) if path.is_dir() else None
     if folder is not None:
         path, recipe = folder.file, _over(folder.recipe, recipe, asked=asked)
-        sequences = sequences._replace(
-            sequencing=sequences.sequencing or recipe.sequencing, samples=sequences.samples or folder.samples
-        )
+        sequences = sequences.over(recipe.sequencing, folder.samples, recipe.optional)
     with as_onnx(path, trust=trust) as converted:
         compiled = compile_file(
             *(converted.path, name, store, recipe.batch_sizes, recipe.shapes, target, judge, recipe.whole),

@@ -10,11 +10,12 @@ stays: a client does not hear "unknown model" because the controller was away fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from mainspring.gateway.core.defaults import completed
 from mainspring.gateway.core.validation import (
     BadRequest,
     Signature,
@@ -121,6 +122,14 @@ class Catalog:
         if 0 < request.priority <= served.priority_levels:
             return request
         return msgspec.structs.replace(request, priority=served.default_priority)
+
+    def completed(self, request: InferRequest, frames: Sequence[Any]) -> tuple[InferRequest, Sequence[Any]]:
+        """Return the request with the defaults of inputs that it leaves out, and their frames.
+
+        Raises `BadRequest` as `resolve`.
+        """
+        signature = self.resolve(request.model, request.version)
+        return completed(request, frames, signature) if signature.defaults else (request, frames)
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the default version of each model under the name that clients use, by name."""

@@ -82,6 +82,8 @@ class Signature:
             if dim.symbol is None
         ]
         """Dimensions of inputs that follow from the sizes of symbols, each with the input's index."""
+        self.defaults = {each.name: each for each in spec.inputs if each.default is not None}
+        """Inputs that a request may leave out."""
         self._fixed: dict[tuple[int, ...], Signature] = {}
         if len(self.inputs) < len(spec.inputs) or len(self.outputs) < len(spec.outputs):
             raise ValueError("two of its inputs, or two of its outputs, have one name")

@@ -152,6 +152,8 @@ def _tensor_config(
     kind = "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
     beside = next((each for each in said if each.get("name") == tensor.name), {})
     dims = list(shown(tensor).with_rows(-1) if with_rows else shown(tensor).shape)
+    if tensor.default is not None:
+        defaults = {**defaults, "optional": True}
     found = {**defaults, **beside, "name": tensor.name, "data_type": kind, "dims": dims}
     if found["dims"]:
         return found

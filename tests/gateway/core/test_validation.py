@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.catalog import Catalog
-from mainspring.gateway.core.validation import BadRequest, Signature, check_request, nearest, unknown_model
+from mainspring.gateway.core.validation import (
+    BadRequest,
+    Signature,
+    check_request,
+    nearest,
+    unknown_model,
+)
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
