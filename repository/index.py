@@ -60,7 +60,7 @@ def _entry(record: Record, number: int, served: dict[int, str]) -> IndexEntry:
         if build is None:
             reason = record.found.fault
         elif build.name == served[number]:
-            reason = ""
+            reason = f"it is served as it was; {SETTLING}" if record.settling else ""
         else:
             reason = f"it is served as it was before its files changed, of which now: {reason}"
     elif build is not None and build.stage is Stage.READY:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
     from mainspring.client.repository import RepositoryClient
     from mainspring.messages.model import ModelSpec, Profile
     from mainspring.messages.peers import ModelStatus
+    from mainspring.messages.repository import IndexEntry
 
 Http = Annotated[
     str | None, typer.Option(help="Where the gateway serves HTTP, if it is not to be asked for that.")
 ]
+
+_INDEX_S = 10.0
+"""How long a repository's index may take to come for a list of models."""
 
 app = typer.Typer()
 
@@ -69,6 +74,7 @@ def list_models(
     from mainspring.client.client import Client
 
     states: dict[str, ModelStatus] = {}
+    moving: dict[str, list[IndexEntry]] = {}
     if store is not None:
         from mainspring.compiler.artifact.beside import grouped
         from mainspring.compiler.artifact.store import Store
@@ -83,10 +89,12 @@ def list_models(
         with Client(address, token=token) as client:
             specs = client.models()
             states = {state.name: state for state in client.status().models}
+        moving = _moving(address, token)
     if as_json:
-        print(json.dumps([_summary(spec, state_of(spec, states)) for spec in specs], indent=2))
+        shown = [_summary(spec, state_of(spec, states), moving.get(spec.name, [])) for spec in specs]
+        print(json.dumps(shown, indent=2))
     else:
-        print_list(specs, states)
+        print_list(specs, states, moving)
 
 
 @app.command("add")
@@ -205,7 +213,27 @@ def _repository(address: str, http: str | None, token: str | None) -> Repository
     return RepositoryClient(http or place(HTTP, address, token), token=token)
 
 
-def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
+def _moving(address: str, token: str | None) -> dict[str, list[IndexEntry]]:
+    """Return what a repository says of its versions beside being served, by model; nothing without one."""
+    from mainspring.cli.places import HTTP, asked
+    from mainspring.client.errors import MainspringError
+    from mainspring.client.repository import RepositoryClient
+
+    found: dict[str, list[IndexEntry]] = {}
+    http = asked(address, token).get(HTTP)
+    if not http:
+        return found
+    try:
+        entries = RepositoryClient(http, token=token, timeout_s=_INDEX_S).index()
+    except (MainspringError, ValueError):
+        return found
+    for entry in entries:
+        if entry.reason:
+            found.setdefault(entry.name, []).append(entry)
+    return found
+
+
+def _summary(spec: ModelSpec, state: ModelStatus | None, moving: Sequence[IndexEntry] = ()) -> dict[str, Any]:
     import msgspec
 
     from mainspring.messages.targets import targets_of
@@ -222,6 +250,8 @@ def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
         "unshared": spec.unshared,
         "profiles": msgspec.to_builtins(spec.profiles, str_keys=True),
     }
+    if moving:
+        summary["repository"] = msgspec.to_builtins(moving)
     if state is not None:
         summary |= {
             "prepared_on": list(state.prepared_on),
@@ -245,8 +275,15 @@ def _curve(spec: ModelSpec, profile: Profile) -> str:
     return f"by {names}, batch of {rows}: {times} ms"
 
 
-def print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> None:
-    """Print a paragraph for each model: signatures are too long for the columns of a table."""
+def print_list(
+    specs: Sequence[ModelSpec],
+    states: dict[str, ModelStatus],
+    moving: Mapping[str, Sequence[IndexEntry]] = MappingProxyType({}),
+) -> None:
+    """Print a paragraph for each model: signatures are too long for the columns of a table.
+
+    ``moving`` is what a repository says of its versions, by model.
+    """
     from mainspring.cli.views.models_view import state_of
     from mainspring.messages.targets import targets_of
 
@@ -284,3 +321,5 @@ def print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> No
             )
             for failure in state.failed_on:
                 print(f"  fail {failure}")
+        for each in moving.get(spec.name, ()):
+            print(f"  repo version {each.version or '-'} is {each.state.lower()}: {each.reason}")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import build_app
 from mainspring.client.errors import GatewayUnreachable, InvalidRequest, UnknownModel
-from tests.cli.launcher.test_repository import Site, factor
+from tests.cli.launcher.test_repository import Site, factor, wait_for
 from tests.repository.nets import put
 
 
@@ -47,6 +47,20 @@ def test_the_command_line_shows_the_index_and_loads_and_unloads(site: Site) -> N
             factor(client)
         assert "has no model 'nothing'" in str(models(site, "load", "nothing").exception)
     assert isinstance(models(site, "index").exception, GatewayUnreachable)
+
+
+def test_a_list_says_what_is_made_of_a_model_beside_what_is_served(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    with site.cluster() as (cluster, client):
+        at = ("list", "--address", cluster.address)
+        assert "repo" not in CliRunner().invoke(build_app(), ["models", *at]).output
+        put(site.path, "net", 1, b"no model")
+        wait_for(lambda: "not an ONNX model" in site.index("net")["1"].reason, "the broken file")
+        shown = CliRunner().invoke(build_app(), ["models", *at]).output
+        assert re.search(r"repo version 1 is ready: it is served as it was before .*not an ONNX model", shown)
+        (listed,) = json.loads(CliRunner().invoke(build_app(), ["models", *at, "--json"]).output)
+        assert [each["state"] for each in listed["repository"]] == ["READY"]
+        assert factor(client) == 2.0
 
 
 def test_an_address_that_is_none_is_refused(site: Site) -> None:
