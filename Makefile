@@ -28,7 +28,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-floor bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
-.PHONY: policies refusals refusals-live ribbon experiments predictability gpu-check gpu-bundle request-path
+.PHONY: policies shares refusals refusals-live ribbon experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -244,6 +244,9 @@ bench-http: $(STAMP) native ## Compare an identity model over HTTP with LitServe
 
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
+
+shares: $(STAMP) ## Say what requests without a deadline get beside others, and what that costs these
+	$(BIN)/python -m mainspring.experiments.policies.shares $(ARGS)
 
 ribbon: $(STAMP) ## Hold the planner against Ribbon's artifact, and repeat the paper's figures
 	$(BIN)/python -m mainspring.experiments.ribbon $(ARGS)

@@ -49,7 +49,7 @@ class AsyncClient(OfOneProcess):
         curve_key: str | None = None,
         connect_timeout_s: float = 5.0,
         guard_s: float = 2.0,
-        best_effort_timeout_s: float = 75.0,
+        best_effort_timeout_s: float | None = None,
         max_in_flight: int | None = None,
         max_unread_bytes: int = MAX_UNREAD_BYTES,
         memory_bytes: int = MEMORY_BYTES,

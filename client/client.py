@@ -59,6 +59,10 @@ class Arguments(NamedTuple):
         return within(self.called_ns, slo_nanoseconds(self.slo_ms, self.slo), self.deadline_ns)
 
 
+UNBOUNDED_S = 10 * 365 * 86_400.0
+"""How long a request without a deadline is waited for; while the gateway is there, it is answered."""
+
+
 class _Link(NamedTuple):
     """What one process has of a client."""
 
@@ -82,7 +86,8 @@ class Client(OfOneProcess):
     ``max_in_flight`` are without an answer or ``max_unread_bytes`` are on their way, and are sent with what
     is left; what has no time left is refused here with `DeadlinePassed`, before its deadline. Every call
     ends: should the gateway not answer, the client gives up ``guard_s`` after the deadline (for a request
-    without one, ``best_effort_timeout_s`` after the call) with `TimedOut`, and cancels the request.
+    without one, ``best_effort_timeout_s`` after the call, if that is given) with `TimedOut`, and cancels the
+    request.
 
     After a fork the child has a connection of its own with its first call. It can't be pickled: hand its
     address over.
@@ -97,7 +102,7 @@ class Client(OfOneProcess):
         curve_key: str | None = None,
         connect_timeout_s: float = 5.0,
         guard_s: float = 2.0,
-        best_effort_timeout_s: float = 75.0,
+        best_effort_timeout_s: float | None = None,
         max_in_flight: int | None = None,
         max_unread_bytes: int = MAX_UNREAD_BYTES,
         memory_bytes: int = MEMORY_BYTES,
@@ -115,7 +120,7 @@ class Client(OfOneProcess):
         key that is none.
         """
         self._guard_s = guard_s
-        self._best_effort_timeout_s = best_effort_timeout_s
+        self._best_effort_timeout_s = UNBOUNDED_S if best_effort_timeout_s is None else best_effort_timeout_s
         self._types = InputTypes()
         self._address = gateway_address(address)
         self._closed = False

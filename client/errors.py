@@ -163,6 +163,12 @@ class Overloaded(Unavailable):
 
     remedy = "Have fewer requests in flight, or add workers"
 
+    def __init__(self, detail: str, reason: Reason | None = None, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        """Seconds from the refusal after which to come again; None if not known."""
+        again = "" if retry_after_s is None else f" (come again in {retry_after_s:.1f} s)"
+        super().__init__(f"{detail}{again}", reason)
+
 
 class RateLimited(Unavailable):
     """The token's requests come faster than it may send them."""
@@ -218,8 +224,9 @@ def _unpickled(kind: type[MainspringError], args: tuple[object, ...]) -> Mainspr
 
 def error_of(reply: ErrorReply) -> MainspringError:
     """Return the exception that says what ``reply`` says."""
-    kind = ERROR_OF_REASON[reply.reason]
+    kind, left_ns = ERROR_OF_REASON[reply.reason], reply.earliest_finish_left_ns
+    if kind is Overloaded:
+        return Overloaded(reply.detail, reply.reason, None if left_ns is None else left_ns / 1e9)
     if kind is DeadlineUnreachable:
-        left_ns = reply.earliest_finish_left_ns
         return DeadlineUnreachable(reply.detail, reply.reason, None if left_ns is None else left_ns / 1e6)
     return kind(reply.detail, reply.reason)

@@ -89,8 +89,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long the model repository may take to answer; loading a model takes as long as it takes."""
     grace_ms: float = 100.0
     """After its deadline, how long a request waits before the gateway answers it with a time-out."""
-    best_effort_timeout_ms: float = 60_000.0
-    """How long a request without a deadline waits before the gateway answers it with a time-out."""
+    best_effort_timeout_ms: float = 0.0
+    """How long a request without a deadline waits before the gateway answers it with a time-out; 0: for as
+    long as it takes. What would wait too long is refused as it comes (best_effort_horizon_ms)."""
     max_slo_ms: float = 3_600_000.0
     """The longest SLO that is taken for meant; a longer one is refused."""
     default_slo_ms: float | None = None
@@ -239,7 +240,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if field in ("slab_bytes", "client_memory_bytes"):
+            if field in ("slab_bytes", "client_memory_bytes", "best_effort_timeout_ms"):
                 if value < 0:
                     raise ValueError(f"the gateway's {field} is {value}; it must be 0 or more")
             elif isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:

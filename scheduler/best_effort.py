@@ -1,7 +1,9 @@
 """Requests without a deadline: their batches, which executors run when no deadline needs them.
 
 Clockwork, section 6.4: requests without an SLO run "when idle time is available or expected in the
-immediate future".
+immediate future". Where others keep the executors busy that is never. So a part of each executor's time
+(`SchedulerConfig.best_effort_share`) is theirs while any wait for it: what idle time does not give them of
+it they get in turns of a batch, before requests with a deadline.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import heapq
 from collections import deque
 from typing import Final
 
+from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
 from mainspring.cluster.workers import Worker
+from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.state import SchedulerState
 
@@ -20,6 +24,10 @@ WATCHED_NS: Final = 1_000_000_000
 """Requests with a deadline seen within this time bound the length of best-effort batches."""
 PATIENCE_NS: Final = 5_000_000
 """How long an executor must have been idle before a best-effort request runs that could cost a deadline."""
+REMEMBERED_NS: Final = 1_000_000_000
+"""What idle time gave beyond the share counts as no more than the share of this time."""
+COUNTED_NS: Final = 100_000_000
+"""The work that waits is counted again after this time; meanwhile what comes is added."""
 
 
 class BestEffort:
@@ -30,6 +38,17 @@ class BestEffort:
         self._policy = policy
         self._waiting: dict[str, list[tuple[int, int, Placement]]] = {}
         self._slacks: deque[tuple[int, int]] = deque()
+        self._share = state.config.best_effort_share
+        self._horizon_ns = milliseconds(state.config.best_effort_horizon_ms)
+        self._owed_ns: dict[str, float] = {}
+        """By worker that best-effort requests wait for: time that is theirs and that they did not get."""
+        self._needed_ns: dict[str, int] = {}
+        """How much of it what has waited longest there needs, where that is more."""
+        self._models: dict[int, Model] = {}
+        """Models that had best-effort requests when the work was last counted, or got some since."""
+        self._work_ns = self._counted_ns = 0
+        """How long the best-effort requests that wait keep one executor busy, and when that was counted."""
+        self._busy = _Busy()
         self._preferred = False
         """Whether any request had a priority: as long as none had, turns that passed need no check."""
 
@@ -43,6 +62,8 @@ class BestEffort:
     def add(self, request: Request) -> None:
         """Offer a best-effort request that was queued to the workers that can run its model."""
         self._preferred = self._preferred or request.turn_ns < request.arrived_ns
+        self._models[request.model.number] = request.model
+        self._work_ns += request.rows * row_ns(request.model)
         for placement in request.model.usable.values():
             self.offer(placement)
 
@@ -63,8 +84,57 @@ class BestEffort:
             entry = (turn_ns, placement.model.number, placement)
             heapq.heappush(self._waiting.setdefault(placement.worker.name, []), entry)
 
+    def turn(self, now_ns: int, worker: Worker) -> Batch | None:
+        """Return the batch that goes before all requests with a deadline, if it is best-effort requests' turn
+        on a worker: they are owed as much time as it takes."""
+        owed_ns = self._owed_ns.get(worker.name, 0.0)
+        if owed_ns <= self._needed_ns.get(worker.name, 0) or not self.waits_for(worker):
+            return None
+        self._needed_ns.pop(worker.name, None)
+        return self._next_batch(now_ns, worker, owed_ns)
+
+    def ran(self, now_ns: int, worker: Worker, duration_ns: int, best_effort: bool) -> None:
+        """Count a batch that was sent to a worker."""
+        self._busy.add(now_ns, duration_ns, best_effort)
+        if not self._share:
+            return
+        if not self.waits_for(worker):
+            if self._owed_ns:
+                self._owed_ns.pop(worker.name, None)
+            return
+        owed_ns = self._owed_ns.get(worker.name, 0.0) + self._share * duration_ns
+        if best_effort:
+            owed_ns -= duration_ns
+            self._needed_ns.pop(worker.name, None)
+        self._owed_ns[worker.name] = max(owed_ns, -self._share * REMEMBERED_NS)
+
+    def beyond_horizon(self, now_ns: int, model: Model, rows: int) -> tuple[int, int] | None:
+        """Return how long the best-effort requests that wait, and one more, are expected to take, and when
+        that will be within the horizon; None if it is.
+
+        They get what requests with deadlines left them lately of all executors' time, or their share.
+        """
+        if not self._horizon_ns:
+            return None
+        if now_ns >= self._counted_ns + COUNTED_NS:
+            self._counted_ns = now_ns
+            self._models = {number: each for number, each in self._models.items() if each.backlog}
+            self._work_ns = sum(
+                [row_ns(each) * sum([one.rows for one in each.backlog]) for each in self._models.values()]
+            )
+        workers = max(1, self._state.cluster.open_workers)
+        part = max(self._share, 1.0 - self._busy.share(now_ns, workers))
+        needed_ns = int((self._work_ns + rows * row_ns(model)) / (part * workers)) if part else 0
+        if needed_ns <= self._horizon_ns:
+            return None
+        return needed_ns, now_ns + needed_ns - self._horizon_ns
+
     def next_batch(self, now_ns: int, worker: Worker) -> Batch | None:
         """Return a batch of the model whose best-effort requests have waited longest on an idle worker."""
+        return self._next_batch(now_ns, worker, None)
+
+    def _next_batch(self, now_ns: int, worker: Worker, owed_ns: float | None) -> Batch | None:
+        """Return that, or the first that takes no longer than they are owed, if that is given."""
         heap = self._waiting.get(worker.name)
         if not heap:
             return None
@@ -84,8 +154,17 @@ class BestEffort:
                 self.offer(placement)
                 continue
             not_ready.append(placement)
-            if placement.ready_ns(now_ns) <= self._state.soonest_ns(now_ns):
-                batch = self._batch(now_ns, placement, limit_ns)
+            if placement.ready_ns(now_ns) > self._state.soonest_ns(now_ns):
+                continue
+            if owed_ns is None:
+                batch = self._batch(now_ns, placement, limit_ns, turn=False)
+                continue
+            needed_ns = placement.times.for_rows(placement.model.backlog[0].rows)
+            if needed_ns > owed_ns:
+                # Whoever has waited longest is next, however long it takes: shorter ones don't go before it.
+                self._needed_ns[worker.name] = needed_ns
+                break
+            batch = self._batch(now_ns, placement, limit_ns, turn=True)
         for placement in not_ready:
             self.offer(placement)
         return batch
@@ -96,6 +175,8 @@ class BestEffort:
 
     def worker_left(self, worker: Worker) -> None:
         """Forget a worker's entries."""
+        self._owed_ns.pop(worker.name, None)
+        self._needed_ns.pop(worker.name, None)
         self._waiting.pop(worker.name, None)
 
     def validate(self) -> None:
@@ -106,13 +187,14 @@ class BestEffort:
                     offered = placement.state is not State.RESIDENT or placement.backlog_key is not None
                     assert offered, f"{placement.worker.name} was not offered what waits for {each.name}"
 
-    def _batch(self, now_ns: int, placement: Placement, limit_ns: int | None) -> Batch | None:
+    def _batch(self, now_ns: int, placement: Placement, limit_ns: int | None, *, turn: bool) -> Batch | None:
         """Fill the largest batch that the slack of recent deadlines allows.
 
-        If even a single request is too long for it, one runs once the executor was idle for a while.
+        If even a single request is too long for it, one runs once the executor was idle for a while, or where
+        it is their ``turn``.
         """
         times, backlog = placement.times, placement.model.backlog
-        if limit_ns is not None and times.for_rows(backlog[0].rows) > limit_ns:
+        if limit_ns is not None and not turn and times.for_rows(backlog[0].rows) > limit_ns:
             since_ns = placement.worker.exec.free_ns + PATIENCE_NS
             if now_ns < since_ns:
                 self._state.arm_exec(since_ns, placement.worker)
@@ -139,4 +221,44 @@ class BestEffort:
             slacks.popleft()
         if not slacks:
             return None
-        return int(max(0, slacks[0][1]) * self._policy.best_effort_share(now_ns))
+        return int(max(0, slacks[0][1]) * self._policy.slack_share(now_ns))
+
+
+class _Busy:
+    """Which part of all executors' time batches with deadlines took lately."""
+
+    __slots__ = ("_since_ns", "_taken_ns", "_until_ns")
+
+    def __init__(self) -> None:
+        self._since_ns = self._until_ns = 0
+        self._taken_ns = 0.0
+
+    def add(self, now_ns: int, duration_ns: int, best_effort: bool) -> None:
+        """Count a batch."""
+        self._age(now_ns)
+        if not best_effort:
+            self._taken_ns += duration_ns
+
+    def share(self, now_ns: int, workers: int) -> float:
+        """Return the part, of so many executors' time."""
+        self._age(now_ns)
+        return min(1.0, self._taken_ns / (workers * max(WATCHED_NS, now_ns - self._since_ns)))
+
+    def _age(self, now_ns: int) -> None:
+        """Let what is older than `WATCHED_NS` count half, and less with each such time."""
+        if now_ns >= self._until_ns:
+            halves = (now_ns - self._until_ns) // WATCHED_NS + 1
+            self._taken_ns = self._taken_ns / 2 if halves == 1 else 0.0
+            self._since_ns = now_ns - WATCHED_NS
+            self._until_ns = now_ns + WATCHED_NS
+
+
+def row_ns(model: Model) -> int:
+    """Return the least time that a row takes on any kind of device, in the batch that is best for it."""
+    least_ns = 0
+    for times in model.infer_times.values():
+        for index, size in enumerate(times.sizes):
+            each_ns = times.ns[index] // size
+            if each_ns < least_ns or not least_ns:
+                least_ns = each_ns
+    return least_ns

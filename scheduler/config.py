@@ -26,6 +26,8 @@ MAY_BE_ZERO = (
     "open_patience_ms",
     "open_within_ms",
     "refuse_wrongly",
+    "best_effort_share",
+    "best_effort_horizon_ms",
 )
 """Numbers that may be 0; the others must be greater."""
 
@@ -75,13 +77,19 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     refuse_wrongly: float = 0.02
     """About this share of the requests that are refused early would have been in time in their model's next
     batch. More of them: earlier refusals, and fewer answers."""
+    best_effort_share: float = 0.05
+    """Part of EXEC's time that requests without a deadline get while any wait, if idle time gives them less;
+    it costs no more than this part of the others' goodput (docs/policies.md). 0: idle time alone."""
+    best_effort_horizon_ms: float = 600_000.0
+    """A request without a deadline is refused on arrival, with when to come again, where those before it are
+    expected to take longer than this; 0: none is."""
     max_queued_requests: int = 100_000
     """Bound on queued requests in all; beyond it requests are rejected as overloaded."""
     max_queued_requests_per_model: int = 10_000
     """Bound on queued requests for each model."""
     max_attempts: int = 5
     """How often actions may fail on a request before it is given up. Actions that could not begin in
-    time do not count for a request with a deadline, which bounds them."""
+    time do not count: a deadline bounds them, and a request without one waits for as long as it takes."""
     prepares_in_flight: int = 2
     """PREPARE actions outstanding at once on each worker."""
     open_patience_ms: float = 1000.0
@@ -109,8 +117,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{field} is {value}; it must be at least {LEAST_MS:g}")
             if value > MOST:
                 raise ValueError(f"{field} is {value}; it must be at most {MOST:,.0f}")
-        if self.refuse_wrongly >= 1:
-            raise ValueError(f"refuse_wrongly is {self.refuse_wrongly}; it must be less than 1")
+        for name in ("refuse_wrongly", "best_effort_share"):
+            if (value := getattr(self, name)) >= 1:
+                raise ValueError(f"{name} is {value}; it must be less than 1")
         if self.estimate_rank > HIGHEST_RANK:
             raise ValueError(f"estimate_rank is {self.estimate_rank}; it must be 1 to {HIGHEST_RANK}")
 

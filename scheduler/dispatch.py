@@ -72,6 +72,10 @@ class Dispatcher:
                 return
             if self._opens(now_ns, worker, available_ns, idle=False):
                 continue
+            batch = self._backlog.turn(now_ns, worker)
+            if batch is not None:
+                self._send(now_ns, worker, batch)
+                continue
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is not None and self._policy.refuses:
                 batch = self._openings.first_of(now_ns, worker, available_ns, batch)
@@ -213,10 +217,12 @@ class Dispatcher:
         action = self._infer(now_ns, worker, batch)
         batch_sent(state.cluster, now_ns, action, placement, batch.size_index, requests)
         state.commands.append(action)
+        best_effort = requests[0].due_ns is None
+        self._backlog.ran(now_ns, worker, action.predicted_duration_ns, best_effort)
         worker.hold_alarm_ns = None
         if not worker.watched:
             state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)
-        if requests[0].due_ns is not None:
+        if not best_effort:
             self._policy.dispatched(now_ns, batch)
             if state.waking.idle and placement.model.queue.dues and is_wide(state.cluster, placement.model):
                 state.waking.want(placement.model)
@@ -295,7 +301,8 @@ class Dispatcher:
     def _try_again(self, now_ns: int, requests: list[Request], action: Infer, result: Result) -> None:
         """Give the requests of a failed INFER another chance."""
         late = result.status in (Status.TOO_LATE, Status.INPUT_MISSING, Status.NOT_RESIDENT)
-        reason = Reason.DEADLINE_PASSED if late else Reason.WORKER_FAILED
+        in_vain = late and requests[0].due_ns is not None
+        reason = Reason.DEADLINE_PASSED if in_vain else Reason.WORKER_FAILED
         detail = f"{result.worker} {'could not begin' if late else 'failed to run'} the batch"
         detail = f"{detail}: {result.detail or result.status.value}"
         spoilt = result.status in (
@@ -313,9 +320,9 @@ class Dispatcher:
         # Inputs that came and were refused will be refused again; inputs that did not come may come.
         unusable = spoilt and alone and result.end_ns <= action.latest_ns
         for request in requests:
-            # Only a deadline that is enforced bounds how often a request's INFER may begin too late.
-            bounded = late and request.due_ns is not None and not self._policy.serves_late
-            request.failures += unusable or not bounded
+            # Nothing bounds how often an INFER may begin too late, but a deadline that no policy enforces.
+            counts = not late or (request.due_ns is not None and self._policy.serves_late)
+            request.failures += unusable or counts
             if spoilt and not alone:
                 # Which request's inputs are missing, or fail the engine, is not known until each runs alone.
                 # Inputs may just have been slow, and requests that run alone make a busy device busier.

@@ -70,6 +70,8 @@ class RequestLifecycle:
                 return
             assert model is not None
         due_ns = cluster.due_ns(event)
+        if due_ns is None and self._comes_too_late(now_ns, event, model):
+            return
         soonest_ns = -1 if due_ns is None else soonest_in_time_ns(cluster, now_ns, model, rows, due_ns)
         if soonest_ns < 0 and not self._admits(now_ns, event, model, due_ns):
             return
@@ -85,6 +87,18 @@ class RequestLifecycle:
             finish_ns = earliest_finish_ns(plans(cluster, now_ns, model, rows, due_ns))
             self._rank(now_ns, request, priority, finish_ns)
         self.queue(now_ns, request, arrives=True)
+
+    def _comes_too_late(self, now_ns: int, event: RequestArrived, model: Model) -> bool:
+        """Refuse a request without a deadline if those before it take too long; return whether."""
+        beyond = self._backlog.beyond_horizon(now_ns, model, event.rows)
+        if beyond is None:
+            return False
+        detail = (
+            f"requests without a deadline are expected to wait for {beyond[0] / 1e9:.0f} s, and the bound "
+            f"(best_effort_horizon_ms) is {self._state.config.best_effort_horizon_ms / 1e3:.0f} s"
+        )
+        self._turn_away(now_ns, event, model, [], Reason.OVERLOADED, detail, beyond[1])
+        return True
 
     def _admits(self, now_ns: int, event: RequestArrived, model: Model, due_ns: int | None) -> bool:
         """Return whether to queue a request though no worker that holds its model is known to be in time;

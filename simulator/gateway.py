@@ -30,8 +30,9 @@ from mainspring.traces.arrival import Arrival
 _CONFIG: Final = GatewayConfig()
 GRACE_NS: Final = milliseconds(_CONFIG.grace_ms)
 """After its deadline, how long a request waits for an answer."""
-BEST_EFFORT_NS: Final = milliseconds(_CONFIG.best_effort_timeout_ms)
-"""How long a request without a deadline waits for an answer."""
+BEST_EFFORT_NS: Final = 60_000_000_000
+"""How long a request without a deadline waits for an answer where a fault loses outputs: an operator's
+``best_effort_timeout_ms``. Elsewhere it waits for as long as it takes."""
 
 
 class Flight:
@@ -97,6 +98,7 @@ class SimulatedGateway:
         self._replies = replies
         self._to_controller = to_controller
         self._client_delay_ns = faults.client_delay_ns
+        self._loses = faults.output_loss_probability > 0
         self._arrival_ns = round(costs.gateway_arrival_us * 1e3)
         self._reply_ns = round(costs.gateway_reply_us * 1e3)
         self._dispatch_ns = round(costs.gateway_dispatch_us * 1e3)
@@ -123,7 +125,7 @@ class SimulatedGateway:
         now_ns = max(now_ns, self._free_ns)
         if slo_ns is None:
             request = RequestArrived(request_id, arrival.model, arrival.rows, None, priority, sizes)
-            expires_ns = now_ns + BEST_EFFORT_NS
+            expires_ns = now_ns + BEST_EFFORT_NS if self._loses else NEVER_NS
         else:
             deadline_ns = now_ns + slo_ns
             request = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns, priority, sizes)

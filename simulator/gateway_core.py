@@ -21,7 +21,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Link
-from mainspring.simulator.gateway import Flight, Replies, SimulatedGateway
+from mainspring.simulator.gateway import BEST_EFFORT_NS, Flight, Replies, SimulatedGateway
 from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import Arrival
 
@@ -46,7 +46,10 @@ class CoreGateway(SimulatedGateway):
         super().__init__(faults, costs, agenda, to_controller, replies)
         # One simulated client stands for any number of real ones.
         config = GatewayConfig(
-            max_in_flight=_NO_LIMIT, max_in_flight_per_connection=_NO_LIMIT, max_in_flight_bytes=_NO_LIMIT
+            best_effort_timeout_ms=BEST_EFFORT_NS / 1e6 if self._loses else 0,
+            max_in_flight=_NO_LIMIT,
+            max_in_flight_per_connection=_NO_LIMIT,
+            max_in_flight_bytes=_NO_LIMIT,
         )
         self._signatures: dict[str, Signature] = {}
         """Of every model that was ever served: what is under way outlives its model."""

@@ -58,7 +58,7 @@ class ReplayConfig(msgspec.Struct, frozen=True):
     """For a gateway that needs one; None for the environment's ``MAINSPRING_TOKEN``."""
     guard_s: float = 2.0
     """A request without a reply this long after its deadline is lost, if no other reply comes either."""
-    best_effort_timeout_s: float = 75.0
+    best_effort_timeout_s: float = 86_400.0
     """So is one without a deadline this long after it was sent."""
     straggler_wait_s: float = 120.0
     """Longest time to wait for replies after the last send; what could still have one then is unanswered."""

@@ -46,7 +46,7 @@ FAULTS = Faults(
 )
 GUARD_MS = 0.02
 """What predictions may be wrong by."""
-SCHEDULERS = ("estimate_rank", "refuse", "refuse_wrongly")
+SCHEDULERS = ("best_effort_share", "estimate_rank", "refuse", "refuse_wrongly")
 """Options of the scheduler that may stand among a policy's."""
 WARMED_UP = 2.0
 """The warm-up takes at most so many times as many requests as what is measured."""

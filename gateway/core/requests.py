@@ -23,6 +23,11 @@ _CONTROLLER_NS: Final = 20_000_000
 """How long a request waits at least: the controller says when an answer would have been possible."""
 
 
+OVERDUE_NS: Final = 60_000_000_000
+"""How long after its dispatch a request without a deadline is submitted again if no outputs came."""
+NEVER_NS: Final = 1 << 62
+"""Later than every instant."""
+
 _CONTENT: Final = (bytes, bytearray, memoryview)
 
 Refusal = tuple[Reason, str]
@@ -36,6 +41,7 @@ class Pending:
         *("accepted", "arrived_ns", "cache_ns", "came_ns", "connection", "deadline_ns", "digest"),
         *(
             "dispatches",
+            "done",
             "due_ns",
             "expires_ns",
             "follows",
@@ -92,6 +98,18 @@ class Pending:
         self.ids: list[int] = []
         """All ids that it ever had: outputs under an old id are as good."""
         self.dispatches: list[Dispatched] = []
+        self.done = 0
+        """How many of these came before it was last submitted."""
+
+    def next_look_ns(self, now_ns: int) -> int:
+        """Return when to look at it that was submitted, if it has no answer by then."""
+        return self.expires_ns if self.deadline_ns is not None else min(self.expires_ns, now_ns + OVERDUE_NS)
+
+    def outputs_overdue(self, now_ns: int) -> bool:
+        """Return whether it has no deadline, and was dispatched so long ago that its outputs may have been
+        lost on their way; whichever come first answer it."""
+        dispatched = self.deadline_ns is None and len(self.dispatches) > self.done
+        return dispatched and self.dispatches[-1].at_ns + OVERDUE_NS <= now_ns
 
     def story(self) -> str:
         """Return one line for a person that looks for a fault."""
@@ -123,7 +141,7 @@ class Patience:
         """Return a request that came now; ``frames`` as its client ordered them."""
         ordered = tuple([frames[place] for place in accepted.frame_order])
         deadline_ns = due_ns = None
-        expires_ns = now_ns + self._best_effort_ns
+        expires_ns = now_ns + self._best_effort_ns if self._best_effort_ns else NEVER_NS
         if accepted.slo_ns is not None:
             deadline_ns = now_ns + accepted.slo_ns
             due_ns = deadline_ns - max(0, accepted.back_ns)
@@ -239,7 +257,7 @@ def timed_out(now_ns: int, request: Pending) -> Refusal:
             Reason.TIMED_OUT,
             f"no outputs came in {waited_ms:.1f} ms; others would come after the deadline",
         )
-    limit = "the limit for best effort" if best_effort else "its deadline and the grace"
+    limit = "the operator's best_effort_timeout_ms" if best_effort else "its deadline and the grace"
     waited_ms = (now_ns - request.arrived_ns) / 1e6
     return Reason.TIMED_OUT, f"neither outputs nor a rejection came within {limit} ({waited_ms:.0f} ms)"
 
@@ -283,6 +301,8 @@ class Timers:
         """Return the instant of the nearest timer."""
         while self._heap:
             wake_ns, serial = self._heap[0]
+            if wake_ns >= NEVER_NS:
+                return None
             if self._current(wake_ns, serial) is not None:
                 return wake_ns
             heapq.heappop(self._heap)

@@ -166,11 +166,11 @@ class GatewayCore:
             return
         self._table.add(request)
         if accepted.turn is not None:
-            self._timers.arm(request, request.expires_ns)
+            self._timers.arm(request, request.next_look_ns(now_ns))
             if not self.sequences.join(now_ns, request) or not self._begin(request):
                 return
         if (digest is not None and self._sharing.join(request)) or self._arrive(request):
-            self._timers.arm(request, request.expires_ns)
+            self._timers.arm(request, request.next_look_ns(now_ns))
         else:
             self._wait_for_controller(now_ns, request)
 
@@ -202,7 +202,7 @@ class GatewayCore:
             if request.deadline_ns is None or request.deadline_ns > now_ns:
                 self._arrive(request)
             if request.wake_ns != request.expires_ns:
-                self._timers.arm(request, request.expires_ns)
+                self._timers.arm(request, request.next_look_ns(now_ns))
 
     def controller_lost(self, now_ns: int, shard: int = 0) -> None:
         """Keep what can wait for a controller, or for outputs on their way; refuse the rest."""
@@ -331,9 +331,12 @@ class GatewayCore:
         while (request := self._timers.pop_due(now_ns)) is not None:
             unsent = request.request_id is None and not request.dispatches and not request.follows
             if now_ns < request.expires_ns and not (unsent and not self._reaches(request)):
-                self._timers.arm(request, request.expires_ns)
+                self._timers.arm(request, request.next_look_ns(now_ns))
                 in_time = request.deadline_ns is None or now_ns < request.deadline_ns
-                if request.request_id is None and in_time:
+                if request.outputs_overdue(now_ns):
+                    self._withdraw(request)
+                    self.counts["resubmitted"] += 1
+                if request.request_id is None and in_time and not request.follows:
                     self._arrive(request)
             elif unsent:
                 self._refuse(request, *unreachable(now_ns, request))
@@ -376,6 +379,7 @@ class GatewayCore:
             return False
         request_id = ids.request_id(number, self._next_id)
         self._next_id += 1
+        request.done = len(request.dispatches)
         self._table.name(request, request_id)
         arrive = Arrive(
             request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes
@@ -395,7 +399,7 @@ class GatewayCore:
     def _submit_again(self, now_ns: int, request: Pending) -> None:
         """Submit a request whose controller is lost to the one that has its model, or have it wait."""
         if self._arrive(request):
-            self._timers.arm(request, request.expires_ns)
+            self._timers.arm(request, request.next_look_ns(now_ns))
         else:
             self._wait_for_controller(now_ns, request)
 

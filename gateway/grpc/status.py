@@ -11,7 +11,7 @@ import grpc
 from mainspring.gateway.core.effects import Refuse
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
-from mainspring.gateway.oip.errors import grpc_code, sentence
+from mainspring.gateway.oip.errors import grpc_code, retry_after_ns, sentence
 from mainspring.gateway.oip.spans import RegionError
 from mainspring.gateway.oip.triton_texts import worded
 from mainspring.messages.codes import Reason
@@ -22,6 +22,8 @@ REASON_METADATA = "x-mainspring-reason"
 """Trailing metadata with the reason code, of `mainspring.messages.codes.Reason`."""
 EARLIEST_FINISH_METADATA = "x-mainspring-earliest-finish-ms"
 """Trailing metadata with the time from this answer to the earliest finish that was possible, if known."""
+RETRY_METADATA = "grpc-retry-pushback-ms"
+"""Trailing metadata of gRPC's own that says after how long to try again, of an overloaded cluster."""
 
 Context = Any
 """A `grpc.aio.ServicerContext`; its package has no types."""
@@ -57,9 +59,12 @@ class NotServed(Ended):
 
 def metadata(reason: Reason, earliest_finish_left_ns: int | None = None) -> Metadata:
     """Return a refusal's trailing metadata."""
-    said = ((REASON_METADATA, reason.value),)
+    said: Metadata = ((REASON_METADATA, reason.value),)
     if earliest_finish_left_ns is None:
         return said
+    again_ns = retry_after_ns(reason, earliest_finish_left_ns)
+    if again_ns is not None:
+        said = (*said, (RETRY_METADATA, str(-(-again_ns // 1_000_000))))
     return (*said, (EARLIEST_FINISH_METADATA, f"{earliest_finish_left_ns / 1e6:.3f}"))
 
 

@@ -13,7 +13,7 @@ from mainspring.gateway.http import wire
 from mainspring.gateway.oip import json_text
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
-from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
+from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status, retry_after_ns
 from mainspring.gateway.oip.spans import RegionError
 from mainspring.gateway.oip.triton_texts import worded
 from mainspring.messages.codes import Reason
@@ -150,6 +150,9 @@ class Exchange:
         """Send why there is no answer."""
         status = http_status(reason)
         more = b"www-authenticate: Bearer\r\n" if status == 401 else b""
+        again_ns = retry_after_ns(reason, earliest_finish_left_ns)
+        if again_ns is not None:
+            more += b"retry-after: %d\r\n" % -(-again_ns // 1_000_000_000)
         triton = self.sender.triton
         body = _ENCODER.encode(error_body(reason, detail, earliest_finish_left_ns, triton=triton))
         self.reply(status, (body,), more=more)

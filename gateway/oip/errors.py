@@ -66,7 +66,10 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     error: Annotated[str, msgspec.Meta(description="What was wrong, and what would be right")]
     reason: Annotated[str, msgspec.Meta(description="A code of docs/messages.md")] = ""
     earliest_finish_ms: Annotated[
-        float | None, msgspec.Meta(description="When an answer was possible, from this reply")
+        float | None,
+        msgspec.Meta(
+            description="When an answer was possible, or if the cluster is overloaded when to come again"
+        ),
     ] = None
 
 
@@ -90,7 +93,16 @@ def sentence(
     said = begun(reason, detail) if triton else f"{reason.value}: {detail}"
     if earliest_finish_left_ns is None:
         return said
+    if reason is Reason.OVERLOADED:
+        return f"{said}; come again in {earliest_finish_left_ns / 1e9:.1f} s"
     return f"{said}; the earliest finish that was possible is {earliest_finish_left_ns / 1e6:.1f} ms from now"
+
+
+def retry_after_ns(reason: Reason, earliest_finish_left_ns: int | None) -> int | None:
+    """Return after how long to come again, where a cluster that is overloaded has said that."""
+    return (
+        max(0, earliest_finish_left_ns) if earliest_finish_left_ns and reason is Reason.OVERLOADED else None
+    )
 
 
 def error_body(

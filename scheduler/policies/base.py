@@ -89,7 +89,7 @@ class Policy(ABC):
         """
         return plan_load(placement, now_ns - self.state.ns.idle_load_protect)
 
-    def best_effort_share(self, now_ns: int) -> float:
+    def slack_share(self, now_ns: int) -> float:
         """Return how long a batch without a deadline may block an executor, as a part of the least slack that
         requests with one had lately."""
         return 1.0

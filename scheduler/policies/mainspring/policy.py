@@ -294,7 +294,7 @@ class Mainspring(ReadyQueuePolicy):
             return super().plan_idle_load(now_ns, placement)
         return plan
 
-    def best_effort_share(self, now_ns: int) -> float:
+    def slack_share(self, now_ns: int) -> float:
         """Return all of it while every deadline is met, and the less the more were missed lately.
 
         All that comes while a batch without a deadline runs waits for it, and then for one another: whether

@@ -107,6 +107,34 @@ def test_best_effort_has_a_limit_of_its_own() -> None:
     assert refusal(core.drain()).reason is Reason.TIMED_OUT
 
 
+def test_without_one_it_waits_for_as_long_as_it_takes() -> None:
+    core = core_with()
+    request_id = arrival(submit(core, slo_ms=None)).request_id
+    for minute in range(1, 60):
+        core.tick(minute * 60_000 * MS)
+        assert core.drain() == []
+    dispatch(core, request_id)
+    core.outputs(10**13, Output(1, request_id, 1), OUTPUTS)
+    assert [type(each) for each in core.drain()][-1] is Answer
+    core.validate()
+
+
+def test_what_was_dispatched_and_is_not_heard_of_is_submitted_again_and_never_given_up() -> None:
+    core = core_with()
+    first = arrival(submit(core, slo_ms=None)).request_id
+    dispatch(core, first)
+    core.drain()
+    for second in (61, 122, 183):
+        core.tick(second * 1_000 * MS)
+    withdraw, arrive = core.drain()
+    assert withdraw == Withdraw(first)
+    assert isinstance(arrive, Arrive)
+    assert arrive.deadline_ns is None
+    core.outputs(10**12, Output(1, first, 1), OUTPUTS)
+    assert [type(each) for each in core.drain()][-1] is Answer, "outputs that come late are as good"
+    core.validate()
+
+
 def test_a_time_out_withdraws_the_request_and_late_outputs_are_counted() -> None:
     core = core_with()
     request_id = arrival(submit(core)).request_id
