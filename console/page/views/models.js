@@ -37,7 +37,7 @@ function newRow() {
   const pin = el("span.tag", { hidden: true }, "pinned");
   const flag = el("span.tag.warn", { hidden: true, title: "Evicted again and again over the last minutes, and loaded again nearly each time" }, "thrashes");
   const uneven = el("span.tag.warn", { hidden: true, title: "The 99th percentile of its durations passed three times their median" }, "erratic");
-  cells[0].append(swatch, link, pin, flag, uneven);
+  cells[0].append(el("div.named", {}, swatch, link, pin, flag, uneven));
   const row = el("tr", {}, ...cells);
   Object.assign(row, { cells_: cells, swatch, link, pin, flag, uneven });
   return row;
@@ -47,6 +47,7 @@ function writeRow(row, line, position, now_ns) {
   put(row, "aria-rowindex", position + 2);
   row.hidden = false;
   write(row.link, line.name);
+  put(row.link, "title", line.name);
   put(row.link, "href", `#/model/${encodeURIComponent(line.name)}`);
   tint(row.swatch, line.name);
   row.pin.hidden = !line.pinned;
