@@ -23,7 +23,7 @@ MINUTES ?= 10
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo fuzz garbage schemathesis lint types chart hosts ray docs suites wild pipelines clean
+.PHONY: help setup lock native demo fuzz garbage schemathesis lint types chart hosts ray docs suites wild triton-clients pipelines clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
@@ -274,6 +274,9 @@ suites: $(STAMP) ## Compile every case of the onnx package's test suites
 
 wild: $(STAMP) native ## Serve ONNX files from packages as they lie, and compare with ONNX Runtime; ARGS="--only magika"
 	$(BIN)/python -m mainspring.experiments.wild $(ARGS)
+
+triton-clients: $(STAMP) native ## Run Triton's example clients as they are; ARGS="FOLDER of src/python/examples"
+	$(BIN)/python -m mainspring.experiments.triton_clients $(ARGS)
 
 pipelines: $(STAMP) ## Compile fifty pipelines of scikit-learn, and compare each row's answer; ARGS="--only text"
 	$(BIN)/python -m mainspring.experiments.pipelines $(ARGS)

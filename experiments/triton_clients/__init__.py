@@ -1,0 +1,1 @@
+"""Programs written for Triton, run against a cluster as they are."""
