@@ -13,7 +13,7 @@ TIERS = {
     "unit": "one part in the process of the tests: no socket, no real time; may run beside anything",
     "cluster": "real sockets, processes and real time; never beside other tests that take processor time",
     "codegen": "emulator, TVM, the zoo, compiled cores, long simulations: computes much, knows no real time",
-    "browser": "the console's page in a browser",
+    "browser": "the pages in a browser",
     "lab": "experiments on real time, benchmarks and the check of a GPU: that the commands work",
 }
 
@@ -76,6 +76,7 @@ TIER_OF = {
     "experiments/wild/test_served": "lab",
     "faults": "cluster",
     "gateway": "cluster",
+    "gateway/http/test_docs": "browser",
     "gateway/core": "unit",
     "gateway/oip": "unit",
     "gateway/http/test_watch": "unit",

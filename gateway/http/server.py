@@ -238,7 +238,7 @@ async def serve_http(calls: Calls, config: GatewayConfig) -> HttpServer:
     clock = TurnClock()
     shared = SharedMemory(calls, PageGuard(config.http_hosts).problem)
     inference = Inference(calls, config, shared, clock)
-    table = routes(Control(calls, shared), inference, shared)
+    table = routes(Control(calls, shared), inference, shared, docs=config.http_docs)
     server = HttpServer(calls, config, table, inference.close, clock=clock)
     return await listening(server, "HTTP", config.http_address)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mainspring.gateway.http.control import Control
+from mainspring.gateway.http.docs import page
 from mainspring.gateway.http.exchange import Handler
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.openapi import describe
@@ -16,8 +17,8 @@ VERSION = f"{MODEL}/versions/{{version}}"
 REPOSITORY = "/v2/repository"
 
 
-def routes(control: Control, inference: Inference, shared: SharedMemory) -> Routes:
-    """Return all routes with their handlers."""
+def routes(control: Control, inference: Inference, shared: SharedMemory, *, docs: bool = False) -> Routes:
+    """Return all routes with their handlers; ``docs``: that of the page to try models, too."""
     load, unload = control.in_task(control.load), control.in_task(control.unload)
     return Routes(
         (
@@ -31,6 +32,7 @@ def routes(control: Control, inference: Inference, shared: SharedMemory) -> Rout
             _changing(f"{REPOSITORY}/models/{{model}}/load", {POST: load}, Group.REPOSITORY),
             _changing(f"{REPOSITORY}/models/{{model}}/unload", {POST: unload}, Group.REPOSITORY),
             *_settings(control),
+            *([Route("/docs", {GET: page()}, open=True)] if docs else []),
             *_shared_memory("systemsharedmemory", shared.status, shared.register, shared.unregister),
             *_shared_memory("cudasharedmemory", no_regions, no_register, no_unregister),
         )
