@@ -43,6 +43,7 @@ from mainspring.compiler.defaults import NO_DEFAULTS, Defaults, as_bytes
 from mainspring.compiler.packing import beside_stock, packed_in_every_run
 from mainspring.compiler.padded import verify_padded
 from mainspring.compiler.padding import padding
+from mainspring.compiler.plain import seen_name
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.row_axes import IN_FRONT, RowAxes, with_axes
 from mainspring.compiler.verify import verify
@@ -266,6 +267,10 @@ def _with_defaults(inputs: Sequence[TensorSpec], defaults: Defaults) -> tuple[Te
     )
 
 
+def _as_seen(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    return tuple(msgspec.structs.replace(spec, name=seen_name(spec.name)) for spec in outputs)
+
+
 def put(
     chosen: Candidate,
     prepared: Prepared,
@@ -287,7 +292,7 @@ def put(
         extents=artifact.layout.extents,
         tensors=artifact.tensors,
         inputs=with_axes(_with_defaults(prepared.inputs, task.defaults), task.axes.inputs, task.sequencing),
-        outputs=with_axes(prepared.outputs, task.axes.outputs, task.sequencing),
+        outputs=_as_seen(with_axes(prepared.outputs, task.axes.outputs, task.sequencing)),
         batch_sizes=task.batch_sizes,
         profiles=profiles,
         source=task.source,

@@ -69,7 +69,10 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = Fa
     del graph.input[:]
     graph.input.extend(inputs)
     if not graph.input:
-        raise CompileError("the model has no input that isn't an initializer, so there is nothing to serve")
+        raise CompileError(
+            "the model has no input, so it would answer every request alike; give it one, such as the values "
+            "of an initializer"
+        )
     for value in [*graph.input, *graph.output]:
         numpy_dtype(value)
     if symbols:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.plain import make_plain
 from mainspring.compiler.shapes import open_negative
 
 MOST_BYTES = 2**31 - 1
@@ -43,7 +44,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
             f"{path} is not an ONNX model, or only a part of one ({error}); fetch it again, "
             "or the model's author can export it again"
         ) from error
-    if not model.graph.node or not model.opset_import:
+    if not (model.graph.node or model.graph.output) or not model.opset_import:
         raise CompileError(
             f"{path} is not an ONNX model: it holds no graph with nodes; the model's author can "
             "export it again"
@@ -54,6 +55,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             _load_external(tensor, path.parent)
             digest.update(tensor.raw_data)
+    make_plain(model)
     return model, digest.hexdigest()
 
 

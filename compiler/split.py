@@ -61,7 +61,7 @@ def split(
     that would pack them in every run (`packing`), too.
     """
     graph = optimised.graph
-    _check_outputs(graph)
+    _compute_outputs(graph)
     _take_weights_out(graph, graph)
     if holds:
         structural |= held_weights(
@@ -117,12 +117,17 @@ class _Names:
         return self._new[name]
 
 
-def _check_outputs(graph: onnx.GraphProto) -> None:
-    """Refuse an output that no node computes."""
+def _compute_outputs(graph: onnx.GraphProto) -> None:
+    """Have a node compute each output that the optimiser found to be a constant or an input."""
     computed = {name for node in graph.node for name in node.output}
+    known = {value.name for value in (*graph.input, *graph.initializer)}
     for value in graph.output:
-        if value.name not in computed:
-            raise CompileError(f"output {value.name!r} is a constant or an input; take it out of the model")
+        if value.name in computed:
+            continue
+        if value.name not in known:
+            raise CompileError(f"output {value.name!r} is computed by no node; take it out of the model")
+        graph.node.add(op_type="Identity", input=[value.name], output=[f"{value.name}:computed"])
+        value.name = f"{value.name}:computed"
 
 
 def _take_weights_out(graph: onnx.GraphProto, top: onnx.GraphProto) -> None:
