@@ -157,7 +157,7 @@ class Administration:
         if self.stopping:
             return Reason.SHUTTING_DOWN, "the controller is stopping"
         if request.serve is not None:
-            return self._registry.serve(request.serve)
+            return self._registry.serve(now_ns, request.serve)
         if request.add is not None:
             refusal = self._registry.add(now_ns, request.add)
             if refusal is None and not request.add.served_as:

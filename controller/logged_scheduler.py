@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from mainspring.cluster.snapshot import Part
+from mainspring.cluster.state import Cluster
 from mainspring.controller.counters import Dropped
 from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
@@ -86,6 +87,11 @@ class LoggedScheduler:
         except Exception:
             self._report("refusal", 0, None)
             return "the scheduler failed at looking at it; see the controller's log"
+
+    @property
+    def cluster(self) -> Cluster:
+        """The state, to be read only."""
+        return self._scheduler.cluster
 
     def prepared_anywhere(self, name: str) -> bool:
         """Say whether any worker has a model prepared."""

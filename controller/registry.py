@@ -13,6 +13,7 @@ from itertools import pairwise
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.sessions import GatewaySession, SessionTable
+from mainspring.controller.standing import Readiness
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import ModelAdded, ModelRemoved
 from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, TensorSpec, is_dtype
@@ -102,13 +103,16 @@ class ModelRegistry:
         sessions: SessionTable,
         outbox: Outbox,
         left_out: dict[str, str] | None = None,
+        silence_ns: int = 1_000_000_000,
     ) -> None:
+        """``silence_ns``: as `Readiness`."""
         self.models: dict[str, ModelSpec] = {}
         """Every served model by name."""
         self.served: dict[str, ServedModel] = {}
         """The models of a repository, by what clients call them."""
         self.left_out = left_out or {}
         """Models of the store that are not served as their manifest can't be read, each with the reason."""
+        self.readiness = Readiness(scheduler, sessions, outbox, self.left_out, silence_ns)
         self._max_models = max_models
         self._draining = DrainingModels()
         self._scheduler = scheduler
@@ -140,6 +144,7 @@ class ModelRegistry:
         self.models[spec.name] = spec
         self.left_out.pop(spec.name, None)
         self._scheduler.handle(now_ns, ModelAdded(spec))
+        self.readiness.look_at(now_ns, (spec.name,))
         self._outbox.send_gateways(ModelUp(spec))
         return None
 
@@ -147,6 +152,7 @@ class ModelRegistry:
         """Serve other files under the name of a model that no worker has prepared."""
         self.models[spec.name] = spec
         self._scheduler.handle(now_ns, ModelAdded(spec))
+        self.readiness.look_at(now_ns, (spec.name,))
         self._outbox.send_gateways(ModelUp(spec))
 
     def remove(self, now_ns: int, name: str) -> Refusal | None:
@@ -175,7 +181,7 @@ class ModelRegistry:
         self._outbox.send_gateways(ModelDown(name, drain=True, moves=moves))
         return None
 
-    def serve(self, model: ServedModel) -> Refusal | None:
+    def serve(self, now_ns: int, model: ServedModel) -> Refusal | None:
         """Direct requests for a model of the repository to these versions; return why not, or None.
 
         A model without versions is no longer served.
@@ -193,6 +199,7 @@ class ModelRegistry:
             return Reason.OVERLOADED, f"{self._max_models} models are served, which is the bound (max_models)"
         else:
             self.served[model.name] = model
+        self.readiness.look_at(now_ns, model.versions.values())
         self._outbox.send_gateways(Served(model))
         return None
 
@@ -207,6 +214,7 @@ class ModelRegistry:
 
     def welcome(self, gateway: GatewaySession) -> None:
         """Send all models to a new gateway."""
+        self.readiness.welcome(gateway)
         for spec in self.models.values():
             self._outbox.send(gateway, ModelUp(spec))
         for served in self.served.values():

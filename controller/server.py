@@ -161,7 +161,8 @@ class Controller:
         refusals = [shell.registry.add(now_ns, spec) for spec in shell.journal.applied(own)]
         shell.administration.restore(now_ns)
         known = [model for model in served if shell.shards.has(model.name)]
-        for refusal in (*refusals, *map(shell.registry.serve, known)):
+        served_as = [shell.registry.serve(now_ns, model) for model in known]
+        for refusal in (*refusals, *served_as):
             if refusal is not None:
                 raise ValueError(refusal[1])
 
@@ -186,6 +187,7 @@ class Controller:
         self._shell.providers.beat(now_ns)
         self._shell.settle_start(now_ns)
         self._shell.recovery.beat(now_ns)
+        self._shell.registry.readiness.beat(now_ns)
         self._logged.flush()
         self._shell.observers.beat(now_ns)
 

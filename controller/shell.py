@@ -25,7 +25,7 @@ from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.controller.shards import Shards
 from mainspring.controller.start_grace import StartGrace
-from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages import PROTOCOL_VERSION, readiness
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
@@ -61,6 +61,8 @@ FAR_NS: Final = 1 << 60
 """Durations and instants beyond this (36 years) are taken for errors or for "any time"."""
 
 
+COUNTED_ON: Final = 0.7
+"""Part of ``heartbeat_timeout_ms`` after which nobody counts on a worker that gives no sign of life."""
 HELD_ARRIVALS: Final = 100_000
 """Requests held after the start until the first worker joins; further ones go to the scheduler at once."""
 RETURNING = "the controller has just started and no worker is back yet: send the request again"
@@ -92,7 +94,8 @@ class Shell:
         self._outbox = outbox = Outbox(wire, self.sessions, dropped)
         self.journal = journal = Journal(config.state_file)
         self.registry = registry = ModelRegistry(
-            config.max_models, scheduler, self.sessions, outbox, awaited.left_out
+            *(config.max_models, scheduler, self.sessions, outbox, awaited.left_out),
+            round(config.heartbeat_timeout_ms * COUNTED_ON * 1e6),
         )
         self.shards = shards = Shards(config, outbox)
         self.moves = moves = Moves(self.sessions, outbox, journal, shards.addresses)
@@ -233,6 +236,8 @@ class Shell:
                 self.administration.answer(now_ns, session, message)
             case ShardMap():
                 self.shards.told(message)
+            case readiness.Awaited():
+                self.registry.readiness.await_(message)
             case Drained(name=name):
                 self.registry.drained(now_ns, session, name)
             case _:

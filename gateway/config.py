@@ -7,6 +7,16 @@ import msgspec
 from mainspring.gateway.restrictions import Restrictions, check_origins
 from mainspring.messages.ids import MAX_SHARDS
 
+STRICT = "strict"
+AGES = (0.9, 1.1)
+"""Between which parts of ``max_connection_age_ms`` a connection's is drawn, as gRPC's server does: those that
+came together are not told to go together."""
+MAY_BE_ZERO = (
+    *("slab_bytes", "client_memory_bytes", "best_effort_timeout_ms"),
+    *("max_connection_age_ms", "lame_duck_ms"),
+)
+READY_WHEN = (STRICT, "serving")
+"""When a gateway is ready (`core.readiness`)."""
 TRITON = "triton"
 """The name of Triton's servers, and of compatibility with them."""
 
@@ -231,6 +241,17 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Between two looks at whether the file of tokens has changed."""
     launcher_token_sha256: str = ""
     """SHA-256 of a token that may do everything beside those of the file: the launcher's own."""
+    max_connection_age_ms: float = 0.0
+    """After which a client's connection is told to go, more or less by a tenth, so that clients spread over
+    all gateways behind a balancer: ``Connection: close``, GOAWAY, and likewise Mainspring's own. 0: never."""
+    max_connection_age_grace_ms: float = 60_000.0
+    """How long calls under way may take then over gRPC, streams included, before they are ended."""
+    lame_duck_ms: float = 0.0
+    """On a stop, how long requests are still taken and answered while health checks say that the gateway
+    leaves and connections are told to go: as long as a balancer needs to take it out."""
+    readiness: str = STRICT
+    """When the gateway is ready: "strict" once every model that is to be served can be, and while all that
+    have been ready are; "serving" while at least one model is."""
     burst_messages: int = 16
     """Messages taken from one socket before the next socket is served."""
     drain_timeout_ms: float = 5_000.0
@@ -242,7 +263,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if field in ("slab_bytes", "client_memory_bytes", "best_effort_timeout_ms"):
+            if field in MAY_BE_ZERO:
                 if value < 0:
                     raise ValueError(f"the gateway's {field} is {value}; it must be 0 or more")
             elif isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
@@ -270,6 +291,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.compatibility not in ("", TRITON):
             raise ValueError(
                 f"the gateway's compatibility is {self.compatibility!r}; it must be empty or {TRITON!r}"
+            )
+        if self.readiness not in READY_WHEN:
+            raise ValueError(
+                f"the gateway's readiness is {self.readiness!r}; it must be one of {', '.join(READY_WHEN)}"
             )
         for key in ("http_restricted_api", "grpc_restricted_protocol"):
             Restrictions(key, getattr(self, key))

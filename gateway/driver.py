@@ -16,11 +16,14 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any, Protocol
 
+import msgspec
+
 from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
-from mainspring.gateway.core.admin import AdminCommand, AdminTable, GetMetrics, Reply
+from mainspring.gateway.core.admin import AdminCommand, AdminTable, Reply, asked_of, wrong_shard
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
+from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest, check_request
@@ -29,10 +32,17 @@ from mainspring.gateway.oip.triton_texts import of_request
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
-from mainspring.messages.clients import AddModel, EndSequence, ErrorReply, GetStatus, InferRequest, Scale
+from mainspring.messages.clients import (
+    EndSequence,
+    ErrorReply,
+    InferRequest,
+    Scale,
+    StatusReply,
+)
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
+from mainspring.messages.readiness import STARTING, Awaited, Standing, why
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
 from mainspring.transport.token_file import TokenFile
@@ -84,6 +94,7 @@ class GatewayDriver:
             for number in range(len(addresses_of(config)))
         ]
         """The controllers."""
+        self.readiness = Readiness(self.told, self._absent, config.readiness)
         self._first = self.shards[0]
         self._others: dict[object, Shard] = {each.link.port: each for each in self.shards[1:]}
         self.memory = Memory(config.slab_bytes)
@@ -95,16 +106,18 @@ class GatewayDriver:
     # --- front ends ---
 
     @property
-    def ready(self) -> bool:
-        """Whether a controller has told all of its models and workers; stays so when it is lost."""
-        return self.told.ready
-
-    @property
     def alone(self) -> str | None:
         """Why nothing is known of any model, if it is for want of a controller."""
         if self.catalog.signatures or any(each.session.welcomed for each in self.shards):
             return None
         return self._first.absent
+
+    def _absent(self, shard: int) -> str:
+        """Return why a controller is not to be counted on now; empty if it is."""
+        if reason := self.shards[shard].uncounted(monotonic_ns()):
+            return reason
+        told = self.told.parts[shard].confirmed
+        return "" if told else why(STARTING, "the controller has not told all of its models yet")
 
     def submit(
         self,
@@ -160,35 +173,17 @@ class GatewayDriver:
 
     def ask(self, connection: Connection, command: AdminCommand) -> None:
         """Pass a command to change or see the cluster on to the controllers that it concerns."""
-        if isinstance(command, Scale) and (fault := self._wrong_shard(command.shard)):
+        if isinstance(command, Scale) and (fault := wrong_shard(command.shard, len(self.shards))):
             self._reply(connection, ErrorReply(command.key, Reason.BAD_INPUT, fault))
             return
-        shards = [each for each in self._asked_of(command) if each.session.welcomed]
+        concerned = [self.shards[number] for number in asked_of(command, self.told)]
+        shards = [each for each in concerned if each.session.welcomed]
         asked = self._admin.ask(monotonic_ns(), connection, command, [each.number for each in shards])
         if isinstance(asked, ErrorReply):
             self._reply(connection, asked)
             return
         for each in shards:
             each.send(asked)
-
-    def _asked_of(self, command: AdminCommand) -> list[Shard]:
-        """Return the controllers that a command concerns."""
-        if len(self.shards) == 1 or isinstance(command, GetStatus | GetMetrics):
-            return self.shards
-        if isinstance(command, Scale):
-            return [self.shards[command.shard or 0]]
-        if isinstance(command, AddModel):
-            return [self.shards[self.told.map.place(command.model.name)]]
-        has_it = self.told.shard_of(command.name)
-        return [self.shards[self.told.map.place(command.name) if has_it is None else has_it]]
-
-    def _wrong_shard(self, shard: int | None) -> str:
-        """Return what is wrong with the shard that is to have more workers or fewer; empty if nothing is."""
-        count = len(self.shards)
-        if shard is None:
-            several = f"there are {count} controllers: name the shard, 0 to {count - 1}, that is meant"
-            return several if count > 1 else ""
-        return "" if 0 <= shard < count else f"there is no shard {shard}; there are 0 to {count - 1}"
 
     # --- sockets ---
 
@@ -241,6 +236,7 @@ class GatewayDriver:
                 # The first one comes behind all models and workers.
                 if shard.session.welcomed:
                     self.told.told_all(now_ns, shard.number)
+                    self.readiness.note()
                 pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
                 shard.link.send(pong)
                 self.workers.settle()
@@ -249,8 +245,9 @@ class GatewayDriver:
             case peers.ModelDown():
                 self._model_down(now_ns, shard, message)
             case peers.Served():
-                self.told.serve(shard.number, message.model)
-                self.cache.switch(message.model.name, message.model.cache or None)
+                self._served(shard, message)
+            case Standing() | Awaited():
+                self.readiness.heard(shard.number, message)
             case peers.DefaultSlo(model=name, slo_ns=slo_ns):
                 self.told.set_default_slo(shard.number, name, slo_ns)
             case peers.WorkerUp():
@@ -265,6 +262,7 @@ class GatewayDriver:
             case peers.Welcome():
                 if shard.welcome(now_ns, message):
                     self.told.parts[shard.number].begin_session()
+                    self.readiness.begin_session(shard.number)
                     self.core.controller_welcomed(now_ns, message.number)
                 else:
                     self._controller_lost(now_ns, shard)
@@ -307,7 +305,13 @@ class GatewayDriver:
             return
         self.cache.revise(self.catalog.signatures, message.model.name)
         shard.draining.keep(message.model.name)
+        self.readiness.note(message.model.public_name)
         self._moved(now_ns, moved)
+
+    def _served(self, shard: Shard, message: peers.Served) -> None:
+        self.told.serve(shard.number, message.model)
+        self.cache.switch(message.model.name, message.model.cache or None)
+        self.readiness.note(message.model.name)
 
     def _model_down(self, now_ns: int, shard: Shard, message: peers.ModelDown) -> None:
         moved = self.told.model_down(shard.number, message)
@@ -315,6 +319,7 @@ class GatewayDriver:
             self.cache.forget(message.name)
             self.core.sequences.forget(message.name)
         shard.draining.model_down(now_ns, message)
+        self.readiness.note(message.name)
         self._moved(now_ns, moved)
 
     def _worker_up(self, shard: Shard, message: peers.WorkerUp) -> None:
@@ -346,8 +351,14 @@ class GatewayDriver:
             counts["sequences"] += len(sequences)
             counts["sequence_bytes"] += sequences.bytes
         answered = self._admin.answered(message, counts, shard.number)
-        if answered is not None:
-            self._reply(*answered)
+        if answered is None:
+            return
+        connection, reply = answered
+        if isinstance(reply, StatusReply):
+            ready = {"not_ready": self.readiness.server(), "unready": self.readiness.unready()}
+            status = msgspec.structs.replace(reply.status, **ready)
+            reply = msgspec.structs.replace(reply, status=status)
+        self._reply(connection, reply)
 
     def all_counts(self) -> dict[str, int]:
         """Return what was counted here, by name."""
@@ -405,7 +416,7 @@ class GatewayDriver:
         self._perform()
 
     def _keep_session(self, now_ns: int, shard: Shard) -> None:
-        if shard.keep_session(now_ns, self.ready):
+        if shard.keep_session(now_ns, self.told.ready):
             self._controller_lost(now_ns, shard)
 
     def _perform(self) -> None:

@@ -17,9 +17,11 @@ import msgspec
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.validation import BadRequest, shorten
 from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.messages.codes import Reason
+from mainspring.messages.readiness import BEING_COMPILED, STARTING
 from mainspring.messages.repository import (
     MAX_FILES,
     MAX_LOAD_BYTES,
@@ -75,6 +77,44 @@ def repository_of(config: GatewayConfig, catalog: Catalog) -> ModelRepository | 
     return ModelRepository(config, catalog) if config.repository_address else None
 
 
+async def index_of(
+    repository: ModelRepository | None, catalog: Catalog, readiness: Readiness, *, ready: bool
+) -> list[IndexEntry]:
+    """Return every model and version, or those that are ready; also what is served beside a repository.
+
+    Raises `RepositoryError`.
+    """
+    entries = [] if repository is None else await repository.index()
+    known = {entry.name for entry in entries}
+    entries += [
+        IndexEntry(name, str(version), ModelState.READY)
+        for name in catalog.names()
+        for version in catalog.versions(name)
+        if name not in known
+    ]
+    entries = [_as_ready(entry, readiness) for entry in entries]
+    if ready:
+        entries = [entry for entry in entries if entry.state is ModelState.READY]
+    return sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0)))
+
+
+def _as_ready(entry: IndexEntry, readiness: Readiness) -> IndexEntry:
+    """Return an entry that is READY only if a request for it would be answered."""
+    if entry.state is not ModelState.READY:
+        return entry
+    try:
+        reason = readiness.model(entry.name, int(entry.version))
+    except BadRequest:
+        # The controller's word that it is served has yet to come, or to be taken back.
+        return entry
+    if not reason:
+        return entry
+    comes = reason.startswith((STARTING, BEING_COMPILED))
+    state = ModelState.LOADING if comes else ModelState.UNAVAILABLE
+    said = f"{reason}; {entry.reason}" if entry.reason else reason
+    return IndexEntry(entry.name, entry.version, state, said)
+
+
 class ModelRepository:
     """The repository's process. Everything may raise `RepositoryError`, and a change `Withheld`.
 
@@ -89,21 +129,11 @@ class ModelRepository:
         self._sent = Budget(MAX_LOAD_BYTES)
         """Bytes of the files of loads under way."""
 
-    async def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """Return every model and version, or those that are ready; also what is served beside it."""
+    async def index(self) -> list[IndexEntry]:
+        """Return every model and version of the repository, by name and version."""
         reply = await self._ask(GetIndex(), self._timeout_s)
         assert isinstance(reply, Index), f"{reply} is not an index"
-        entries = list(reply.models)
-        known = {entry.name for entry in entries}
-        entries += [
-            IndexEntry(name, str(version), ModelState.READY)
-            for name in self._catalog.names()
-            for version in self._catalog.versions(name)
-            if name not in known
-        ]
-        if ready_only:
-            entries = [entry for entry in entries if entry.state is ModelState.READY]
-        return sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0)))
+        return list(reply.models)
 
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Load a model, or load it again; return once it is served, which takes as long as compiling does.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -17,11 +18,15 @@ from mainspring.gateway.core.catalog import DrainingModels
 from mainspring.gateway.peer_connections import ControllerLink
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.ids import MAX_GATEWAY, shard_of_gateway
+from mainspring.messages.readiness import NO_CONTROLLER, why
 from mainspring.messages.sharding import ShardMap, map_fault
 from mainspring.transport.hub import Hub
 from mainspring.transport.session import BAD_MESSAGE, ControllerSession
 
 log = logging.getLogger("mainspring.gateway")
+
+_COUNTED_ON: Final = 0.7
+"""Part of ``controller_timeout_ms`` after which nobody counts on a controller that gives no sign of life."""
 
 
 def addresses_of(config: GatewayConfig) -> tuple[str, ...]:
@@ -55,6 +60,7 @@ class Shard:
             hello_ns=milliseconds(config.hello_interval_ms),
             silence_ns=milliseconds(config.controller_timeout_ms),
         )
+        self._quiet_ns = milliseconds(config.controller_timeout_ms * _COUNTED_ON)
         self.draining = DrainingModels(holds)
         self.astray = False
         """Whether the controller there is that of another shard, so that what it tells counts for nothing."""
@@ -71,6 +77,13 @@ class Shard:
             or self.link.port.refusal
             or (f"the gateway has not reached its controller at {self.address} yet")
         )
+
+    def uncounted(self, now_ns: int) -> str:
+        """Return why the controller is not to be counted on, as a reason for readiness; empty if it is."""
+        if not self.session.welcomed:
+            return why(NO_CONTROLLER, self.absent)
+        quiet = self.session.silent_for_ns(now_ns) >= self._quiet_ns
+        return why(NO_CONTROLLER, f"the one at {self.address} gives no sign of life") if quiet else ""
 
     def send(self, message: msgspec.Struct) -> bool:
         """Send a message; count it and return False if there is no connection or no room."""

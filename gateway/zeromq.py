@@ -13,6 +13,7 @@ A gateway that has just started welcomes nobody before it knows the controller's
 from __future__ import annotations
 
 import itertools
+import random
 import socket
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
@@ -22,7 +23,7 @@ import msgspec
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.client_memory import BadPlace, ClientMemories
-from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.config import AGES, GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.core.requests import Refusal
@@ -53,6 +54,11 @@ _SLOW_READER = encode(
         "too many replies waited unread and the rest was dropped; read faster or ask for less",
     )
 )
+_LOOK_NS = 250_000_000
+"""Between two looks at which clients are to go."""
+_LEAVES_AGAIN_NS = 1_000_000_000
+"""Until a client is told to go that comes to a gateway which is about to stop."""
+_NEVER_NS = 1 << 61
 _IDLE_SEARCH = 64
 """How many of the longest silent connections are looked at for one that can be forgotten."""
 
@@ -106,6 +112,10 @@ class ZeroMqFrontEnd:
         """Clients that said hello, the longest silent first."""
         self._shown: dict[bytes, Credential] = {}
         """What each of `_connections` showed of a token, while tokens are needed."""
+        self._goes_ns: dict[bytes, int] = {}
+        """When clients that know how to are told to go."""
+        self._look_ns = 0
+        self._leaving = False
         self._early: dict[bytes, clients.ClientHello] = {}
         """Hellos that came before the controller's models."""
         self._open_ns = monotonic_ns() + milliseconds(config.controller_timeout_ms)
@@ -277,6 +287,8 @@ class ZeroMqFrontEnd:
         self._connections[peer] = Connection(self._name, peer)
         self._ways.hello(monotonic_ns(), peer, message)
         self._listener.welcome(peer, True)
+        if message.goes:
+            self._note_age(peer)
         if self._driver.gate.closed:
             self._shown[peer] = shown
         welcome = ClientWelcome(
@@ -300,6 +312,24 @@ class ZeroMqFrontEnd:
             detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
             return ClientRefused("too_many_clients", detail)
         return None
+
+    def leave(self) -> None:
+        """Tell clients to go, those that are connected and those that come yet; they are served as before."""
+        self._leaving = True
+        for peer in list(self._goes_ns):
+            self._tell_to_go(peer)
+
+    def _note_age(self, peer: bytes) -> None:
+        age_ns = milliseconds(self._config.max_connection_age_ms)
+        if self._leaving:
+            age_ns = _LEAVES_AGAIN_NS
+        elif not age_ns:
+            age_ns = _NEVER_NS
+        self._goes_ns[peer] = monotonic_ns() + round(age_ns * random.uniform(*AGES))
+
+    def _tell_to_go(self, peer: bytes) -> None:
+        del self._goes_ns[peer]
+        self._send(peer, encode(clients.GoAway(milliseconds(self._config.max_connection_age_grace_ms))))
 
     def _make_room(self) -> bool:
         """Return whether there is room, if need be by forgetting a silent client with nothing in flight."""
@@ -341,7 +371,8 @@ class ZeroMqFrontEnd:
         if gate.closed and isinstance(message, clients.StatusReply):
             shown = self._shown.get(connection.peer, NOTHING)
             seen = [each for each in message.status.models if gate.may_see(shown, self._public(each.name))]
-            status = msgspec.structs.replace(message.status, models=tuple(seen))
+            unready = {name: why for name, why in message.status.unready.items() if gate.may_see(shown, name)}
+            status = msgspec.structs.replace(message.status, models=tuple(seen), unready=unready)
             message = msgspec.structs.replace(message, status=status)
         self._send(connection.peer, encode(message))
 
@@ -358,6 +389,7 @@ class ZeroMqFrontEnd:
     def _forget(self, peer: bytes) -> None:
         """End a session; its connection may say hello again."""
         self._shown.pop(peer, None)
+        self._goes_ns.pop(peer, None)
         self._ways.forget(peer)
         connection = self._connections.pop(peer, None)
         if connection is not None:
@@ -368,10 +400,14 @@ class ZeroMqFrontEnd:
 
     def _open(self, now_ns: int) -> bool:
         """Say whether clients are welcome."""
-        return self._driver.ready or now_ns >= self._open_ns
+        return self._driver.told.ready or now_ns >= self._open_ns
 
     def tick(self, now_ns: int) -> None:
-        """Welcome clients that came early."""
+        """Welcome clients that came early; tell those to go that have been here for long."""
+        if (self._leaving or self._config.max_connection_age_ms) and now_ns >= self._look_ns:
+            self._look_ns = now_ns + _LOOK_NS
+            for peer in [peer for peer, at_ns in self._goes_ns.items() if at_ns <= now_ns]:
+                self._tell_to_go(peer)
         if self._early and self._open(now_ns):
             early, self._early = self._early, {}
             for peer, hello in early.items():

@@ -9,6 +9,7 @@ One file for each subject:
 * ``commands`` -- what comes out of the scheduler
 * ``ids``      -- the layout of a request's id
 * ``peers``    -- gateway and worker to controller and to each other
+* ``readiness`` -- what can be served, and why not, as gateways hear it
 * ``sharding`` -- which of several controllers has which model
 * ``clients``  -- client to gateway
 * ``metrics``  -- what the controller counts for Prometheus

@@ -24,6 +24,8 @@ class ClientHello(msgspec.Struct, frozen=True, tag="client_hello"):
     """Where the gateway needs one."""
     sent_ns: int | None = None
     """As `InferRequest.sent_ns`."""
+    goes: bool = False
+    """Whether it knows `GoAway`."""
 
 
 class ClientWelcome(msgspec.Struct, frozen=True, tag="client_welcome"):
@@ -49,6 +51,17 @@ class ClientRefused(msgspec.Struct, frozen=True, tag="client_refused"):
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
     """A client asks for a sign of life, and its gateway answers with the same."""
+
+
+class GoAway(msgspec.Struct, frozen=True, tag="go_away"):
+    """The client is to send nothing more over this connection, and to make another one, which may lead to
+    another gateway: this one is about to stop, or the connection is as old as one may be.
+
+    What was sent is answered. Only to clients that know it (`ClientHello.goes`).
+    """
+
+    grace_ns: int
+    """After which the connection may be ended whatever is in flight."""
 
 
 class OfferMemory(msgspec.Struct, frozen=True, tag="offer_memory"):
@@ -271,6 +284,7 @@ ToClient = (
     ClientWelcome
     | ClientRefused
     | Alive
+    | GoAway
     | MemoryTaken
     | Received
     | InferReply

@@ -17,6 +17,7 @@ from mainspring.messages.events import Resident
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth, Outlier
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import MoveWorker, ScaleWorkers
+from mainspring.messages.readiness import Awaited, Told
 from mainspring.messages.scaling import KindStatus, Notice, Provide, ProviderHello, Running
 from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import ShardMap, ShardStatus
@@ -66,8 +67,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The message was not accepted; ``code`` is one of protocol_mismatch, unknown_session, bad_message,
-    name_taken, bad_page_size, unreachable, too_many_peers."""
+    """The message was not accepted; why, as a code (``name_taken``) and as a sentence."""
 
     code: str
     detail: str
@@ -88,8 +88,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     received_ns: int
     sent_ns: int
     dropped: dict[str, int] = {}
-    """Messages that the peer could not use or deliver since it started, by why. A gateway reports them in
-    its answers about the cluster's status instead."""
+    """Messages that a worker could not use or deliver since it started, by why."""
     health: DeviceHealth | None = None
     """Of a worker's GPU, if it has a monitor."""
 
@@ -310,11 +309,15 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     left_out: dict[str, str] = {}
     """Models of the store that are not served because their manifest can't be read, each with why."""
     shards: tuple[ShardStatus, ...] = ()
-    """Of a cluster with several controllers; ``workers`` and ``models`` are theirs, in this order."""
+    """With several controllers; ``workers`` and ``models`` are theirs, in this order."""
     map_version: int = 0
     """Of the map that says which of them has which model; 0 until the first controller has told one."""
     kinds: tuple[KindStatus, ...] = ()
     """Kinds of workers that can be had in other numbers (`scaling`)."""
+    not_ready: str = ""
+    """Why the gateway that was asked is not ready (`readiness`); empty: it is."""
+    unready: dict[str, str] = {}
+    """Models that are not, by what clients call them, each with why."""
 
 
 class AdminReply(msgspec.Struct, frozen=True, tag="admin_reply"):
@@ -339,10 +342,9 @@ class TensorHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Segment(msgspec.Struct, frozen=True, tag="segment"):
-    """Memory that the sender writes and the other end may read; its descriptor comes along.
+    """Memory of the sender's that the other end, on the same host, may read; its descriptor comes along.
 
-    Only between processes of one host: a gateway sends it first, and names places in it once the worker has
-    answered with a segment of its own.
+    A gateway sends it first, and names places in it once the worker has answered with one of its own.
     """
 
     size: int
@@ -390,10 +392,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Input(msgspec.Struct, frozen=True, tag="input"):
-    """One request's inputs for an action; a frame follows for each, in the order of the model's inputs.
-
-    Those that lie in the gateway's segment have a place instead.
-    """
+    """One request's inputs for an action, in the model's order: each has a place, or a frame follows."""
 
     action_id: int
     request_id: int
@@ -457,7 +456,6 @@ FromGateway = Segment | ClientSegment | ClientSegmentOver | Input | Read
 FromWorker = Segment | ClientSegmentTaken | Output | Taken
 """What a gateway may receive from a worker."""
 
-
 ToController = (
     WorkerHello
     | GatewayHello
@@ -469,6 +467,7 @@ ToController = (
     | Arrival
     | Cancel
     | AdminRequest
+    | Awaited
     | Drained
     | ProviderHello
     | Running
@@ -491,6 +490,7 @@ ToGateway = (
     | ModelUp
     | ModelDown
     | Served
+    | Told
     | DefaultSlo
     | ShardMap
     | Dispatch

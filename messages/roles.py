@@ -12,7 +12,17 @@ from enum import StrEnum
 
 import msgspec
 
-from mainspring.messages import actions, clients, observing, operating, peers, repository, scaling, sharding
+from mainspring.messages import (
+    actions,
+    clients,
+    observing,
+    operating,
+    peers,
+    readiness,
+    repository,
+    scaling,
+    sharding,
+)
 
 
 class Role(StrEnum):
@@ -37,8 +47,9 @@ def _types(*unions: object) -> frozenset[type[msgspec.Struct]]:
     return frozenset(each for union in unions for each in (typing.get_args(union) or (union,)))
 
 
-_FROM_REPOSITORY = _types(peers.GatewayHello, peers.Pong, peers.Goodbye, peers.AdminRequest, peers.Drained)
-_FROM_GATEWAY = _FROM_REPOSITORY | _types(peers.Arrival, peers.Cancel, sharding.ShardMap)
+_AS_GATEWAY = _types(peers.GatewayHello, peers.Pong, peers.Goodbye, peers.AdminRequest, peers.Drained)
+_FROM_REPOSITORY = _AS_GATEWAY | {readiness.Awaited}
+_FROM_GATEWAY = _AS_GATEWAY | _types(peers.Arrival, peers.Cancel, sharding.ShardMap)
 _FROM_OBSERVER = _types(observing.ObserverHello, peers.Pong, peers.Goodbye)
 
 MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.readiness import BEING_COMPILED, CANT_BE_LOADED, STARTING, why
 from mainspring.repository.cluster import Cluster
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig
@@ -189,3 +190,20 @@ class Record:
     def retry(self) -> None:
         """Forget what failed, so that it is tried again."""
         self.builds = {name: build for name, build in self.builds.items() if build.stage is not Stage.FAILED}
+
+
+def awaits(record: Record, cluster: Cluster) -> str:
+    """Return why a model that is to be served is not; empty if it is, or is not to be."""
+    if record.gone or not record.loaded or cluster.versions_of(record.name):
+        return ""
+    if record.found.fault:
+        return why(CANT_BE_LOADED, record.found.fault)
+    faults = []
+    for number, build in sorted(record.wanted.items(), reverse=True):
+        if fault := record.fault(build):
+            faults.append(f"version {number}: {fault}")
+        elif build.stage in (Stage.WAITING, Stage.COMPILING):
+            return why(BEING_COMPILED, f"version {number}: {build.stage.value}")
+        else:
+            return why(STARTING, f"version {number}: {build.stage.value or 'gateways are about to serve it'}")
+    return why(CANT_BE_LOADED, faults[0]) if faults else why(STARTING, "its files are looked at")

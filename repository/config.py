@@ -22,6 +22,9 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Between two looks at the folder."""
     settle_ms: float = 1_000.0
     """How long files must have been left alone before they are taken for whole."""
+    vanish_grace_ms: float = 10_000.0
+    """How long a model's folder may be away before the model is no longer served: a checkout, a copy or a
+    mount takes folders away for a moment. 0: it is removed at the next look."""
     address: str = ""
     """Where gateways reach the process, for the index and for loading: ``unix:///PATH`` or
     ``tcp://HOST:PORT``, where port ``*`` takes any free one. Empty: the socket repository.sock in the run
@@ -62,7 +65,10 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
+            if field == "vanish_grace_ms":
+                if not value >= 0:
+                    raise ValueError(f"the repository's {field} is {value}; it must be 0 or more")
+            elif isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"the repository's {field} is {value}; it must be greater than 0")
         if self.mode not in MODES:
             raise ValueError(f"the repository's mode is {self.mode!r}; it is one of {', '.join(MODES)}")

@@ -20,6 +20,7 @@ import msgspec
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import TO_GATEWAY, BadMessage, encode
 from mainspring.messages.codes import Reason
+from mainspring.messages.readiness import Awaited
 from mainspring.messages.roles import Role
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.bounds import Delivery, Limits
@@ -100,6 +101,8 @@ class ControllerLink:
         self._link = Link(self._hub, address, LIMITS, name=identity, shows=shows, expects=there)
         self._tokens = itertools.count(1)
         self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}
+        self.sessions = 0
+        """How often the controller has welcomed this process."""
         self.loading: set[str] = set()
         """Models that this session's controller was asked to load."""
         self._session = ControllerSession(
@@ -120,6 +123,10 @@ class ControllerLink:
             loop.remove_reader(descriptor)
             self._send(peers.Goodbye(f"the {self._name} stops"))
             self._hub.close(100_000_000)
+
+    def tell_awaited(self, message: Awaited) -> None:
+        """Tell which models are to be served and are not."""
+        self._send(message)
 
     async def ask(self, **command: object) -> peers.AdminReply:
         """Ask the controller for one thing of `AdminRequest`; raise `Refusal`."""
@@ -183,6 +190,7 @@ class ControllerLink:
                     future.set_result(message)
             case peers.Welcome():
                 self._session.welcome(now_ns)
+                self.sessions += 1
                 self.loading.clear()
                 self._cluster.welcomed()
             case peers.Refused():

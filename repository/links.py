@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import AdminReply, ClusterStatus
+from mainspring.messages.readiness import Awaited
 from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import ShardMap, first_map, hashed
 from mainspring.repository.cluster import Cluster
@@ -67,6 +68,9 @@ class Links:
             ControllerLink(address, timeout_ms, Part(cluster, shard), changed, shows)
             for shard, address in enumerate(addresses)
         ]
+        self._told: dict[str, str] = {}
+        self._told_in = 0
+        """What `tell_awaited` has said, and in which of the first controller's sessions."""
 
     async def run(self) -> None:
         """Keep the sessions until cancelled."""
@@ -91,6 +95,22 @@ class Links:
     def loads(self, name: str) -> bool:
         """Whether this session's controller was asked to load a version."""
         return any(name in each.loading for each in self._links)
+
+    def tell_awaited(self, models: dict[str, str]) -> None:
+        """Tell which models are to be served and are not, each with why: of all shards, the first controller.
+
+        What it knows already is not said again.
+        """
+        first = self._links[0]
+        if not self._cluster.knows(0) or (self._told_in == first.sessions and models == self._told):
+            return
+        news = {name: reason for name, reason in models.items() if self._told.get(name) != reason}
+        if self._told_in == first.sessions:
+            news.update({name: "" for name in self._told if name not in models})
+            first.tell_awaited(Awaited(news))
+        else:
+            first.tell_awaited(Awaited(dict(models), whole=True))
+        self._told, self._told_in = dict(models), first.sessions
 
     async def statuses(self) -> dict[int, ClusterStatus]:
         """Return the status of each shard; raise `Refusal` if one can't be had."""

@@ -18,12 +18,15 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.readiness import CANT_BE_LOADED, why
 from mainspring.messages.served import ServedModel
-from mainspring.repository.builds import Build, Patience, Record, Stage
+from mainspring.repository.builds import Build, Patience, Record, Stage, awaits
 from mainspring.repository.cluster import Cluster
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, as_json
 from mainspring.repository.recipe import served_spec
+
+NO_FOLDER = "the model repository has no model of this name"
 
 
 class Compile(NamedTuple):
@@ -73,6 +76,8 @@ class Reconciler:
         """Whether the folder was looked at; until then nothing is known to be missing."""
         self._explicit = explicit
         self._loaded = dict.fromkeys(load_models)
+        self.awaited: dict[str, str] = {}
+        """Models that are to be served and are not, by `steps`, each with why (`messages.readiness`)."""
         self._resting: dict[str, bool] = {}
         """Models that rest, and whether that is because they wait for their compilation."""
         self._patience = patience
@@ -151,6 +156,7 @@ class Reconciler:
         steps: list[Step] = []
         for record in self._moving():
             own = [*self._steps_of(now_ns, record), *self._unneeded(record)]
+            self._note_awaited(record.name, awaits(record, self.cluster))
             moves = self._moves(record)
             if not own and (not moves or self._only_compiles(record)):
                 self._resting[record.name] = moves
@@ -161,7 +167,16 @@ class Reconciler:
             if not self._is_needed(self.records[name]):
                 del self.records[name]
                 self.heard_of(name)
+        for name in [name for name in (*self.awaited, *self._loaded) if name not in self.records]:
+            asked = self._explicit and name in self._loaded and name != "*"
+            self._note_awaited(name, why(CANT_BE_LOADED, NO_FOLDER) if asked else "")
         return steps
+
+    def _note_awaited(self, name: str, reason: str) -> None:
+        if reason:
+            self.awaited[name] = reason
+        else:
+            self.awaited.pop(name, None)
 
     def preparing(self) -> bool:
         """Whether the workers' progress is of interest."""

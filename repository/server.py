@@ -159,6 +159,7 @@ class Repository:
             began_ns = time.monotonic_ns()
             for step in self.reconciler.steps(began_ns):
                 self._begin(step)
+            self._links.tell_awaited(self.reconciler.awaited)
             settled = self._write_state(began_ns)
             # Not more often than leaves half of the time for everything else.
             await asyncio.sleep((time.monotonic_ns() - began_ns) / 1e9)
@@ -256,7 +257,7 @@ class Repository:
             _LOGGER.warning("model %s, version %d: %s", build.model, build.version, error)
             build.fail(str(error), passing=error.changed)
             # Another version may be served in its place.
-            await self._scanner.look(build.model)
+            await self._scanner.look(build.model, asked=False)
         self.reconciler.heard_of(build.model)
         self._wake.set()
 

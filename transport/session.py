@@ -96,7 +96,11 @@ class ControllerSession:
 
     def silent(self, now_ns: int) -> bool:
         """Say whether the controller has been silent for too long."""
-        return now_ns - self._heard_ns >= self._silence_ns
+        return self.silent_for_ns(now_ns) >= self._silence_ns
+
+    def silent_for_ns(self, now_ns: int) -> int:
+        """Return for how long nothing has come of the controller."""
+        return now_ns - self._heard_ns
 
     def timed_out(self, now_ns: int) -> bool:
         """End a session whose controller is silent; return whether there was one."""

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from mainspring.messages.peers import ClusterStatus
 
+MOST_UNREADY = 20
+"""Models that are not ready and are shown."""
+
 
 def status(
     address: GatewayAddress = DEFAULT_GATEWAY,
@@ -32,6 +35,7 @@ def status(
         print(json.dumps(msgspec.to_builtins(found), indent=2))
         return
     console = Console(markup=False, highlight=False)
+    console.print(f"not ready: {found.not_ready}" if found.not_ready else "ready", soft_wrap=True)
     models = sum(1 for model in found.models if model.prepared_on)
     console.print(
         f"policy {found.policy}: {found.requests_queued:,} requests queued, "
@@ -50,8 +54,11 @@ def status(
     for worker in found.workers:
         for note in worker.notes:
             console.print(f"{worker.worker}: {note}", soft_wrap=True)
-    for fault in faults(found):
-        console.print(fault, soft_wrap=True)
+    told = {name: f"model {name} is not ready: {why}" for name, why in found.unready.items()}
+    for line in (*list(told.values())[:MOST_UNREADY], *faults(found)):
+        console.print(line, soft_wrap=True)
+    if len(told) > MOST_UNREADY:
+        console.print(f"{len(told) - MOST_UNREADY:,} more models are not ready; --json has them")
     if found.dropped_messages:
         console.print()
         console.print(_counters(found))

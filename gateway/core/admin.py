@@ -9,6 +9,7 @@ import msgspec
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.merging import merged_metrics, merged_status
+from mainspring.gateway.core.told import Told
 from mainspring.messages.clients import (
     AddModel,
     Done,
@@ -168,6 +169,27 @@ class AdminTable:
         if asked.metrics or asked.status:
             return asked.connection, self._found(asked, {})
         return asked.connection, ErrorReply(asked.key, reason, detail)
+
+
+def asked_of(command: AdminCommand, told: Told) -> list[int]:
+    """Return the shards that a command concerns."""
+    count = len(told.parts)
+    if count == 1 or isinstance(command, GetStatus | GetMetrics):
+        return list(range(count))
+    if isinstance(command, Scale):
+        return [command.shard or 0]
+    if isinstance(command, AddModel):
+        return [told.map.place(command.model.name)]
+    has_it = told.shard_of(command.name)
+    return [told.map.place(command.name) if has_it is None else has_it]
+
+
+def wrong_shard(shard: int | None, count: int) -> str:
+    """Return what is wrong with the shard that is to have more workers or fewer; empty if nothing is."""
+    if shard is None:
+        several = f"there are {count} controllers: name the shard, 0 to {count - 1}, that is meant"
+        return several if count > 1 else ""
+    return "" if 0 <= shard < count else f"there is no shard {shard}; there are 0 to {count - 1}"
 
 
 def _one_of(parts: Mapping[int, ClusterMetrics]) -> ClusterMetrics | None:

@@ -163,6 +163,11 @@ class Catalog:
         self._old_slos = dict.fromkeys(self._slos_ns)
         self._begins, self._confirm_by_ns = True, None
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether the controller has told all that it knew at its last welcome."""
+        return self.complete and not self._begins
+
     def told_all(self, now_ns: int) -> None:
         """Note that the controller has told all that it knew at its welcome; it may say so again."""
         if self._begins:

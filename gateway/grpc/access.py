@@ -20,6 +20,8 @@ NO_GRPC_WEB = (
 TOKEN = "authorization"
 """Metadata with ``Bearer TOKEN``."""
 
+NOT_READY_METADATA = "x-mainspring-not-ready"
+"""Trailing metadata with the reason, where an answer says that something is not ready."""
 
 _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady", "Check", "Watch"), Group.HEALTH),
@@ -52,10 +54,20 @@ class Caller:
         value = self._metadata.get(name)
         return value if value is None or isinstance(value, str) else repr(value)
 
+    def told_why(self, reason: str) -> None:
+        """Have the answer say why it is a no, in its trailing metadata; nothing for an empty reason."""
+        if reason:
+            self._context.set_trailing_metadata(((NOT_READY_METADATA, ascii_of(reason)),))
+
     def left_s(self) -> float | None:
         """Return the seconds that the call's own deadline leaves; None if it has none."""
         left_s: float | None = self._context.time_remaining()
         return left_s
+
+
+def ascii_of(text: str) -> str:
+    """Return a text as metadata can hold it: printable ASCII, on one line."""
+    return "".join([each if " " <= each <= "~" else "?" for each in text])[:1_000]
 
 
 class Lock:

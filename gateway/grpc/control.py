@@ -20,10 +20,9 @@ from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.oip.metadata import model_metadata, server_metadata
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
-from mainspring.gateway.repository import ModelRepository
+from mainspring.gateway.repository import ModelRepository, index_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.repository import IndexEntry, ModelState
 
 OPEN = frozenset(("ServerLive", "ServerReady", "ServerMetadata"))
 """Calls that need no token."""
@@ -44,9 +43,9 @@ class Control:
         self._shared = shared
         found = {
             "ServerLive": _at_once(lambda _: {"live": True}),
-            "ServerReady": _at_once(lambda _: {"ready": self.ready()}),
+            "ServerReady": _for_caller(lambda _, caller: self._ready(caller)),
             "ServerMetadata": _for_caller(self._server_metadata),
-            "ModelReady": _at_once(self._model_ready),
+            "ModelReady": _for_caller(self._model_ready),
             "ModelMetadata": _at_once(self._model_metadata),
             "ModelConfig": _at_once(self._model_config),
             "ModelStatistics": self._model_statistics,
@@ -62,9 +61,10 @@ class Control:
         }
         """For each call its answer; raises `BadRequest` or `Ended`."""
 
-    def ready(self) -> bool:
-        """Say whether requests can be served."""
-        return self._driver.ready and self._driver.alone is None
+    def _ready(self, caller: Caller) -> dict[str, Any]:
+        reason = self._driver.readiness.server()
+        caller.told_why(reason)
+        return {"ready": not reason}
 
     def _guarded(self, name: str, answer: Callable[[Message, Caller], Awaitable[Any]]) -> Behaviour:
         """Return a call's behaviour of what answers it with a message, or with what one holds."""
@@ -88,13 +88,13 @@ class Control:
 
     # --- models ---
 
-    def _model_ready(self, request: Message) -> dict[str, Any]:
-        wanted = version_of(request.version)
+    def _model_ready(self, request: Message, caller: Caller) -> dict[str, Any]:
         try:
-            self._driver.catalog.resolve(request.name, wanted)
-        except BadRequest:
-            return {"ready": False}
-        return {"ready": self.ready()}
+            reason = self._driver.readiness.model(request.name, version_of(request.version))
+        except BadRequest as error:
+            reason = error.detail
+        caller.told_why(reason)
+        return {"ready": not reason}
 
     def _model_metadata(self, request: Message) -> Any:
         spec = self._signature(request).spec
@@ -142,24 +142,13 @@ class Control:
 
     async def _index(self, request: Message, caller: Caller) -> Message:
         response = _METHODS["RepositoryIndex"].response()
-        for entry in await self._entries():
-            if request.ready and entry.state is not ModelState.READY:
-                continue
+        repository, driver = self._calls.repository, self._driver
+        for entry in await index_of(repository, driver.catalog, driver.readiness, ready=request.ready):
             if sees(self._driver.gate, caller, entry.name):
                 response.models.add(
                     name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
                 )
         return response
-
-    async def _entries(self) -> list[IndexEntry]:
-        if self._calls.repository is not None:
-            return await self._calls.repository.index()
-        catalog = self._driver.catalog
-        return [
-            IndexEntry(name, str(number), ModelState.READY)
-            for name in catalog.names()
-            for number in catalog.versions(name)
-        ]
 
     async def _load(self, request: Message, _caller: Caller) -> Message:
         repository = self._repository(request, "loaded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from mainspring.gateway.grpc import reflection
 from mainspring.gateway.grpc.access import Caller, Lock
 from mainspring.gateway.grpc.certificates import Unrevoked, credentials
 from mainspring.gateway.grpc.control import Behaviour, Control
+from mainspring.gateway.grpc.going import keep_telling
 from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, Message, Method, decode, methods
@@ -39,10 +41,19 @@ class GrpcServer:
         self._health = health
         self.address = address
         """With the real port."""
+        self._telling: asyncio.Task[None] | None = None
+
+    def leave(self) -> None:
+        """Tell clients to go, those that are connected and those that come yet; they are served as before."""
+        if self.address.startswith(SCHEMES[False]):
+            port = int(self.address.rpartition(":")[2])
+            self._telling = asyncio.get_running_loop().create_task(keep_telling(port))
 
     async def close(self, grace_s: float) -> None:
         """Take no new calls, give those in flight ``grace_s`` to end, and close all connections."""
         self._health.close()
+        if self._telling is not None:
+            self._telling.cancel()
         await self._server.stop(grace_s)
 
 
@@ -55,7 +66,7 @@ async def serve_grpc(calls: Calls, config: GatewayConfig) -> GrpcServer:
     server = aio.server(options=_options(config), maximum_concurrent_rpcs=config.grpc_max_calls)
     shared = SharedMemory(calls)
     control = Control(calls, shared)
-    health = Health(control.ready)
+    health = Health(calls.driver)
     lock = Lock(config)
     keys = None
     if config.grpc_address.startswith(SCHEMES[True]):
@@ -114,6 +125,16 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MS),
         ("grpc.max_connection_idle_ms", round(config.grpc_idle_timeout_ms)),
+        *_age(config),
+    ]
+
+
+def _age(config: GatewayConfig) -> list[tuple[str, int]]:
+    if not config.max_connection_age_ms:
+        return []
+    return [
+        ("grpc.max_connection_age_ms", max(1, round(config.max_connection_age_ms))),
+        ("grpc.max_connection_age_grace_ms", round(config.max_connection_age_grace_ms)),
     ]
 
 
@@ -173,11 +194,14 @@ def _asked(method: Method, data: bytes) -> Message:
     return decode(method.request, data)
 
 
-def _watching(method: Method, behaviour: Callable[[Message], AsyncIterator[Message]], lock: Lock) -> Any:
+def _watching(
+    method: Method, behaviour: Callable[[Message, Caller], AsyncIterator[Message]], lock: Lock
+) -> Any:
     async def call(data: bytes, context: Context) -> None:
         async def answer() -> None:
-            lock.check(method.name, Caller(context))
-            async for message in behaviour(_asked(method, data)):
+            caller = Caller(context)
+            lock.check(method.name, caller)
+            async for message in behaviour(_asked(method, data), caller):
                 await context.write(message.SerializeToString())
 
         await answered(context, answer())

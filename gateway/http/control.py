@@ -13,6 +13,7 @@ from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
 from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.log_settings import change_log, shown_log
+from mainspring.gateway.oip.errors import not_ready
 from mainspring.gateway.oip.metadata import (
     Live,
     ModelReady,
@@ -22,10 +23,9 @@ from mainspring.gateway.oip.metadata import (
 )
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
-from mainspring.gateway.repository import ModelRepository
+from mainspring.gateway.repository import ModelRepository, index_of
 from mainspring.gateway.statistics_report import StatisticsReport
 from mainspring.messages.codes import Reason
-from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.transport.tokens import from_header
 
 
@@ -58,22 +58,22 @@ class Control:
 
     def ready(self, exchange: Exchange) -> None:
         """Say whether requests can be served."""
-        why = self._not_ready()
-        if why is None:
-            exchange.reply_json(Ready(True))
+        if why := self._driver.readiness.server():
+            exchange.reply_json(not_ready(why), 503)
         else:
-            exchange.refuse(Reason.CONTROLLER_UNREACHABLE, why)
+            exchange.reply_json(Ready(True))
 
     def server(self, exchange: Exchange) -> None:
         """Say who serves."""
         exchange.reply_json(server_metadata(self._driver.config, shared=self._shared.served_to(exchange)))
 
     def model_ready(self, exchange: Exchange) -> None:
-        """Say whether requests for a model are taken."""
-        spec = self._signature(exchange).spec
-        if (why := self._not_ready()) is not None:
-            raise BadRequest(Reason.CONTROLLER_UNREACHABLE, why)
-        exchange.reply_json(ModelReady(exchange.arguments[0], str(spec.version), True))
+        """Say whether requests for a model would be answered."""
+        name, *version = exchange.arguments
+        if why := self._driver.readiness.model(name, version_of(version[0]) if version else None):
+            exchange.reply_json(not_ready(why), 503)
+            return
+        exchange.reply_json(ModelReady(name, str(self._signature(exchange).spec.version), True))
 
     def model(self, exchange: Exchange) -> None:
         """Describe a model's tensors."""
@@ -138,15 +138,9 @@ class Control:
     async def index(self, exchange: Exchange) -> None:
         """List the models that could be served."""
         wanted = exchange.decoded(IndexRequest)
-        if self._calls.repository is not None:
-            found = await self._calls.repository.index(wanted.ready)
-        else:
-            catalog = self._driver.catalog
-            found = [
-                IndexEntry(name, str(each), ModelState.READY)
-                for name in catalog.names()
-                for each in catalog.versions(name)
-            ]
+        driver = self._driver
+        repository = self._calls.repository
+        found = await index_of(repository, driver.catalog, driver.readiness, ready=wanted.ready)
         exchange.reply_json([each for each in found if self._sees(exchange, each.name)])
 
     async def load(self, exchange: Exchange) -> None:
@@ -171,12 +165,6 @@ class Control:
         """Say whether a model may be listed for a client."""
         gate = self._driver.gate
         return not gate.closed or gate.may_see(from_header(exchange.header(b"authorization")), model)
-
-    def _not_ready(self) -> str | None:
-        driver = self._driver
-        if driver.alone is not None:
-            return driver.alone
-        return None if driver.ready else "the controller has not told all of its models yet"
 
     def _signature(self, exchange: Exchange) -> Signature:
         name, *version = exchange.arguments

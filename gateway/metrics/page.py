@@ -108,7 +108,11 @@ class MetricsPage:
                 "1 if the controller answered this scrape; if 0, what it counts is missing here.",
                 int(controller_up),
             ),
-            ("mainspring_ready", "1 once the gateway knows models and workers.", int(driver.ready)),
+            (
+                "mainspring_ready",
+                "1 while the gateway is ready, as its health checks say, which have the reason.",
+                int(not driver.readiness.server()),
+            ),
             ("mainspring_in_flight_requests", "Requests without an answer.", driver.core.in_flight),
             ("mainspring_cache_bytes", "Bytes of outputs kept for equal requests.", driver.cache.bytes),
             ("mainspring_sequences", "Sequences that have a state here.", len(driver.core.sequences)),

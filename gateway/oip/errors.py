@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from mainspring.gateway.oip.triton_texts import begun
+from mainspring.messages import readiness
 from mainspring.messages.codes import Reason
 
 BAD_REQUEST = (400, "INVALID_ARGUMENT")
@@ -71,6 +72,21 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
             description="When an answer was possible, or if the cluster is overloaded when to come again"
         ),
     ] = None
+
+
+_NOT_READY: Mapping[str, Reason] = MappingProxyType(
+    {
+        readiness.NO_CONTROLLER: Reason.CONTROLLER_UNREACHABLE,
+        readiness.NO_WORKER: Reason.NO_WORKER,
+        readiness.LEAVING: Reason.SHUTTING_DOWN,
+    }
+)
+
+
+def not_ready(why: str) -> ErrorBody:
+    """Return what says that the server or a model is not ready, with a reason of `messages.readiness`."""
+    reason = _NOT_READY.get(why.partition(":")[0], Reason.MODEL_NOT_READY)
+    return ErrorBody(why, reason.value)
 
 
 def http_status(reason: Reason) -> int:

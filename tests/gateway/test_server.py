@@ -42,7 +42,7 @@ def test_a_hello_follows_at_once_when_the_connection_opens(cluster: FakeCluster)
         def ready() -> bool:
             for port in hub.wait(1_000_000):
                 driver.serve(port, 100)
-            return driver.ready
+            return driver.told.ready
 
         wait_until(ready)
     finally:

@@ -18,9 +18,12 @@ from mainspring.experiments.blocking import Client
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.readiness import Readiness
+from mainspring.gateway.core.told import Told
 from mainspring.gateway.oip.datatypes import Withheld
-from mainspring.gateway.repository import ModelRepository, RepositoryError, repository_of
+from mainspring.gateway.repository import ModelRepository, RepositoryError, index_of, repository_of
 from mainspring.messages.codes import Reason
+from mainspring.messages.readiness import Standing
 from mainspring.messages.repository import (
     MAX_LOAD_BYTES,
     MAX_MESSAGE_BYTES,
@@ -98,8 +101,13 @@ def test_the_index_has_what_else_is_served_too() -> None:
         catalog.model_up(plain)
         catalog.serve(ServedModel("plain", {1: plain.name}))
         entries = [FAILED, READY, IndexEntry("plain", "1", ModelState.READY)]
-        assert await repository.index() == entries
-        assert await repository.index(True) == entries[1:]
+        readiness = Readiness(Told(catalog, [""]), lambda _: "")
+        catalog.complete = True
+        assert await index_of(repository, catalog, readiness, ready=False) == entries
+        assert await index_of(repository, catalog, readiness, ready=True) == entries[1:]
+        readiness.heard(0, Standing({"net@2-aa": "no worker: none is connected"}))
+        away = IndexEntry("net", "2", ModelState.UNAVAILABLE, "no worker: none is connected")
+        assert await index_of(repository, catalog, readiness, ready=False) == [FAILED, away, entries[2]]
 
     using(steps)
     assert repository_of(GatewayConfig(), Catalog()) is None

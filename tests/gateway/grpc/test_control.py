@@ -11,6 +11,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.readiness import Readiness
+from mainspring.gateway.core.told import Told
 from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.grpc.control import Control
 from mainspring.gateway.grpc.messages import INFERENCE, methods
@@ -58,7 +60,9 @@ class Context:
 def control(repository: Repository | None) -> Control:
     catalog = Catalog()
     catalog.model_up(make_spec("beside"))
-    driver = SimpleNamespace(catalog=catalog, gate=Gate(), ready=True, alone=None)
+    readiness = Readiness(Told(catalog, [""]), lambda _: "")
+    catalog.complete = True
+    driver = SimpleNamespace(catalog=catalog, gate=Gate(), readiness=readiness, alone=None)
     calls: Any = SimpleNamespace(driver=driver, repository=repository, regions=None)
     return Control(calls, SharedMemory(calls))
 
@@ -79,11 +83,12 @@ def test_the_index_tells_states_and_reasons() -> None:
     server = control(Repository())
     found = call(server, "RepositoryIndex", service_pb2.RepositoryIndexRequest()).models
     assert [(each.name, each.version, each.state, each.reason) for each in found] == [
+        ("beside", "1", "READY", ""),
         ("one", "1", "UNAVAILABLE", "unloaded"),
         ("one", "2", "READY", ""),
     ]
     ready = call(server, "RepositoryIndex", service_pb2.RepositoryIndexRequest(ready=True)).models
-    assert [each.version for each in ready] == ["2"]
+    assert [(each.name, each.version) for each in ready] == [("beside", "1"), ("one", "2")]
 
 
 def test_without_a_repository_the_index_tells_what_is_served() -> None:

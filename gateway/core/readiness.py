@@ -1,0 +1,197 @@
+"""Whether requests would be answered, for the server and for each model, and why not. Pure.
+
+Everything that tells readiness asks here: HTTP, gRPC and its health service, the repository's index, metrics,
+the status. A model is ready if a request with a generous deadline that came now would be answered. The server
+is ready if what its operator asked for is served:
+
+* ``strict``: all of it. A gateway that has just started waits for every model; later, a model counts from
+  when it is first ready, so that one of many that is added, or replaced, never takes readiness away.
+* ``serving``: at least one model.
+
+Either way there must be a model that is ready. Reasons begin with a word of `messages.readiness`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mainspring.gateway.config import STRICT
+from mainspring.gateway.core.told import Told
+from mainspring.gateway.core.validation import BadRequest
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.readiness import LEAVING, NO_MODEL, STARTING, Awaited, Standing, why
+
+
+class Readiness:
+    """Says what is ready; told what controllers tell, by shard."""
+
+    def __init__(self, told: Told, absent: Callable[[int], str], policy: str = STRICT) -> None:
+        """``absent``: why a shard's controller is not to be counted on, empty if it is."""
+        self._told = told
+        self._catalog = told.catalog
+        self._absent = absent
+        self._strict = policy == STRICT
+        shards = len(told.parts)
+        self._unready: list[dict[str, str]] = [{} for _ in range(shards)]
+        self._awaited: list[dict[str, str]] = [{} for _ in range(shards)]
+        self._leaving = False
+        self._was_ready = False
+        self._owed: set[str] = set()
+        """Models that were ready once, by what clients call them."""
+
+    # --- what is told ---
+
+    def leave(self) -> None:
+        """The gateway is about to stop: it is ready no more, though it may go on answering for a while."""
+        self._leaving = True
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is."""
+        return self._leaving
+
+    def begin_session(self, shard: int) -> None:
+        """A controller tells everything anew."""
+        self._unready[shard].clear()
+
+    def heard(self, shard: int, message: Standing | Awaited) -> None:
+        """A controller says of which models requests could be answered, or which are to be served and are
+        not yet."""
+        known = (self._unready if isinstance(message, Standing) else self._awaited)[shard]
+        if isinstance(message, Awaited) and message.whole:
+            known.clear()
+        for name, reason in message.models.items():
+            if reason:
+                known[name] = reason
+            else:
+                known.pop(name, None)
+        self.note(*map(self._public, message.models))
+
+    def note(self, *models: str) -> None:
+        """Something is new of these models, by what clients call them."""
+        for name in models:
+            if self._is_served(name):
+                if name not in self._owed and not self._why_not(name):
+                    self._owed.add(name)
+            elif not any(name in each for each in self._awaited):
+                self._owed.discard(name)
+        self.server()
+
+    # --- what is asked ---
+
+    def server(self) -> str:
+        """Return why the server is not ready; empty if it is."""
+        if self._leaving:
+            return why(LEAVING, "the gateway is about to stop")
+        reason = self._lacking()
+        if not reason:
+            self._was_ready = True
+        return reason
+
+    def model(self, name: str, version: int | None = None) -> str:
+        """Return why a model is not ready; empty if it is. Raises `BadRequest` if there is no such model."""
+        try:
+            spec = self._catalog.resolve(name, version).spec
+        except BadRequest as error:
+            unknown = error.reason is Reason.UNKNOWN_MODEL
+            reason = self.awaits(name) or ("" if unknown and self._catalog.signatures else self._absence())
+            if unknown and not reason:
+                raise
+            return self._or_leaving(reason or why(STARTING, error.detail))
+        return self._or_leaving(self._of(spec))
+
+    def awaits(self, name: str) -> str:
+        """Return why a model that is to be served is not; empty if it is, or is not to be."""
+        return next((each[name] for each in self._awaited if name in each), "")
+
+    def unready(self) -> dict[str, str]:
+        """Return the models that are not ready, by what clients call them, each with why."""
+        found = {name: reason for each in self._awaited for name, reason in each.items()}
+        for name in self._catalog.names():
+            if reason := self._why_not(name):
+                found[name] = reason
+        return found
+
+    # --- inside ---
+
+    def _or_leaving(self, reason: str) -> str:
+        return reason or (why(LEAVING, "the gateway is about to stop") if self._leaving else "")
+
+    def _lacking(self) -> str:
+        absent = self._absence()
+        if absent and (self._strict or all(map(self._absent, range(len(self._unready))))):
+            return absent
+        first = self._first_not_ready() if self._strict else ""
+        return first or self._none_ready()
+
+    def _absence(self) -> str:
+        """Return why one of the controllers is not to be counted on; empty if all are."""
+        for shard in range(len(self._unready)):
+            if reason := self._absent(shard):
+                return reason
+        return ""
+
+    def _first_not_ready(self) -> str:
+        """Return what one of those models lacks that all have to be ready; empty if they are."""
+        for shard, unready in enumerate(self._unready):
+            for name, reason in self._awaited[shard].items():
+                if not self._is_served(name) and self._counts(name):
+                    return _of_model(name, reason)
+            for spec_name, reason in unready.items():
+                name = self._public(spec_name)
+                if self._counts(name) and self._is_directed_to(spec_name, name):
+                    return _of_model(name, reason)
+        return ""
+
+    def _none_ready(self) -> str:
+        """Return why no model is ready; empty if one is."""
+        reason = ""
+        for name in self._public_names():
+            lacks = self._why_not(name)
+            if not lacks:
+                return ""
+            reason = reason or _of_model(name, lacks)
+        for awaited in self._awaited:
+            for name, lacks in awaited.items():
+                return reason or _of_model(name, lacks)
+        return reason or NO_MODEL
+
+    def _public_names(self) -> Iterable[str]:
+        yield from self._catalog.served
+        for name, signature in self._catalog.signatures.items():
+            if not signature.spec.served_as:
+                yield name
+
+    def _counts(self, name: str) -> bool:
+        return not self._was_ready or name in self._owed
+
+    def _is_served(self, name: str) -> bool:
+        return bool(self._catalog.versions(name))
+
+    def _is_directed_to(self, spec_name: str, name: str) -> bool:
+        served = self._catalog.served.get(name)
+        if served is None:
+            return spec_name == name and name in self._catalog.signatures
+        return spec_name in served.versions.values()
+
+    def _public(self, spec_name: str) -> str:
+        signature = self._catalog.signatures.get(spec_name)
+        return spec_name if signature is None else signature.spec.public_name
+
+    def _why_not(self, name: str) -> str:
+        """Return why a model of the catalog is not ready: of its versions, the first that is not."""
+        for version in self._catalog.versions(name):
+            if reason := self._of(self._catalog.resolve(name, version).spec):
+                return reason
+        return "" if self._is_served(name) else self.awaits(name)
+
+    def _of(self, spec: ModelSpec) -> str:
+        shard = self._told.shard_of(spec.name) or 0
+        return self._absent(shard) or self._unready[shard].get(spec.name, "")
+
+
+def _of_model(name: str, reason: str) -> str:
+    """Return a model's reason with its name, behind the word that it begins with."""
+    word, colon, detail = reason.partition(": ")
+    return why(word, f"model {name!r}{colon}{detail}" if colon else f"model {name!r}")
