@@ -48,6 +48,8 @@ class Scanner:
         """Where the files are that clients send."""
         self.sent.drop_but(given.folder for given in self._layout.overrides.values())
         self._changed = changed
+        self._away: dict[str, float] = {}
+        """Models whose folders are not there, each with since when."""
         self._kept = 0
         """The memory's changes that are in its file."""
         self._one_at_a_time = asyncio.Lock()
@@ -62,13 +64,14 @@ class Scanner:
             self._see_fault(str(error))
             return True
         self._see_fault("")
+        there = {*names, *self._blinking(names)}
         if self._config.mode == "explicit":
-            self._list(names)
+            self._list(there)
             names = [name for name in names if self._is_new(name)]
         await self._look(names)
         news = not self._reconciler.looked
         if self._config.mode != "explicit":
-            news = self._reconciler.missing(names) or news
+            news = self._reconciler.missing(there) or news
         self._reconciler.looked = True
         if news:
             self._changed()
@@ -104,22 +107,42 @@ class Scanner:
         except OSError as error:
             _LOGGER.warning("can't keep configurations in %s: %s", self._given_path, error.strerror)
 
-    async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
+    async def look(self, name: str, patience_s: float = 0.0, *, asked: bool = True) -> FoundModel | None:
         """Look at one model; return what was found, None if it is gone.
 
-        With patience again and again, while its files are being changed.
+        With patience again and again, while its files are being changed. ``asked``: a client asked for it, so
+        that a folder that is not there is gone without a grace.
         """
         give_up_s = time.monotonic() + patience_s
         while True:
-            (found,) = await self._look([name])
+            (found,) = await self._look([name], asked=asked)
             if found is None or not found.settling or time.monotonic() >= give_up_s:
                 return found
             await asyncio.sleep(SETTLING_POLL_S)
 
-    async def _look(self, names: Iterable[str]) -> list[FoundModel | None]:
+    def _blinking(self, names: Iterable[str]) -> list[str]:
+        """Return the models whose folders have vanished a moment ago, and may be back in another one."""
+        now_s, there = time.monotonic(), set(names)
+        away = [name for name, record in self._reconciler.records.items() if name not in there]
+        since = {name: self._away.get(name, now_s) for name in away}
+        for name in [
+            name for name in since if name not in self._away and not self._reconciler.records[name].gone
+        ]:
+            _LOGGER.warning("the folder of model %s has vanished; what is served stays so for a while", name)
+        self._away = since
+        grace_s = self._config.vanish_grace_ms / 1e3
+        return [
+            name
+            for name, since_s in since.items()
+            if now_s - since_s < grace_s and not self._reconciler.records[name].gone
+        ]
+
+    async def _look(self, names: Iterable[str], *, asked: bool = False) -> list[FoundModel | None]:
         async with self._one_at_a_time:
             looked = await asyncio.to_thread(self._look_in_thread, list(names))
-            news = [name for name, found in looked.items() if self._reconciler.found(name, found)]
+            # One that has vanished is gone at once only for who asks for it by name.
+            known = {name: found for name, found in looked.items() if asked or found is not None}
+            news = [name for name, found in known.items() if self._reconciler.found(name, found)]
             for name in news:
                 self._warn(name, looked[name])
         if news:
@@ -144,10 +167,10 @@ class Scanner:
             _LOGGER.warning("%s; what is served stays so", fault)
         self._changed()
 
-    def _list(self, names: list[str]) -> None:
+    def _list(self, names: set[str]) -> None:
         """Enter models that are not loaded by their names alone."""
         records = self._reconciler.records
-        for name in names:
+        for name in sorted(names):
             if name not in records:
                 self._reconciler.found(name, FoundModel(name=name))
         for name in set(records).difference(names):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mainspring.repository.builds import Patience
@@ -105,3 +106,27 @@ def test_models_of_files_alone_are_among_the_names_and_make_no_news(tmp_path: Pa
     assert model is not None
     asyncio.run(found.look_around())
     assert asyncio.run(found.look("other")) is model
+
+
+@pytest.mark.parametrize("mode", ["poll", "explicit"])
+def test_a_folder_that_vanishes_for_a_moment_is_no_news(tmp_path: Path, mode: str) -> None:
+    put(tmp_path / "models", "net", 1, 2.0)
+    put(tmp_path / "models", "other", 1, 2.0)
+    config = RepositoryConfig(
+        path=str(tmp_path / "models"), mode=mode, settle_ms=1e-6, store=str(tmp_path), vanish_grace_ms=1e9
+    )
+    reconciler = Reconciler(explicit=mode == "explicit", patience=Patience(1, 1))
+    found = Scanner(config, reconciler, lambda: None)
+    asyncio.run(found.look_around())
+    (tmp_path / "models" / "net").rename(tmp_path / "aside")
+    for _ in range(3):
+        asyncio.run(found.look_around())
+        assert not reconciler.records["net"].gone
+    (tmp_path / "aside").rename(tmp_path / "models" / "net")
+    asyncio.run(found.look_around())
+    assert not reconciler.records["net"].gone
+    (tmp_path / "models" / "net").rename(tmp_path / "aside")
+    found._config = msgspec.structs.replace(config, vanish_grace_ms=0.0)
+    asyncio.run(found.look_around())
+    assert reconciler.records["net"].gone, "the grace is over"
+    assert not reconciler.records["other"].gone
