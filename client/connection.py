@@ -24,6 +24,8 @@ own (the open-loop replayer) uses it directly::
   memory that the gateway reads (`client.memory`).
 * A gateway past ZeroMQ that says nothing for 2 s is asked for a sign of life, as ZeroMQ does by itself; the
   connection is broken if none comes within 4 s more (`client.heartbeat`).
+* A gateway that is about to stop, or finds the connection too old, tells the client to go: `welcome` is None
+  from then on, and once all that was sent has its replies, `receive` makes another connection.
 * When the connection breaks, it is made again by itself and `receive` says hello again; requests that were in
   flight are lost. `link_lost` counts the breaks: compare it before and after.
 
@@ -58,14 +60,18 @@ from mainspring.client.ways import Event, Way, ZeroMqSettings, ZeroMqWay, checke
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.clients import (
     Alive,
+    CancelRequest,
     ClientHello,
     ClientRefused,
     ClientWelcome,
     ErrorReply,
     FromClient,
+    GoAway,
     InferReply,
     InferRequest,
     MemoryTaken,
+    OfferMemory,
+    Received,
     ToClient,
 )
 from mainspring.messages.codec import TO_CLIENT, BadMessage, encode
@@ -113,13 +119,14 @@ class Connection(OfOneProcess):
         self.welcome: ClientWelcome | None = None
         """The gateway's welcome on the present link; None until it has come."""
         self.refusal: ClientRefused | None = None
-        """Why the gateway will not have this client at all (another protocol version, no token), until
-        one does."""
+        """Why the gateway will not have this client at all, until one does: another protocol, no token."""
         self.turned_away: ClientRefused | None = None
         """Why the gateway has no room for this client at present, until it welcomes it."""
         self.hello_at: float | None = None
         """When, on `time.monotonic`, `receive` says hello again to a gateway that turned this client away."""
         self._hello_pause_s = FIRST_HELLO_PAUSE_S
+        self._unanswered: set[int] = set()
+        self._goes_by_ns: int | None = None  # Once the gateway has told this client to go.
         self.link_lost = 0
         """How often the link broke, or the gateway forgot this client."""
         self.bad_messages = 0
@@ -130,9 +137,8 @@ class Connection(OfOneProcess):
         self._context = context
         curve = os.environ.get(CURVE_VARIABLE, "") if curve_key is None else curve_key
         self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes, checked_key(curve))
-        self._may_be_local = local
-        """Whether a gateway that may listen on this host by name is looked for."""
-        self._allows_local = local
+        self._may_be_local = self._allows_local = local
+        """Whether a gateway that may listen on this host by name is looked for; and whether that may be."""
         self._way: Way = self._local_way() or self._by_zeromq()
 
     def open(self, timeout_s: float) -> ClientWelcome:
@@ -179,10 +185,18 @@ class Connection(OfOneProcess):
         if not self._way.send(encoded, views):
             self._lending.replied(getattr(message, "key", 0))
             raise Overloaded(f"the send queue to {self.address} is full")
+        self._note_sent(message)
 
     def hand_over(self, message: FromClient, frames: Sequence[Any]) -> bool:
         """Send a message as it is, with frames that never change; return False if it can't be taken now."""
-        return self.welcome is not None and self._way.send(encode(message), frames)
+        handed_over = self.welcome is not None and self._way.send(encode(message), frames)
+        if handed_over:
+            self._note_sent(message)
+        return handed_over
+
+    def _note_sent(self, message: FromClient) -> None:
+        if not isinstance(message, CancelRequest | Alive | ClientHello | OfferMemory):
+            self._unanswered.add(message.key)
 
     def unreachable(self, timeout_s: float) -> MainspringError:
         """Return the exception for a gateway that did not welcome this client within ``timeout_s``."""
@@ -248,7 +262,7 @@ class Connection(OfOneProcess):
             parts = self._way.receive()
             if not parts:
                 # After the replies, so that those which came before a break are still delivered.
-                if not self._follow_link() and not self._follow_gateway():
+                if not self._follow_link() and not self._follow_gateway() and not self._go():
                     return None
                 continue
             try:
@@ -269,7 +283,13 @@ class Connection(OfOneProcess):
                     self._lending.answered(message)
                 case Alive():
                     pass
+                case GoAway():
+                    self.welcome = None
+                    self._goes_by_ns = monotonic_ns() + message.grace_ns
+                case Received():
+                    return message, parts[1:]
                 case _:
+                    self._unanswered.discard(message.key)
                     if isinstance(message, InferReply | ErrorReply):
                         self._lending.replied(message.key)
                     return message, parts[1:]
@@ -317,6 +337,23 @@ class Connection(OfOneProcess):
         if self._way.is_local:
             self._take(self._by_zeromq())
 
+    def _go(self) -> bool:
+        """Make another connection in the place of one that was told to go, once nothing is in flight; return
+        whether it has come to that."""
+        if self._goes_by_ns is None or (self._unanswered and monotonic_ns() < self._goes_by_ns):
+            return False
+        self.link_lost += bool(self._unanswered)
+        self._begin_link()
+        # One to a gateway of this host that has gone by name is found anew.
+        self._may_be_local = self._allows_local
+        self._take(self._local_way() or self._by_zeromq())
+        return True
+
+    def _begin_link(self) -> None:
+        """Nothing is in flight any more, and nobody is to go."""
+        self._unanswered.clear()
+        self._goes_by_ns = None
+
     def _listens(self) -> bool:
         """Return whether the gateway's signs of life are watched."""
         return self.welcome is not None and self._way.is_local
@@ -342,9 +379,10 @@ class Connection(OfOneProcess):
         self._lending.begin()
 
     def _lose_link(self) -> None:
-        if self.welcome is not None:
+        if self.welcome is not None or self._goes_by_ns is not None:
             self.welcome = None
             self.link_lost += 1
+        self._begin_link()
 
     def _refused(self, message: ClientRefused) -> None:
         was_welcome = self.welcome is not None
@@ -364,7 +402,9 @@ class Connection(OfOneProcess):
     def _hello(self) -> None:
         self.hello_at = None
         # If it can't be sent, the link broke again: its next handshake brings the next hello.
-        self._way.send(encode(ClientHello(PROTOCOL_VERSION, self.name, self._token, monotonic_ns())), ())
+        self._way.send(
+            encode(ClientHello(PROTOCOL_VERSION, self.name, self._token, monotonic_ns(), goes=True)), ()
+        )
 
     def __enter__(self) -> Self:
         return self

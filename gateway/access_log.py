@@ -164,6 +164,9 @@ class ServedLog:
         self._file = file
         self.address = path
 
+    def leave(self) -> None:
+        """Do nothing: nobody connects."""
+
     async def close(self, grace_s: float) -> None:
         """Write what waits, within ``grace_s``."""
         await asyncio.to_thread(self._file.close, max(grace_s, 0.1))

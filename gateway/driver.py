@@ -32,17 +32,11 @@ from mainspring.gateway.oip.triton_texts import of_request
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
-from mainspring.messages.clients import (
-    EndSequence,
-    ErrorReply,
-    InferRequest,
-    Scale,
-    StatusReply,
-)
+from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, Scale, StatusReply
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
-from mainspring.messages.readiness import STARTING, Awaited, Standing, why
+from mainspring.messages.readiness import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
 from mainspring.transport.token_file import TokenFile
@@ -94,7 +88,7 @@ class GatewayDriver:
             for number in range(len(addresses_of(config)))
         ]
         """The controllers."""
-        self.readiness = Readiness(self.told, self._absent, config.readiness)
+        self.readiness = Readiness(self.told, self._uncounted, config.readiness)
         self._first = self.shards[0]
         self._others: dict[object, Shard] = {each.link.port: each for each in self.shards[1:]}
         self.memory = Memory(config.slab_bytes)
@@ -111,13 +105,6 @@ class GatewayDriver:
         if self.catalog.signatures or any(each.session.welcomed for each in self.shards):
             return None
         return self._first.absent
-
-    def _absent(self, shard: int) -> str:
-        """Return why a controller is not to be counted on now; empty if it is."""
-        if reason := self.shards[shard].uncounted(monotonic_ns()):
-            return reason
-        told = self.told.parts[shard].confirmed
-        return "" if told else why(STARTING, "the controller has not told all of its models yet")
 
     def submit(
         self,
@@ -202,6 +189,9 @@ class GatewayDriver:
     def _count(self, why: str) -> None:
         self.counts[why] += 1
 
+    def _uncounted(self, shard: int) -> str:
+        return self.shards[shard].uncounted(monotonic_ns())
+
     def _newest_map(self) -> ShardMap:
         return self.told.map
 
@@ -235,8 +225,7 @@ class GatewayDriver:
             case peers.Ping():
                 # The first one comes behind all models and workers.
                 if shard.session.welcomed:
-                    self.told.told_all(now_ns, shard.number)
-                    self.readiness.note()
+                    self.readiness.told_all(now_ns, shard.number)
                 pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
                 shard.link.send(pong)
                 self.workers.settle()
@@ -261,7 +250,6 @@ class GatewayDriver:
                 self._take_map(now_ns, shard, message)
             case peers.Welcome():
                 if shard.welcome(now_ns, message):
-                    self.told.parts[shard.number].begin_session()
                     self.readiness.begin_session(shard.number)
                     self.core.controller_welcomed(now_ns, message.number)
                 else:
@@ -351,14 +339,11 @@ class GatewayDriver:
             counts["sequences"] += len(sequences)
             counts["sequence_bytes"] += sequences.bytes
         answered = self._admin.answered(message, counts, shard.number)
-        if answered is None:
-            return
-        connection, reply = answered
-        if isinstance(reply, StatusReply):
-            ready = {"not_ready": self.readiness.server(), "unready": self.readiness.unready()}
-            status = msgspec.structs.replace(reply.status, **ready)
-            reply = msgspec.structs.replace(reply, status=status)
-        self._reply(connection, reply)
+        if answered is not None:
+            connection, reply = answered
+            if isinstance(reply, StatusReply):
+                reply = msgspec.structs.replace(reply, status=self.readiness.shown(reply.status))
+            self._reply(connection, reply)
 
     def all_counts(self) -> dict[str, int]:
         """Return what was counted here, by name."""

@@ -29,6 +29,9 @@ class Served(Protocol):
     address: str
     """With the real port."""
 
+    def leave(self) -> None:
+        """Tell clients to go, and serve them as before."""
+
     async def close(self, grace_s: float) -> None:
         """Take nothing new; let what is in flight be answered within ``grace_s``; then close all."""
 

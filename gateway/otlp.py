@@ -79,6 +79,9 @@ class OtlpExporter:
             self._span(step, inside, trace.SpanKind.INTERNAL).end(step.end_ns)
         whole.end(found.request.end_ns)
 
+    def leave(self) -> None:
+        """Do nothing: nobody connects."""
+
     async def close(self, grace_s: float) -> None:
         """Send what waits, within ``grace_s``."""
         # Of no pool: the process would wait for its end, however long a collector lets it hang.

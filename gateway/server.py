@@ -151,8 +151,10 @@ class _Server:
         self._hub.close(milliseconds(self._config.goodbye_linger_ms))
 
     async def drain(self, front_ends: dict[str, Served]) -> None:
-        """Refuse what comes, let what is in flight end while it may, and answer the rest."""
+        """Leave: serve on for a while as one that is about to stop, then refuse what comes, let what is in
+        flight end while it may, and answer the rest."""
         core = self._driver.core
+        await self._leave(front_ends)
         core.shut_down()
         give_up_ns = monotonic_ns() + milliseconds(self._config.drain_timeout_ms)
         while core.in_flight and monotonic_ns() < give_up_ns:
@@ -160,6 +162,18 @@ class _Server:
         self._driver.abandon()
         grace_s = self._config.goodbye_linger_ms / 1e3
         await asyncio.gather(*(each.close(grace_s) for each in front_ends.values()))
+
+    async def _leave(self, front_ends: dict[str, Served]) -> None:
+        self._driver.readiness.leave()
+        lame_duck_ms = self._config.lame_duck_ms
+        if not lame_duck_ms:
+            return
+        log.warning("leaving: requests are answered for %g ms more", lame_duck_ms)
+        for each in (*front_ends.values(), self._clients, self._local):
+            if each is not None:
+                each.leave()
+        self._settle()
+        await asyncio.sleep(lame_duck_ms / 1e3)
 
     def _turn(self) -> None:
         """Serve what has come, a burst of each."""

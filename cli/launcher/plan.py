@@ -104,8 +104,10 @@ def make_plan(config: Config) -> Plan:
     _check_tracing(config.gateway.trace_address)
     pool = worker_pool(config, [shard.address for shard in shards for _ in shard.workers])
     controller = shards[0].address
+    # While the gateway leaves, all others serve.
+    stop_timeout_s = cluster.stop_timeout_s + config.gateway.lame_duck_ms / 1e3
     return Plan(
-        cluster=cluster,
+        cluster=msgspec.structs.replace(cluster, stop_timeout_s=stop_timeout_s),
         pool=pool,
         controller_address=controller,
         provider_keys=_provider_keys(cluster.keys) if is_tcp(controller) else "",

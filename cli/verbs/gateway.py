@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,6 +35,10 @@ from mainspring.cli.options import (
     tls_option,
     token_file_option,
 )
+from mainspring.gateway.config import STRICT
+
+if TYPE_CHECKING:
+    from mainspring.cli.configuration.config import Config
 
 Http = Annotated[
     str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
@@ -47,6 +51,30 @@ CurveKey = Annotated[
     ),
 ]
 TokenFile = Annotated[Path | None, token_file_option("one of which clients need. Without it: none.")]
+
+ReadyWhen = Annotated[
+    str, typer.Option(help="When it is ready: strict, if all models are; serving, if one is.")
+]
+Grace = Annotated[
+    str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")
+]
+Age = Annotated[str, typer.Option(help="After which a client is told to make another connection. 0: never.")]
+LameDuck = Annotated[
+    str,
+    typer.Option(help="After Ctrl-C or SIGTERM, how long it still answers, and says that it leaves."),
+]
+
+
+def _ms(text: str, option: str) -> float:
+    return duration_ns(text, option, least_ns=0) / 1e6
+
+
+def _shards(whole: Config) -> dict[str, object]:
+    """Return where the controllers are, if there are several."""
+    from mainspring.cli.launcher.addresses import connectable
+
+    several = whole.shards.several
+    return {"shards": tuple(map(connectable, whole.shards.controllers))} if several else {}
 
 
 def gateway(
@@ -64,9 +92,10 @@ def gateway(
     tls: Tls = None,
     curve_key: CurveKey = None,
     token_file: TokenFile = None,
-    grace: Annotated[
-        str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")
-    ] = "100ms",
+    grace: Grace = "100ms",
+    readiness: ReadyWhen = STRICT,
+    max_connection_age: Age = "0",
+    lame_duck: LameDuck = "0",
     drain_timeout: DrainTimeout = DEFAULT_DRAIN,
     log_level: LogLevel = "WARNING",
     log_format: LogFormat = "text",
@@ -74,7 +103,6 @@ def gateway(
     """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.cli.controllers import find
     from mainspring.cli.exposure import check_exposed, of_gateway
-    from mainspring.cli.launcher.addresses import connectable
     from mainspring.gateway.server import run
 
     whole = configured(config)
@@ -88,12 +116,13 @@ def gateway(
         "name": ("name", name),
         **{"tls": ("tls", str(tls)), "curve_key": ("curve_key", str(curve_key))},
         "token_file": ("token_file", str(token_file)),
-        "grace": ("grace_ms", duration_ns(grace, "--grace", least_ns=0) / 1e6),
+        "grace": ("grace_ms", _ms(grace, "--grace")),
+        "readiness": ("readiness", readiness),
+        "max_connection_age": ("max_connection_age_ms", _ms(max_connection_age, "--max-connection-age")),
+        "lame_duck": ("lame_duck_ms", _ms(lame_duck, "--lame-duck")),
         "drain_timeout": ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6),
     }
-    shown: dict[str, object] = {"secret_file": door.secret_file, "keys": door.folder}
-    if whole.shards.several and not controller:
-        shown["shards"] = tuple(map(connectable, whole.shards.controllers))
+    shown = {"secret_file": door.secret_file, "keys": door.folder, **({} if controller else _shards(whole))}
     own = replaced(with_typed(context, whole.gateway, flags), controller_address=door.address, **shown)
     check_exposed(of_gateway(own), insecure or whole.cluster.insecure)
     stop = begin(own.name or "gateway", *log_of(context, whole, log_level, log_format), whole.transport)

@@ -15,22 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from mainspring.gateway.config import STRICT
 from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.peers import ClusterStatus
 from mainspring.messages.readiness import LEAVING, NO_MODEL, STARTING, Awaited, Standing, why
 
 
 class Readiness:
     """Says what is ready; told what controllers tell, by shard."""
 
-    def __init__(self, told: Told, absent: Callable[[int], str], policy: str = STRICT) -> None:
-        """``absent``: why a shard's controller is not to be counted on, empty if it is."""
+    def __init__(self, told: Told, uncounted: Callable[[int], str], policy: str = STRICT) -> None:
+        """``uncounted``: why a shard's controller is not to be counted on now, empty if it is."""
         self._told = told
         self._catalog = told.catalog
-        self._absent = absent
+        self._uncounted = uncounted
         self._strict = policy == STRICT
         shards = len(told.parts)
         self._unready: list[dict[str, str]] = [{} for _ in range(shards)]
@@ -53,7 +56,13 @@ class Readiness:
 
     def begin_session(self, shard: int) -> None:
         """A controller tells everything anew."""
+        self._told.parts[shard].begin_session()
         self._unready[shard].clear()
+
+    def told_all(self, now_ns: int, shard: int) -> None:
+        """A controller has told all that it knew at its welcome; it may say so again."""
+        self._told.told_all(now_ns, shard)
+        self.note()
 
     def heard(self, shard: int, message: Standing | Awaited) -> None:
         """A controller says of which models requests could be answered, or which are to be served and are
@@ -113,7 +122,17 @@ class Readiness:
                 found[name] = reason
         return found
 
+    def shown(self, status: ClusterStatus) -> ClusterStatus:
+        """Return a status with what is not ready."""
+        return msgspec.structs.replace(status, not_ready=self.server(), unready=self.unready())
+
     # --- inside ---
+
+    def _absent(self, shard: int) -> str:
+        if reason := self._uncounted(shard):
+            return reason
+        told = self._told.parts[shard].confirmed
+        return "" if told else why(STARTING, "the controller has not told all of its models yet")
 
     def _or_leaving(self, reason: str) -> str:
         return reason or (why(LEAVING, "the gateway is about to stop") if self._leaving else "")

@@ -76,6 +76,8 @@ class HttpConnection:
         """What waited to be sent when last looked at."""
         self._since_ns = monotonic_ns()
         """Since when it has been idle, or ending."""
+        self._goes_ns = host.goes_ns()
+        """From when on a reply says that the connection ends with it."""
         self._reading = Reading(host.uploads)
         self.peer: Connection | None = None
         """What the request table knows the client as, once it has asked for something."""
@@ -253,6 +255,10 @@ class HttpConnection:
             self._end()
         return True
 
+    def tell_to_go(self) -> None:
+        """Have the next reply say that the connection ends with it."""
+        self._goes_ns = 0
+
     def shut_down(self) -> None:
         """Take no further request; end once those that were taken have their replies."""
         self._ending = True
@@ -302,7 +308,7 @@ class HttpConnection:
 
     def _run(self, exchange: Exchange) -> None:
         self._running += 1
-        if self._ending:
+        if self._ending or (exchange.arrived_ns >= self._goes_ns and exchange is self._queue[-1]):
             exchange.keeps_alive = False
         assert exchange.handler is not None, "a request that was not routed"
         self._beginning = True

@@ -28,6 +28,7 @@ class Limits:
         self.body_ns = milliseconds(config.http_body_timeout_ms)
         self.idle_ns = milliseconds(config.http_idle_timeout_ms)
         self.write_ns = milliseconds(config.http_write_timeout_ms)
+        self.age_ns = milliseconds(config.max_connection_age_ms)
         self.answer_bytes = config.max_answer_bytes_per_connection
         self.triton = config.compatibility == TRITON
 
@@ -52,6 +53,9 @@ class Host(Protocol):
     """Where all connections read to."""
     heads: Heads
     """Those that its connections have had."""
+
+    def goes_ns(self) -> int:
+        """When a connection that begins now is told to go."""
 
     def read_at_ns(self) -> int:
         """When what is being read now was there to be read."""

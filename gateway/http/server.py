@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import random
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic_ns
 from typing import Any, Final, NamedTuple, cast
@@ -12,12 +13,12 @@ from urllib.parse import urlsplit
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.calls import Calls
-from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.config import AGES, GatewayConfig
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.http.clock import TurnClock
-from mainspring.gateway.http.connection import HttpConnection
+from mainspring.gateway.http.connection import NEVER_NS, HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.cors import Cors, is_preflight, preflight
 from mainspring.gateway.http.exchange import Exchange
@@ -98,6 +99,7 @@ class HttpServer:
         self._watch = Watch(self.limits.shortest_ns)
         self._routes = table
         self._end = end
+        self._leaving = False
         self._server: accepting.Server | None = None
         self._clock = clock or TurnClock()
         self.address = ""
@@ -120,6 +122,12 @@ class HttpServer:
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.address = f"{SCHEMES[address.encrypted]}://{host}:{server.sockets[0].getsockname()[1]}"
 
+    def leave(self) -> None:
+        """Tell clients to go, those that are connected and those that come yet; they are served as before."""
+        self._leaving = True
+        for connection in self._connections:
+            connection.tell_to_go()
+
     async def close(self, grace_s: float) -> None:
         """Take nothing new, let what is in flight be answered within ``grace_s``, then close all."""
         if self._server is not None:
@@ -140,6 +148,12 @@ class HttpServer:
         self._driver.counts["handshakes_refused"] += 1
 
     # --- called by connections ---
+
+    def goes_ns(self) -> int:
+        """When a connection that begins now is told to go."""
+        if self._leaving or not self.limits.age_ns:
+            return 0 if self._leaving else NEVER_NS
+        return monotonic_ns() + round(self.limits.age_ns * random.uniform(*AGES))
 
     def read_at_ns(self) -> int:
         """Since when what is being read now may have been there to be read."""

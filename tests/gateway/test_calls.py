@@ -42,6 +42,9 @@ class Bench:
         self.started.put(calls)
         return self
 
+    def leave(self) -> None:
+        pass
+
     async def close(self, grace_s: float) -> None:
         self.closed.set()
 
@@ -64,7 +67,7 @@ def served(bench: Bench) -> Iterator[tuple[Calls, FakeCluster, Addresses]]:
         serving(cluster.address, http_address="http://127.0.0.1:0") as addresses,
     ):
         calls = bench.started.get(timeout=PATIENCE_S)
-        wait_until(lambda: calls.driver.ready)
+        wait_until(lambda: calls.driver.told.ready)
         yield calls, cluster, addresses
 
 

@@ -52,7 +52,7 @@ automountServiceAccountToken: false
 serviceAccountName: {{ . }}
 {{- end }}
 enableServiceLinks: false
-terminationGracePeriodSeconds: {{ add $values.drainSeconds 5 }}
+terminationGracePeriodSeconds: {{ add $values.drainSeconds 5 (.settings.lameDuckSeconds | default 0) }}
 {{- with $values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
