@@ -16,7 +16,7 @@ from mainspring.cluster.seats import Seats
 from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import SetDefaultSlo
+from mainspring.messages.operating import SetDefaultSlo, SetMaxQueue
 from mainspring.messages.targets import kind_of
 
 if TYPE_CHECKING:
@@ -99,6 +99,13 @@ class Cluster:
             if isinstance(command, SetDefaultSlo) and command.slo_ns is not None:
                 found[command.model] = command.slo_ns
         return found
+
+    def max_queue_size(self, name: str) -> int | None:
+        """Return how many requests may wait for a model, by what clients call it, as operators or its
+        repository have set it; None if they have not."""
+        found = self.operations.get(("queue", name))
+        command = None if found is None else found[1].command
+        return command.size if isinstance(command, SetMaxQueue) else None
 
     # --- models and workers ---
 

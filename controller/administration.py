@@ -31,11 +31,15 @@ from mainspring.messages.operating import (
     Operated,
     OperatorCommand,
     SetDefaultSlo,
+    SetMaxQueue,
     described,
     subject,
 )
 from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus, WorkerStatus
+from mainspring.messages.served import ServedModel
 
+REPOSITORY = "repository"
+"""Who asks for what a model's configuration in a repository says."""
 _LOGGER = logging.getLogger(__name__)
 STATUS_AGE_NS = 50_000_000
 """A status serves all who ask within this time: making one passes over every model."""
@@ -152,12 +156,22 @@ class Administration:
             self._status_until_ns = now_ns + max(STATUS_AGE_NS, STATUS_COST_AGE * cost_ns)
         return self._status
 
+    def _serve(self, now_ns: int, model: ServedModel) -> Refusal | None:
+        """Direct requests to versions of a repository's model, and bound its queue as that says."""
+        refusal = self._registry.serve(now_ns, model)
+        command = SetMaxQueue(model.name, model.max_queue_size or None)
+        asked = self._scheduler.asked(("queue", model.name))
+        before = SetMaxQueue(model.name) if asked is None else asked.command
+        if refusal is None and command != before and (asked is None or asked.who == REPOSITORY):
+            self._carry_out(now_ns, OperatorAsked(REPOSITORY, command))
+        return refusal
+
     def _change(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> Refusal | None:
         self._status = None
         if self.stopping:
             return Reason.SHUTTING_DOWN, "the controller is stopping"
         if request.serve is not None:
-            return self._registry.serve(now_ns, request.serve)
+            return self._serve(now_ns, request.serve)
         if request.add is not None:
             refusal = self._registry.add(now_ns, request.add)
             if refusal is None and not request.add.served_as:

@@ -16,7 +16,7 @@ import msgspec
 
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import ResumeWorker, SetDefaultSlo, UnpinModel, subject
+from mainspring.messages.operating import ResumeWorker, SetDefaultSlo, SetMaxQueue, UnpinModel, subject
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Journal:
                 if about is None:
                     return
                 self.asked.pop(about, None)
-                unset = isinstance(command, SetDefaultSlo) and command.slo_ns is None
+                unset = command in (SetDefaultSlo(about[1]), SetMaxQueue(about[1]))
                 if not unset and not isinstance(command, ResumeWorker | UnpinModel):
                     self.asked[about] = change
 

@@ -32,6 +32,8 @@ MAX_ROW_BYTES = 1 << 40
 MAX_VERSION = (1 << 63) - 1
 MAX_VERSIONS = 1024
 """Versions of one model that may be served at the same time."""
+MAX_QUEUE_SIZE = (1 << 32) - 1
+"""The largest that a configuration can say."""
 MAX_CONFIG_CHARACTERS = 1 << 20
 MAX_LABELS_CHARACTERS = 4 << 20
 """Characters of the labels of all outputs of a model together."""
@@ -271,6 +273,8 @@ def served_fault(model: ServedModel) -> str | None:
         return f"it has a version {wrong[0]}; versions are numbers from 1 up"
     if model.slo_ns is not None and not 0 < model.slo_ns <= MAX_DURATION_NS:
         return f"its SLO is {model.slo_ns:,} ns; it must be above 0 and at most {MAX_DURATION_NS:,}"
+    if not 0 <= model.max_queue_size <= MAX_QUEUE_SIZE:
+        return f"its max_queue_size is {model.max_queue_size}; it must be from 0 to {MAX_QUEUE_SIZE:,}"
     labels = sum(len(label) for named in model.labels.values() for label in named)
     if labels > MAX_LABELS_CHARACTERS:
         return f"its labels have {labels:,} characters; they may have {MAX_LABELS_CHARACTERS:,}"

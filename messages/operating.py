@@ -65,6 +65,15 @@ class SetDefaultSlo(msgspec.Struct, frozen=True, tag="set_default_slo"):
     """None for what the configuration says."""
 
 
+class SetMaxQueue(msgspec.Struct, frozen=True, tag="set_max_queue"):
+    """Refuse requests for the model while this many wait for it already; what runs does not wait."""
+
+    model: str
+    """As clients call it."""
+    size: int | None = None
+    """None for what the configuration says."""
+
+
 class ScaleWorkers(msgspec.Struct, frozen=True, tag="scale_workers"):
     """Have this many workers of a kind from now on, of those that its provider runs.
 
@@ -92,6 +101,7 @@ OperatorCommand = (
     | LoadOn
     | UnloadFrom
     | SetDefaultSlo
+    | SetMaxQueue
     | ScaleWorkers
     | MoveWorker
 )
@@ -125,6 +135,8 @@ def subject(command: OperatorCommand) -> tuple[str, str] | None:
             return "model", name
         case SetDefaultSlo(model=name):
             return "slo", name
+        case SetMaxQueue(model=name):
+            return "queue", name
         case ScaleWorkers(kind=kind):
             return "kind", kind
         case _:
@@ -152,6 +164,10 @@ def described(command: OperatorCommand) -> str:
             if slo_ns is None:
                 return f"give {model} its configured default SLO again"
             return f"give {model} a default SLO of {in_milliseconds(slo_ns)}"
+        case SetMaxQueue(model=model, size=None):
+            return f"bound the queue of {model} as the configuration does"
+        case SetMaxQueue(model=model, size=size):
+            return f"have at most {size:,} requests wait for {model}"
         case ScaleWorkers(kind=kind, count=count):
             return f"have {count:,} worker{'' if count == 1 else 's'} of kind {kind}"
         case MoveWorker(worker=worker, controller=controller):

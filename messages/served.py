@@ -26,5 +26,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     """The lowest priority that a request may have, 1 being the highest; 0: requests have what they say."""
     default_priority: int = 0
     """With ``priority_levels``: the priority of requests that say none, or one beyond the lowest."""
+    max_queue_size: int = 0
+    """How many requests may wait for it; one more is refused. 0: as many as the scheduler's bounds allow."""
     labels: dict[str, tuple[str, ...]] = {}
     """Of outputs whose values stand for classes: the names of these by index, empty where one has none."""

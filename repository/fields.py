@@ -33,7 +33,7 @@ READ: Mapping[str, frozenset[str]] = {
     "dynamic_batching": frozenset(
         {"preferred_batch_size", "default_queue_policy", "priority_levels", "default_priority_level"}
     ),
-    "default_queue_policy": frozenset({"default_timeout_microseconds", "timeout_action"}),
+    "default_queue_policy": frozenset({"default_timeout_microseconds", "timeout_action", "max_queue_size"}),
     "sequence_batching": frozenset(
         {"max_sequence_idle_microseconds", "control_input", "state", "direct", "oldest"}
     ),
@@ -76,7 +76,6 @@ OVER: Mapping[str, Mapping[str, str]] = {
     },
     "default_queue_policy": {
         "allow_timeout_override": "the nearest of all deadlines of a request counts",
-        "max_queue_size": "the gateway's bounds on requests in flight hold for all models together",
     },
     "value": {"random_data": "the compiler makes samples up where none are given"},
     "state": {"use_same_buffer_for_input_output": _IN_PLACE, "use_growable_memory": _IN_PLACE},

@@ -83,6 +83,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     preferred_batch_sizes: tuple[int, ...] = ()
     slo_ns: int | None = None
     """SLO of requests that bring none."""
+    max_queue_size: int = 0
+    """How many requests may wait for it; 0: no bound of its own."""
     priority_levels: int = 0
     """The lowest priority of requests, 1 being the highest; 0: they have what they say."""
     default_priority: int = 0
@@ -154,6 +156,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         version_policy=_version_policy(fields),
         preferred_batch_sizes=_preferred(batching, most),
         slo_ns=_slo_ns(batching),
+        max_queue_size=_max_queue_size(batching),
         priority_levels=levels,
         default_priority=default,
         cache=_flag(fields, "response_cache", "enable"),
@@ -187,6 +190,8 @@ def as_json(config: ModelConfig, *, given: bool) -> str:
         batching["default_priority_level"] = config.default_priority
     if config.slo_ns is not None:
         queue = {**queue, "default_timeout_microseconds": config.slo_ns // 1000}
+    if config.max_queue_size:
+        queue = {**queue, "max_queue_size": config.max_queue_size}
     if queue:
         batching["default_queue_policy"] = queue
     if batching:
@@ -303,6 +308,11 @@ def _slo_ns(batching: Fields | None) -> int | None:
     if timeout_us and policy.word("timeout_action", "REJECT") != "REJECT":
         policy.warn("timeout_action", "what can't be answered in time is rejected, not delayed")
     return timeout_us * 1000 if timeout_us else None
+
+
+def _max_queue_size(batching: Fields | None) -> int:
+    policy = None if batching is None else batching.message("default_queue_policy")
+    return 0 if policy is None else policy.count("max_queue_size", 0, 0, (1 << 32) - 1)
 
 
 def _priorities(batching: Fields | None) -> tuple[int, int]:

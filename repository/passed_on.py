@@ -50,7 +50,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
         "preserve_ordering": _FLAG,
         "default_queue_policy": _MESSAGE,
     },
-    "default_queue_policy": {"allow_timeout_override": _FLAG, "max_queue_size": _NUMBER},
+    "default_queue_policy": {"allow_timeout_override": _FLAG},
     "sequence_batching": {
         "max_sequence_idle_microseconds": _NUMBER,
         "control_input": _MESSAGES,

@@ -292,6 +292,7 @@ class Reconciler:
             versions=dict(sorted(can.items())),
             slo_ns=config.slo_ns if can else None,
             cache=config.cache and bool(can),
+            max_queue_size=config.max_queue_size if can else 0,
             priority_levels=config.priority_levels if can else 0,
             default_priority=config.default_priority if can else 0,
             labels=record.found.labels if can else {},

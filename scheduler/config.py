@@ -87,6 +87,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bound on queued requests in all; beyond it requests are rejected as overloaded."""
     max_queued_requests_per_model: int = 10_000
     """Bound on queued requests for each model."""
+    max_queue_sizes: dict[str, int] = {}
+    """The same of single models, by what clients call them; better said as ``max_queue_size`` in a table
+    ``[models.NAME]`` of its own."""
     max_attempts: int = 5
     """How often actions may fail on a request before it is given up. Actions that could not begin in
     time do not count: a deadline bounds them, and a request without one waits for as long as it takes."""
@@ -120,6 +123,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("refuse_wrongly", "best_effort_share"):
             if (value := getattr(self, name)) >= 1:
                 raise ValueError(f"{name} is {value}; it must be less than 1")
+        for name, size in self.max_queue_sizes.items():
+            if size < 1:
+                raise ValueError(f"the max_queue_size of {name!r} is {size}; it must be at least 1")
         if self.estimate_rank > HIGHEST_RANK:
             raise ValueError(f"estimate_rank is {self.estimate_rank}; it must be 1 to {HIGHEST_RANK}")
 

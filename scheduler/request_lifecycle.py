@@ -49,6 +49,7 @@ class RequestLifecycle:
         self._promises = promises
         self._overload = overload
         config = state.config
+        self._max_queue_sizes = config.max_queue_sizes
         self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
     def arrived(self, now_ns: int, event: RequestArrived) -> None:
@@ -62,13 +63,14 @@ class RequestLifecycle:
         if request_id in cluster.requests:
             return
         model, rows = cluster.model_of(event), event.rows
-        if model is None or not 1 <= rows <= model.max_rows or cluster.queued >= self._bound:
+        bounded = bool(cluster.operations or self._max_queue_sizes) or cluster.queued >= self._bound
+        if model is None or not 1 <= rows <= model.max_rows or bounded:
             refusal = self._refusal(event, model)
             if refusal is not None:
                 cluster.turned_away(now_ns, event)
                 state.emit(now_ns, Reject(request_id, *refusal))
                 return
-            assert model is not None
+        assert model is not None
         due_ns = cluster.due_ns(event)
         if due_ns is None and self._comes_too_late(now_ns, event, model):
             return
@@ -353,6 +355,14 @@ class RequestLifecycle:
         waiting = model.base.waiting
         if waiting >= config.max_queued_requests_per_model:
             return Reason.OVERLOADED, f"{waiting} requests wait for {event.model!r}, which is the bound"
+        if state.cluster.operations or self._max_queue_sizes:
+            name = model.base.spec.public_name
+            most = state.cluster.max_queue_size(name) or self._max_queue_sizes.get(name)
+            if most is not None and waiting >= most:
+                return (
+                    Reason.OVERLOADED,
+                    f"{waiting} requests wait for {name!r}, and its bound (max_queue_size) is {most}",
+                )
         return None
 
     def _doubt(self, now_ns: int, model: Model) -> bool:

@@ -38,12 +38,12 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 from mainspring.messages.snapshot import Told
 
-FORMAT = 7
+FORMAT = 8
 """Version of the log's format. In version 1 the commands that an event brought about came behind the next
 `Wakeup`, and what is noted and sent to nobody (`commands.Note`) was not written. Commands have no evidence
 (`messages.evidence`) in versions 1 and 2, there are no OPENs before version 4, no request is refused early
-before version 5, no cluster grows or shrinks before version 6, and no worker moves to another controller
-by the scheduler's decision before version 7."""
+before version 5, no cluster grows or shrinks before version 6, no worker moves to another controller by the
+scheduler's decision before version 7, and no model's queue has a bound of its own before version 8."""
 IN_PLACE = 2
 """From this version on every command stands where it changed the state."""
 EVIDENCE = 3

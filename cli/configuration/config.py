@@ -18,6 +18,7 @@ import msgspec
 
 from mainspring.cli.configuration.devices import NAME as DEVICE_GROUPS
 from mainspring.cli.configuration.devices import DeviceConfig, checked, preferring, read_devices
+from mainspring.cli.configuration.queues import MODELS, read_queues
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build
 from mainspring.cli.launcher.logs import check_logging
@@ -208,6 +209,10 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     if DEVICE_GROUPS in tables:
         groups = read_devices(tables.pop(DEVICE_GROUPS), str(path), path.parent)
         tables.setdefault("cluster", {})[DEVICE_GROUPS] = groups
+    if MODELS in tables:
+        sizes = read_queues(tables.pop(MODELS), str(path))
+        scheduler = tables.setdefault("scheduler", {})
+        scheduler["max_queue_sizes"] = {**scheduler.get("max_queue_sizes", {}), **sizes}
     _check_tables(tables, str(path))
     for name, key in PATH_KEYS:
         table = tables.get(name, {})

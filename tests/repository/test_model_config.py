@@ -419,3 +419,12 @@ def test_a_parameter_says_how_long_texts_may_be() -> None:
         for each in ("", text.format(1024), text.format(4096))
     }
     assert len(names) == 2, "only another bound than the usual one makes another artifact"
+
+
+def test_how_many_requests_may_wait_is_said_of_the_model() -> None:
+    text = "dynamic_batching {{ default_queue_policy {{ max_queue_size: {} }} }}"
+    config = read_config(text.format(2), "net")
+    assert (config.max_queue_size, config.warnings) == (2, ())
+    shown = msgspec.json.decode(as_json(config, given=True))
+    assert shown["dynamic_batching"]["default_queue_policy"]["max_queue_size"] == 2
+    assert read_config(text.format(0), "net").max_queue_size == read_config("", "net").max_queue_size == 0

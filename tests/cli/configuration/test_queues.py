@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pytest
+
+from mainspring.cli.configuration.config import read_config, read_tables
+from mainspring.cli.configuration.tables import ConfigError
+
+
+def scheduler_of(text: str, folder: Path) -> dict[str, int]:
+    path = folder / "mainspring.toml"
+    path.write_text(text)
+    return read_config(read_tables(path), str(path)).scheduler.max_queue_sizes
+
+
+def test_each_model_has_a_bound_of_its_own(tmp_path: Path) -> None:
+    text = '[models.a]\nmax_queue_size = 3\n[models."b.c"]\nmax_queue_size = 70\n'
+    assert scheduler_of(text, tmp_path) == {"a": 3, "b.c": 70}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[models.a]\nmax_queue_size = 0\n", "it must be at least 1"),
+        ("[models.a]\nmax_queue_sizes = 3\n", "max_queue_size"),
+        ("[models.a]\nmax_queue_size = 'three'\n", "max_queue_size"),
+        ("models = 3\n", "write .models.NAME"),
+        ("[models]\na = 3\n", "write .models.NAME"),
+    ],
+)
+def test_what_can_not_be_names_the_model_and_the_key(text: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=why):
+        scheduler_of(text, tmp_path)
