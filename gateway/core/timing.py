@@ -7,7 +7,7 @@ equally long.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from mainspring.gateway.core.effects import Dispatched
 from mainspring.messages.clients import Timing
@@ -16,20 +16,11 @@ from mainspring.messages.peers import Output, OutputTimes
 NO_TIMES: Final = OutputTimes(0, 0, 0)
 
 
-class Instants(NamedTuple):
-    """What happened to a request that was computed, in order, on the gateway's clock."""
+def instants(now_ns: int, arrived_ns: int, dispatched_ns: int, output: Output) -> tuple[int, int, int, int]:
+    """Return what happened to a request between its arrival and now, when its outputs are there.
 
-    sent_ns: int
-    """The gateway heard of the dispatch, and sent the inputs."""
-    placed_ns: int
-    """They were in the worker's IO memory."""
-    begun_ns: int
-    executed_ns: int
-    """EXEC began, and ended."""
-
-
-def instants(now_ns: int, arrived_ns: int, dispatched_ns: int, output: Output) -> Instants:
-    """Return what happened between a request's arrival and now, when its outputs are there.
+    In order and on the gateway's clock: it was dispatched, and its inputs were sent; they were in the
+    worker's IO memory; EXEC began; EXEC ended.
 
     One that shares another's execution may have come after its dispatch, and while it was computed.
     """
@@ -39,7 +30,7 @@ def instants(now_ns: int, arrived_ns: int, dispatched_ns: int, output: Output) -
     way_ns = max(0, now_ns - sent_ns - on_worker_ns) // 2
     executed_ns = max(sent_ns, now_ns - way_ns - times.output_ns)
     begun_ns = max(sent_ns, executed_ns - output.execute_ns)
-    return Instants(sent_ns, min(begun_ns, sent_ns + way_ns + times.input_ns), begun_ns, executed_ns)
+    return sent_ns, min(begun_ns, sent_ns + way_ns + times.input_ns), begun_ns, executed_ns
 
 
 def computed(
