@@ -199,7 +199,9 @@ def awaits(record: Record, cluster: Cluster) -> str:
     if record.found.fault:
         return why(CANT_BE_LOADED, record.found.fault)
     faults = []
-    for number, build in sorted(record.wanted.items(), reverse=True):
+    # A version that has failed is no longer wanted once its folder has been looked at again.
+    builds = record.wanted or {number: record.build(number) for number in record.found.digests}
+    for number, build in sorted(builds.items(), reverse=True):
         if fault := record.fault(build):
             faults.append(f"version {number}: {fault}")
         elif build.stage in (Stage.WAITING, Stage.COMPILING):
