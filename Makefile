@@ -23,7 +23,7 @@ MINUTES ?= 10
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo fuzz garbage schemathesis lint types chart hosts ray docs suites wild triton-clients pipelines clean
+.PHONY: help setup lock native wheel demo fuzz garbage schemathesis lint types chart hosts ray docs suites wild triton-clients pipelines clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
@@ -86,6 +86,9 @@ lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allo
 
 native: $(SERVES) ## Compile what computes much, unless that was done since its last change
 	@$(BIN)/python setup.py native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
+
+wheel: $(SERVES) ## Write into dist/ a wheel for this Python and platform, compiled if a compiler is here, and an sdist
+	$(BIN)/python setup.py --quiet sdist bdist_wheel
 
 # The simulator, which it does not use, and the path would take as long to compile again, each.
 demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report

@@ -1,8 +1,10 @@
 """Builds the distribution, whose wheel has the pure cores compiled by mypyc from their unchanged source.
 
-``python setup.py native`` compiles them for a checkout (`make native`). Without the tools that this takes, a
-wheel has Python's files alone, and one line says so; ``MAINSPRING_NATIVE=0`` leaves compiling out. An
-editable installation does not compile, since its source will change.
+``python setup.py native`` compiles them for a checkout (`make native`); a wheel takes what that would make.
+A module that can't be compiled stays Python, and so do the modules with classes that derive from its
+classes; one line for each says why. Without a C compiler a wheel has Python's files alone, and one line says
+so; ``MAINSPRING_NATIVE=0`` leaves compiling out. An editable installation does not compile, since its source
+will change.
 """
 
 from __future__ import annotations
@@ -12,19 +14,24 @@ import ast
 import fcntl
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from glob import glob
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CCompilerError
+from setuptools.command.build_py import build_py
+from setuptools.errors import CCompilerError, CompileError
 
 ROOT = Path(__file__).resolve().parent
 # A build frontend leaves it out.
@@ -77,71 +84,155 @@ MODULES = {
 """What is compiled together, as patterns of files below the package."""
 STRUCT = re.compile(rb"^[ \t]*class[ \t]+\w+\([^)]*\bStruct\b", re.MULTILINE)
 """Modules that define Structs stay Python: those are C already, and mypyc drops options like ``frozen``."""
-TOOLS = ("mypy>=1.13,<3", "msgspec>=0.19")
-"""What compiling needs beside setuptools: the second for the types that the cores take from it."""
 MYPY = """\
 [mypy]
 namespace_packages = True
 explicit_package_bases = True
 ignore_missing_imports = True
+follow_imports = silent
 disable_error_code = valid-type
 [mypy-numpy.*]
 follow_imports = skip
 """
 """No type of numpy makes code quicker, and reading them takes longer than all else. So an alias of one is a
-variable to mypyc, which is not valid as a type, and what is annotated with it is of any type."""
+variable to mypyc, which is not valid as a type, and what is annotated with it is of any type. What is wrong
+in a module that is only imported keeps nothing else from being compiled."""
+COMPLAINT = re.compile(
+    r"^(mainspring/\S+\.py):(\d+):(?:\d+:)? (?!note: |warning: )(?:error: )?(.+)", re.MULTILINE
+)
+"""What mypyc says of a module that it refuses."""
 HIDDEN = "-fvisibility=hidden"
 """Nobody else calls what is compiled here, so that calls among it need not go through the linker's tables."""
-PROCESSORS = os.cpu_count() or 1
+PROCESSORS = len(os.sched_getaffinity(0))
 
 
 class CannotCompile(Exception):
     """What is missing, or what went wrong."""
 
 
-class BuildCores(build_ext):  # type: ignore[misc]
-    """Builds all or nothing. One C file for each module: several processors compile them side by side."""
+class Refused(CannotCompile):
+    """Some modules can't be compiled; ``why`` has the reason for the path of each."""
 
-    def run(self) -> None:
-        """Compile and link; if that fails, raise CannotCompile, but for a wheel, which goes without."""
-        try:
-            super().run()
-        except CCompilerError as error:
-            wheel = self.distribution.get_command_obj("bdist_wheel", create=False)
-            if wheel is None:
-                raise CannotCompile("the C compiler failed") from error
-            _say_pure("the C compiler failed")
-            for made in glob(f"{self.build_lib}/**/*.so", recursive=True):
-                os.unlink(made)
-            self.distribution.ext_modules = []
-            wheel.root_is_pure = True
+    def __init__(self, why: dict[str, str]) -> None:
+        super().__init__(next(iter(why.values())))
+        self.why = why
+
+
+class BuildCore(build_ext):  # type: ignore[misc]
+    """Builds a library, and for each of its modules one file that names it.
+
+    There is one C file for each module: several processors compile them side by side.
+    """
 
     def build_extensions(self) -> None:
-        """Build a library, and for each of its modules one file that names it."""
+        """Compile and link; raise CannotCompile, `Refused` if the compiler fails at some modules alone."""
         self.compiler.compile = partial(_compile_side_by_side, self.compiler.compile)
-        super().build_extensions()
+        try:
+            super().build_extensions()
+        except CCompilerError as error:
+            raise CannotCompile("the C compiler failed") from error
 
 
-def extensions(core: native.Core, folder: Path) -> list[Any]:
-    """Translate a core to C files in a folder; return what setuptools is to build of them.
+class BuildPython(build_py):  # type: ignore[misc]
+    """Copies Python's files, and beside them what was compiled."""
 
-    Raise CannotCompile if that fails; mypyc has said why.
+    compiled: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        """Copy them to where the wheel is made from."""
+        super().run()
+        for folder in self.compiled:
+            leave = shutil.ignore_patterns(native.STAMP)
+            shutil.copytree(folder, self.build_lib, ignore=leave, dirs_exist_ok=True)
+
+
+class Compiled(Distribution):  # type: ignore[misc]
+    """A distribution with compiled code, whose wheel is of one Python and platform."""
+
+    def has_ext_modules(self) -> bool:
+        """Return that it has compiled code."""
+        return True
+
+
+def build(core: native.Core, files: list[str], folder: Path) -> dict[str, str]:
+    """Compile a core's files into ``folder/built``; return those that were left out, each with why.
+
+    Raise CannotCompile if that leaves none, or if what is wrong is of no file.
+    """
+    left_out: dict[str, str] = {}
+    while True:
+        remaining = [path for path in files if path not in left_out]
+        try:
+            modules = extensions(core, remaining, folder)
+            paths = [f"--build-lib={folder / 'built'}", f"--build-temp={folder / 'temporary'}"]
+            _setup(["--quiet", "build_ext", f"--parallel={PROCESSORS}", *paths], ext_modules=modules)
+        except Refused as refused:
+            new = {path: why for path, why in refused.why.items() if path in remaining}
+            new = {**heirs(new, remaining), **new}
+            if not new or len(new) == len(remaining):
+                raise
+            left_out |= new
+            shutil.rmtree(folder / "built", ignore_errors=True)
+        else:
+            return left_out
+
+
+def heirs(left_out: Iterable[str], files: list[str]) -> dict[str, str]:
+    """Return the files whose classes derive from those of files that are left out, each with why.
+
+    A compiled class must not derive from one that isn't: its objects crash the process when they are freed.
+    """
+    found: dict[str, str] = {}
+    pending = list(left_out)
+    while pending:
+        base = pending.pop()
+        module = base.removesuffix(".py").replace("/", ".")
+        for path in files:
+            if path not in found and path not in left_out and _derives(path, module):
+                found[path] = f"its classes derive from those of {module}"
+                pending.append(path)
+    return found
+
+
+def _derives(path: str, module: str) -> bool:
+    """Return whether a class of a file derives from what the file imports from a module."""
+    tree = ast.parse(_read(path), path)
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if module in (node.module, f"{node.module}.{alias.name}")
+    }
+    bases = [base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
+    return any(re.match(r"\w+", ast.unparse(base))[0] in imported for base in bases)  # type: ignore[index]
+
+
+def extensions(core: native.Core, files: list[str], folder: Path) -> list[Any]:
+    """Translate files of a core to C files in a folder; return what setuptools is to build of them.
+
+    Raise `Refused` with the files that mypyc refuses, or another CannotCompile with what it says.
     """
     from mypyc.build import mypycify
 
-    config = folder / "mypy.ini"
+    config, said = folder / "mypy.ini", StringIO()
     config.write_text(MYPY, encoding="utf-8")
     try:
-        library, *modules = mypycify(
-            [f"--config-file={config}", *compiled_files(core)],
-            opt_level="2",
-            debug_level="0",
-            multi_file=True,
-            target_dir=str(folder / core.name),
-            group_name=core.library.removesuffix("__mypyc"),
-        )
+        with redirect_stdout(said), redirect_stderr(said):
+            library, *modules = mypycify(
+                [f"--config-file={config}", *files],
+                opt_level="2",
+                debug_level="0",
+                multi_file=True,
+                target_dir=str(folder / core.name),
+                group_name=core.library.removesuffix("__mypyc"),
+            )
     except SystemExit as error:
-        raise CannotCompile("mypyc refuses its source") from error
+        why: dict[str, str] = {}
+        for path, line, text in COMPLAINT.findall(said.getvalue()):
+            why.setdefault(path, f"mypyc refuses line {line}: {text}")
+        last = (said.getvalue().strip() or str(error)).splitlines()[-1]
+        raise (Refused(why) if why else CannotCompile(f"mypyc refuses its source: {last}")) from error
     # A warning that a newer compiler has for generated code is no reason to do without it.
     flags = [flag for flag in library.extra_compile_args if flag != "-Werror"]
     library.extra_compile_args = [*flags, HIDDEN]
@@ -185,7 +276,6 @@ def compile_here(core: native.Core) -> str:
     Raise CannotCompile. A process that runs keeps what it has loaded.
     """
     files = compiled_files(core)
-    modules = [path.removesuffix(".py").replace("/", ".") for path in files]
     os.makedirs(native.BUILDS, exist_ok=True)
     with (
         open(Path(native.BUILDS, "lock"), "w") as lock,
@@ -193,20 +283,56 @@ def compile_here(core: native.Core) -> str:
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         began = time.monotonic()
-        stamp = native.stamp([core.library, *modules], ["setup.py", *read_files(files)])
-        goal, built = Path(core.folder), Path(name, "built")
-        if goal.is_dir() and (goal / native.STAMP).read_text(encoding="utf-8") == stamp:
+        goal, folder = Path(core.folder), Path(name)
+        made = _stamp(core, files, native.left_out(goal, core.name))
+        if goal.is_dir() and (goal / native.STAMP).read_text(encoding="utf-8") == made:
             return ""
-        _check_tools()
-        arguments = ["--quiet", "build_ext", f"--build-lib={built}", f"--build-temp={name}"]
-        _setup(extensions(core, Path(name)), arguments)
-        if stamp != native.stamp([core.library, *modules], ["setup.py", *read_files(files)]):
+        missing = extras.missing_compiler()
+        if find_spec("mypyc") is None:
+            missing.insert(0, "mypy (it is of the extra serve)")
+        if missing:
+            raise CannotCompile(f"missing: {'; '.join(missing)}")
+        before = _stamp(core, files)
+        left_out = {_module(path): why for path, why in build(core, files, folder).items()}
+        if before != _stamp(core, files):
             raise CannotCompile("its source was changed meanwhile")
-        (built / native.STAMP).write_text(stamp, encoding="utf-8")
+        native.write_left_out(folder / "built", core.name, left_out)
+        (folder / "built" / native.STAMP).write_text(_stamp(core, files, left_out), encoding="utf-8")
         if goal.is_dir():
-            goal.rename(Path(name, "old"))
-        built.rename(goal)
-    return f"compiled {len(modules)} modules in {time.monotonic() - began:.0f} s: {core.purpose}"
+            goal.rename(folder / "old")
+        (folder / "built").rename(goal)
+    count = len(files) - len(left_out)
+    return f"compiled {count} modules in {time.monotonic() - began:.0f} s: {core.purpose}"
+
+
+def _stamp(core: native.Core, files: list[str], left_out: Iterable[str] = ()) -> str:
+    """Return the stamp of a core of these files without modules that are left out."""
+    modules = [module for module in map(_module, files) if module not in left_out]
+    return native.stamp([core.library, *modules], ["setup.py", *read_files(files)])
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
+
+
+def compiled_here(cores: Iterable[native.Core], *, quiet: bool = True) -> list[native.Core]:
+    """Compile cores for this checkout unless they are; say what stays Python and why; return the others."""
+    compiled, failed = [], dict[str, list[native.Core]]()
+    for core in cores:
+        try:
+            done = compile_here(core)
+        except (CannotCompile, OSError, SyntaxError) as error:
+            failed.setdefault(str(error), []).append(core)
+            continue
+        compiled.append(core)
+        if done or not quiet:
+            print(f"native: {done or f'{core.purpose}: compiled already'}")
+        for module, why in native.left_out(core.folder, core.name).items():
+            print(f"mainspring: {module} stays Python: {why}", file=sys.stderr)
+    for why, alike in failed.items():
+        slow = "; ".join(f"{core.purpose}: plain Python, at {core.cost}" for core in alike)
+        print(f"mainspring: {slow}: {why}", file=sys.stderr)
+    return compiled
 
 
 def compile_cores(arguments: list[str]) -> None:
@@ -220,57 +346,47 @@ def compile_cores(arguments: list[str]) -> None:
     if native.switched_off():
         print(f"native: {native.SWITCH}=0: everything runs as Python")
         return
-    for core in (core for core in MODULES if core.name in (options.cores or names)):
-        try:
-            done = compile_here(core)
-        except (CannotCompile, OSError, SyntaxError) as error:
-            print(f"native: {core.purpose}: plain Python, at {core.cost}: {error}", file=sys.stderr)
-        else:
-            if done or not options.quiet:
-                print(f"native: {done or f'{core.purpose}: compiled already'}")
+    chosen_cores = [core for core in MODULES if core.name in (options.cores or names)]
+    compiled_here(chosen_cores, quiet=options.quiet)
 
 
 def main() -> None:
     """Do what a build frontend asks for; only a wheel is compiled for."""
+    wheel = "bdist_wheel" in sys.argv and not native.switched_off()
+    BuildPython.compiled = tuple(core.folder for core in (compiled_here(MODULES) if wheel else []))
+    settings: dict[str, Any] = {"distclass": Compiled} if BuildPython.compiled else {}
     with tempfile.TemporaryDirectory() as folder:
-        modules: list[Any] = []
-        tools = [] if native.switched_off() or extras.missing_compiler() else TOOLS
-        if "bdist_wheel" in sys.argv and not native.switched_off():
-            try:
-                _check_tools()
-                modules = [each for core in MODULES for each in extensions(core, Path(folder))]
-            except CannotCompile as error:
-                _say_pure(str(error))
         # A folder of its own: nothing that an earlier build left gets in.
-        _setup(modules, options={"build": {"build_base": folder}}, setup_requires=tools)
+        _setup(options={"build": {"build_base": folder}}, **settings)
 
 
-def _setup(modules: list[Any], arguments: list[str] | None = None, **settings: Any) -> None:
+def _setup(arguments: list[str] | None = None, **settings: Any) -> None:
     """Run setuptools, by default with the process's own arguments."""
-    options = {"build_ext": {"parallel": PROCESSORS}, **settings.pop("options", {})}
     given = {} if arguments is None else {"script_args": arguments}
-    setup(ext_modules=modules, cmdclass={"build_ext": BuildCores}, options=options, **given, **settings)
-
-
-def _check_tools() -> None:
-    """Raise CannotCompile with what is missing of what compiling needs, and how to get it."""
-    missing = extras.missing_compiler()
-    if find_spec("mypyc") is None:
-        missing.insert(0, "mypy (it is of the extra serve)")
-    if missing:
-        raise CannotCompile(f"missing: {'; '.join(missing)}")
-
-
-def _say_pure(why: str) -> None:
-    """Say in one line what it costs that a wheel has Python's files alone."""
-    print(f"mainspring: {native.CORE.purpose}: plain Python, at {native.CORE.cost}: {why}", file=sys.stderr)
+    setup(cmdclass={"build_ext": BuildCore, "build_py": BuildPython}, **given, **settings)
 
 
 def _compile_side_by_side(compile_all: Any, sources: list[str], **options: Any) -> list[str]:
-    """Compile C files as ``compile_all`` does, several at a time; return their objects in order."""
+    """Compile C files as ``compile_all`` does, several at a time; return their objects in order.
+
+    Raise `Refused` if it fails at the files of some modules alone.
+    """
     with ThreadPoolExecutor(PROCESSORS) as pool:
-        made = pool.map(lambda source: compile_all([source], **options), sources)
-        return [path for paths in made for path in paths]
+        made = list(pool.map(lambda source: _compiled_or_none(compile_all, source, options), sources))
+    failed = [Path(source).stem for source, paths in zip(sources, made, strict=True) if paths is None]
+    modules = [stem.removeprefix("__native_") for stem in failed if stem.startswith("__native_mainspring___")]
+    if failed and len(modules) == len(failed) < len(sources) - 1:
+        raise Refused({f"{name.replace('___', '/')}.py": "the C compiler failed" for name in modules})
+    if failed:
+        raise CompileError("the C compiler failed")
+    return [path for paths in made for path in paths or []]
+
+
+def _compiled_or_none(compile_all: Any, source: str, options: dict[str, Any]) -> list[str] | None:
+    try:
+        return list(compile_all([source], **options))
+    except CompileError:
+        return None
 
 
 def _read(path: str) -> bytes:

@@ -33,6 +33,8 @@ class Use(Enum):
     """Whether a core runs compiled, and if not, why."""
 
     COMPILED = "compiled"
+    PARTLY = "partly"
+    """Some of its modules could not be compiled, and run as Python."""
     OFF = "off"
     """The environment says so."""
     STALE = "stale"
@@ -107,7 +109,9 @@ class Core:
             return State(Use.STALE, f"{changed} was changed after compiling")
         if find_spec(self.library) is None:
             return State(Use.MISSING, "not compiled")
-        return State(Use.COMPILED, self.folder if self._modules else PACKAGE)
+        folder = self.folder if self._modules else CHECKOUT
+        kept = [f"{module} is not compiled: {why}" for module, why in left_out(folder, self.name).items()]
+        return State(Use.PARTLY, "; ".join(kept)) if kept else State(Use.COMPILED, folder)
 
     def _is_first_to_report(self) -> bool:
         """Return whether neither this process nor one that started it has reported the stale build."""
@@ -137,6 +141,26 @@ def switched_off() -> bool:
     return os.environ.get(SWITCH, "") == "0"
 
 
+def left_out(folder: str | os.PathLike[str], core: str) -> dict[str, str]:
+    """Return the modules that a core's build in a folder left as Python, each with why."""
+    try:
+        with open(_left_out(folder, core), encoding="utf-8") as file:
+            return dict(line.rstrip("\n").split(": ", 1) for line in file)
+    except FileNotFoundError:
+        return {}
+
+
+def write_left_out(folder: str | os.PathLike[str], core: str, modules: dict[str, str]) -> None:
+    """Note beside a build what `left_out` is to return of it."""
+    if modules:
+        with open(_left_out(folder, core), "w", encoding="utf-8") as file:
+            file.writelines(f"{module}: {why}\n" for module, why in modules.items())
+
+
+def _left_out(folder: str | os.PathLike[str], core: str) -> str:
+    return os.path.join(folder, "mainspring", f"{core}.left-out")
+
+
 def stamp(modules: Iterable[str], sources: Iterable[str]) -> str:
     """Return the stamp of modules that are made from sources, given as paths below the checkout."""
     return "\n".join([" ".join(modules), *map(stamped, [_INTERPRETER, *sources])])
@@ -161,6 +185,8 @@ def how_to_compile(state: State) -> str:
 
     if state.use is Use.OFF:
         return f"unset {SWITCH}"
+    if state.use is Use.PARTLY:
+        return f"mend what is said of them, then {extras.compile_command()}"
     missing = extras.missing_compiler()
     return "; then ".join([*missing, f"{extras.compile_command()} (about a minute)"])
 

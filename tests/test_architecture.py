@@ -96,7 +96,7 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 """Functions past `FUNCTION_LINES` as ``path:name``, each with the reason."""
 
-NOT_FILES = {"events/", "out/tests/"}
+NOT_FILES = {"dist/", "events/", "out/tests/"}
 """Folders that the documentation names and that the repository does not have."""
 
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")

@@ -244,11 +244,11 @@ def devices() -> Finding:
 
 def compiled(core: Core, state: State) -> Finding:
     """Say whether one of our own cores runs compiled."""
-    good = state.use is Use.COMPILED
+    how = {Use.COMPILED: "compiled", Use.PARTLY: f"compiled in part; {state.detail}"}
     return Finding(
         subject=f"compiled {core.name}",
-        good=good,
-        found=f"{core.purpose}: {'compiled' if good else f'plain Python, {state.detail}'}",
+        good=state.use is Use.COMPILED,
+        found=f"{core.purpose}: {how.get(state.use, f'plain Python, {state.detail}')}",
         costs=f"plain Python takes {core.cost}",
         remedy=how_to_compile(state),
     )

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,7 +25,7 @@ from mainspring.cli.launcher.supervisor import Supervisor
 from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import shortage
-from mainspring.native import CORE, State, Use, how_to_compile
+from mainspring.native import CORE, PATH, Core, State, Use, how_to_compile
 
 DEFAULT_FILE = Path("mainspring.toml")
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -75,7 +76,7 @@ def run_up(
         progress.clear()
     stop = Stop(progress, plan)
     heard = stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
-    warn = remedies(CORE.state(), config.gateway)
+    warn = remedies([(core, core.state()) for core in (CORE, PATH)], config.gateway)
 
     served = False
 
@@ -146,13 +147,14 @@ def announcement(plan: Plan, models: int) -> list[str]:
     return lines
 
 
-def remedies(core: State, gateway: GatewayConfig) -> list[str]:
-    """Return what is to be said of a scheduler that runs as Python although that was not asked for, and of a
-    limit of open files that leaves too few clients."""
-    said = []
-    if core.use not in (Use.COMPILED, Use.OFF):
-        how = how_to_compile(core)
-        said.append(f"{CORE.purpose} run as Python, at {CORE.cost}; to compile them: {how}")
+def remedies(cores: Sequence[tuple[Core, State]], gateway: GatewayConfig) -> list[str]:
+    """Return what is to be said of cores that run as Python although that was not asked for, in one line, and
+    of a limit of open files that leaves too few clients."""
+    slow = [(core, state) for core, state in cores if state.use in (Use.MISSING, Use.STALE)]
+    said = [f"not all is compiled: {state.detail}" for _, state in cores if state.use is Use.PARTLY]
+    if slow:
+        costs = " and ".join(f"{core.purpose} at {core.cost}" for core, _ in slow)
+        said.append(f"this runs as Python: {costs}; to compile it: {how_to_compile(slow[0][1])}")
     few = shortage(gateway)
     return [*said, few] if few else said
 

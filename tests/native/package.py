@@ -62,11 +62,29 @@ def write(folder: Path) -> Path:
 
 def write_setup(folder: Path, core: str, pattern: str) -> None:
     """Write our `setup.py` into a checkout, with one pattern of what is compiled."""
-    text = (ROOT / "setup.py").read_text(encoding="utf-8")
-    table = f'MODULES = {{{core}: ("{pattern}",)}}\n'
+    shutil.copy(ROOT / "setup.py", folder)
+    set_modules(folder, f'MODULES = {{{core}: ("{pattern}",)}}\n')
+
+
+def set_modules(folder: Path, table: str) -> None:
+    """Replace the table of what a checkout's `setup.py` compiles."""
+    text = (folder / "setup.py").read_text(encoding="utf-8")
     changed, found = re.subn(r"^MODULES = \{.*?^\}\n", table, text, flags=re.MULTILINE | re.DOTALL)
     assert found == 1
     (folder / "setup.py").write_text(changed, encoding="utf-8")
+
+
+def clone(folder: Path) -> Path:
+    """Return a copy of what is in the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for path in listed.split("\0"):
+        if os.path.lexists(ROOT / path) and path:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / path, folder / path, follow_symlinks=False)
+    return folder
 
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:

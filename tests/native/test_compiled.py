@@ -104,17 +104,63 @@ def test_it_can_be_switched_off(built: Path) -> None:
     assert said == "native: MAINSPRING_NATIVE=0: everything runs as Python"
 
 
+REFUSED = "def size() -> int:\n    return 'large'\n\n\nclass Base:\n    pass\n"
+HEIR = "from mainspring.inner.wrong import Base\n\n\nclass Heir(Base):\n    pass\n"
+NESTED = "def nest() -> object:\n    class Inner:\n        pass\n\n    return Inner\n"
+
+
 @needs_compiler
-def test_source_that_mypy_refuses_is_named_and_leaves_the_build(built: Path) -> None:
-    wrong = built / "mainspring/inner/wrong.py"
-    wrong.write_text("def size() -> int:\n    return 'large'\n")
-    try:
-        out, errors = compile_package(built)
-    finally:
-        wrong.unlink()
-    assert "mainspring/inner/wrong.py:2: error:" in out + errors
-    assert "the worker's core: plain Python, at 3 to 4 times the CPU: mypyc refuses its source" in errors
-    assert ask(built) == (COMPILED, "")
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        ({"wrong": REFUSED}, {"wrong": "mypyc refuses line 2: Incompatible return value type"}),
+        ({"wrong": NESTED}, {"wrong": "mypyc refuses line 2: "}),
+        (
+            {"wrong": REFUSED, "heir": HEIR},
+            {
+                "wrong": "mypyc refuses line 2: ",
+                "heir": "its classes derive from those of mainspring.inner.wrong",
+            },
+        ),
+    ],
+    ids=["a wrong type", "what mypyc can't do", "a base class of another's"],
+)
+def test_a_module_that_can_not_be_compiled_costs_itself_and_its_heirs(
+    tmp_path: Path, sources: dict[str, str], said: dict[str, str]
+) -> None:
+    folder = write(tmp_path)
+    for name, source in sources.items():
+        (folder / f"mainspring/inner/{name}.py").write_text(source)
+    out, errors = compile_package(folder)
+    assert out.startswith("native: compiled 2 modules in ")
+    assert errors.count("\n") == len(said), "one line for each"
+    for name, why in said.items():
+        assert f"mainspring: mainspring.inner.{name} stays Python: {why}" in errors
+    assert ask(folder)[0] == "(3, 6) compiled Python partly"
+    assert compile_package(folder)[0].endswith(": compiled already")
+    (folder / "mainspring/inner/wrong.py").write_text("class Base:\n    pass\n")
+    assert compile_package(folder)[0].startswith(f"native: compiled {2 + len(sources)} modules in ")
+    assert ask(folder) == (COMPILED, "")
+
+
+@needs_compiler
+def test_a_module_that_the_c_compiler_fails_at_costs_itself_alone(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (folder / "mainspring/inner/wrong.py").write_text("def size() -> int:\n    return 1\n")
+    compiler = folder / "compiler"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *___wrong.c*) exit 1;; esac\nexec gcc "$@"\n')
+    compiler.chmod(0o755)
+    _, errors = compile_package(folder, CC=str(compiler))
+    assert "mainspring.inner.wrong stays Python: the C compiler failed" in errors
+    assert ask(folder)[0] == "(3, 6) compiled Python partly"
+
+
+@needs_compiler
+def test_what_is_wrong_in_a_module_that_is_only_imported_costs_nothing(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (folder / "mainspring/outer/constants.py").write_text("STEP = 3\nSIZE: int = 'large'\n")
+    out, errors = compile_package(folder)
+    assert (out[:27], errors) == ("native: compiled 2 modules ", "")
 
 
 def test_source_with_an_error_of_syntax_is_named(tmp_path: Path) -> None:

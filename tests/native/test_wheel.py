@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mainspring import extras, native
-from tests.native.package import ROOT, run, write_setup
+from tests.native.package import clone, run, write_setup
 
 BUILD = """
 import os, pathlib, sys
@@ -20,7 +19,6 @@ folder, name = sys.argv[1:]
 os.dup2(2, 1)
 pathlib.Path(name).write_text(build_meta.build_wheel(folder))
 """
-NEEDED = "from setuptools import build_meta\nprint(build_meta.get_requires_for_build_wheel())"
 ASK = """
 from mainspring import native
 from mainspring.simulator import environment, spec
@@ -31,17 +29,9 @@ print(*(module.__file__.rsplit(".")[-1] for module in (environment, spec)), nati
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of what is in the repository, that compiles one module, with what old builds left."""
-    folder = tmp_path_factory.mktemp("checkout")
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, text=True, capture_output=True, check=True,
-    ).stdout  # fmt: skip
-    for path in listed.splitlines():
-        if (ROOT / path).exists():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / path, folder / path, follow_symlinks=False)
+    folder = clone(tmp_path_factory.mktemp("checkout"))
     write_setup(folder, "native.SIMULATOR", "simulator/environment.py")
-    for stale in ("build/lib/mainspring/stale.py", "build/native/cpython-311/core/mainspring/stale.so"):
+    for stale in ("build/lib/mainspring/stale.py", "build/native/cpython-310/core/mainspring/stale.so"):
         (folder / stale).parent.mkdir(parents=True)
         (folder / stale).write_text("")
     return folder
@@ -67,9 +57,8 @@ def test_a_wheel_holds_compiled_code_that_runs_and_no_experiments(checkout: Path
     assert "mainspring/stale.py" not in tops
     assert not [name for name in names if name.split("/")[0] in {"tests", "experiments", "build"}]
     assert len([name for name in names if name.endswith(".so")]) == 2, "the library and its one module"
-    assert sorted(path.name for path in (checkout / "build").iterdir()) == ["lib", "native"], (
-        "it leaves nothing"
-    )
+    left = sorted(path.name for path in (checkout / "build").iterdir())
+    assert left == ["lib", "native"], "it leaves nothing but what `make native` would"
     assert not str(made.filename).endswith("-none-any.whl"), "it is of one Python and platform"
     site = tmp_path / "site"
     made.extractall(site)
@@ -92,18 +81,10 @@ def test_a_wheel_holds_compiled_code_that_runs_and_no_experiments(checkout: Path
 def test_otherwise_it_is_pure_and_one_line_says_so(
     checkout: Path, tmp_path: Path, environment: dict[str, str], why: str
 ) -> None:
+    shutil.rmtree(checkout / "build/native", ignore_errors=True)
     made, said = wheel(checkout, tmp_path, **environment)
     assert str(made.filename).endswith("-py3-none-any.whl")
     assert not [name for name in made.namelist() if name.endswith(".so")]
-    told = [line for line in said.splitlines() if "plain Python, at 3 to 4 times the CPU" in line]
+    told = [line for line in said.splitlines() if "plain Python, at " in line]
     assert len(told) == bool(why)
     assert not why or why in told[0]
-
-
-def test_tools_are_asked_for_where_they_are_of_use(checkout: Path) -> None:
-    def needed(**environment: str) -> str:
-        return run(checkout, "-c", NEEDED, **environment)[0].splitlines()[-1]
-
-    assert "mypy" in needed(CC="gcc") if not extras.missing_compiler() else True
-    assert "mypy" not in needed(**{native.SWITCH: "0"})
-    assert "mypy" not in needed(CC="no-such-compiler")

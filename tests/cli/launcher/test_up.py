@@ -10,20 +10,30 @@ from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.up import Ports, cluster_config, remedies
 from mainspring.gateway import descriptors
 from mainspring.gateway.config import GatewayConfig
-from mainspring.native import State, Use
+from mainspring.native import CORE, PATH, State, Use
 
 
 def test_it_warns_of_a_scheduler_in_python_and_of_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "file_limit", lambda: 1_024)
-    python, files = remedies(State(Use.MISSING, "not compiled from this source"), GatewayConfig())
-    assert "to compile them" in python
+    missing = State(Use.MISSING, "not compiled from this source")
+    python, files = remedies([(CORE, missing), (PATH, missing)], GatewayConfig())
+    assert "the scheduler and the worker's core at 3 to 4 times the CPU" in python
+    assert "what processes do for each request at 1.3 times" in python
+    assert "to compile it: " in python
     assert "1,024 files" in files
 
 
 def test_it_says_nothing_where_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "file_limit", lambda: 1 << 20)
-    assert remedies(State(Use.COMPILED, "library"), GatewayConfig()) == []
-    assert remedies(State(Use.OFF, "MAINSPRING_NATIVE=0"), GatewayConfig()) == []
+    assert remedies([(CORE, State(Use.COMPILED, "library"))], GatewayConfig()) == []
+    assert remedies([(CORE, State(Use.OFF, "MAINSPRING_NATIVE=0"))], GatewayConfig()) == []
+
+
+def test_it_names_a_module_that_could_not_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 1 << 20)
+    partly = State(Use.PARTLY, "mainspring.cluster.pages is not compiled: mypyc refuses line 3: so it is")
+    (said,) = remedies([(CORE, partly)], GatewayConfig())
+    assert said == f"not all is compiled: {partly.detail}"
 
 
 @pytest.mark.parametrize(
