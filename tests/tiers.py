@@ -118,6 +118,7 @@ TIER_OF = {
     "transport/test_session": "unit",
     "worker": "cluster",
     "worker/core": "unit",
+    "worker/test_limits": "unit",
     "worker/test_overruns": "unit",
     "worker/engines/test_zoo": "codegen",
     "worker/engines/cuda": "unit",

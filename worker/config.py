@@ -79,10 +79,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     realtime: bool = True
     """Pin threads, ask for real-time priority and locked memory, collect garbage only when idle."""
     exec_core: int | None = None
-    """Core for the EXEC thread alone; None for the last core that the process may use. Workers on one machine
-    need one each."""
+    """Core for the EXEC thread alone; None for the last core that the process may use, or with
+    ``exec_core_shared`` for all of them. Workers on one machine need one each."""
     exec_core_shared: bool = False
-    """Whether gateway or controller use EXEC's core too, as they do in any case if the process has one core
+    """Whether gateway or controller use EXEC's cores too, as they do in any case if the process has one core
     alone: what computes there then goes behind them."""
     spin_us: int = 100
     """Time before an instant from which EXEC spins instead of sleeping; 0 saves CPU and costs precision."""

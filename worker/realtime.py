@@ -2,11 +2,13 @@
 
 A missing right is noted once, for the operator, and the worker goes on without it.
 
-EXEC has a core of its own if there is one: a SCHED_FIFO thread that leaves no time to a normal thread on its
-core is paused by the kernel for about 50 ms of each second, so every other thread of the process is kept off
-that core. Where it has to share a core with gateway and controller, it goes behind them: what they have not
-read has no deadline that anybody knows, and answers would be late that nobody could have refused. Then their
-work makes EXEC take longer, which is measured and so predicted.
+EXEC has a core of its own if there are enough: a SCHED_FIFO thread that leaves no time to a normal thread on
+its core is paused by the kernel for about 50 ms of each second, so every other thread of the process is kept
+off that core. Where it has to share cores with gateway and controller, it goes behind them: what they have
+not read has no deadline that anybody knows, and answers would be late that nobody could have refused. Then
+their work makes EXEC take longer, which is measured and so predicted. Where there are as many workers as
+cores or more, EXEC may use every core of the process: the kernel has it wait only while real-time threads
+take all of them.
 
 The network thread has real-time priority too: it holds the interpreter's lock, and EXEC would wait for that
 lock if another process preempted the network thread. LOAD and PREPARE run without real-time priority, so that
@@ -48,7 +50,8 @@ class Rights:
         self, realtime: bool, exec_core: int | None = None, *, computes: bool = False, shared: bool = False
     ) -> None:
         """``computes``: whether EXEC keeps its core busy, and not a device beside it; ``shared``: whether
-        gateway or controller use that core too, as they do if there is no other."""
+        gateway or controller use that core too, as they do if there is no other. With neither ``exec_core``
+        nor a core of its own, EXEC may use all cores of the process."""
         self.realtime = realtime
         self._computes = computes
         self._shared = shared
@@ -134,6 +137,10 @@ class Rights:
         elif len(allowed) == 1:
             self._shared = True
             self._note("this process has one core: EXEC shares it with everything else")
+        elif exec_core is None and self._shared:
+            self._exec_cores = self._other_cores = frozenset(allowed)
+            if self._computes:
+                self._note(f"EXEC has no core of its own: it shares {sorted(allowed)} with other processes")
         else:
             self._exec_cores = frozenset([wanted])
             self._other_cores = frozenset(allowed - {wanted})

@@ -37,6 +37,7 @@ from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors
 from mainspring.worker.fetching import Fetcher
 from mainspring.worker.inputs import Inputs
+from mainspring.worker.limits import LimitWatch, read_limits
 from mainspring.worker.network import Network
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
@@ -98,6 +99,12 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
         rights.release_process()
 
 
+def _monitored(engine: Engine) -> Monitored | None:
+    """Return what watches the engine's device, and the host's limits if there are any."""
+    monitor = engine if isinstance(engine, Monitored) else None
+    return LimitWatch(monitor) if read_limits().sentences() else monitor
+
+
 def _targets(config: WorkerConfig, engine: Engine) -> tuple[str, ...]:
     """Return which artifacts the device runs; raise `ValueError` for an instruction set that it lacks."""
     if isinstance(engine, Targeted):
@@ -116,7 +123,7 @@ def _serve(
 ) -> None:
     core = WorkerCore(config.name, config.pages, PAGE_BYTES, config.io_bytes)
     fetcher = _fetcher(config, stop)
-    watch, targets = _watch(config, fetcher), _targets(config, engine)
+    watch, targets, monitored = _watch(config, fetcher), _targets(config, engine), _monitored(engine)
     executors = Executors(
         core,
         engine,
@@ -139,7 +146,6 @@ def _serve(
     executors.start()
     for note in rights.notes:
         LOG.warning("%s", note)
-    monitored = engine if isinstance(engine, Monitored) else None
     network = Network(config, sockets, executors, inputs, outbox, rights.notes, watch, monitored, targets)
     if on_ready is not None:
         on_ready(sockets.data_address)

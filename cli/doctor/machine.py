@@ -13,17 +13,19 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
 from mainspring import extras
+from mainspring.cli.configuration.fitting import BESIDE_BYTES, DEFAULT_SHARE, FEWEST_PAGES, defaults
 from mainspring.cli.launcher.placement import place
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import FILES_REMEDY, file_limit, share_of, shortage
 from mainspring.native import CORES, Core, State, Use, how_to_compile
+from mainspring.worker.limits import Limits, affinity, read_limits, size
 
 LIBRARIES = ("mainspring", "onnxruntime", "onnx", "numpy", "pyzmq", "msgspec", "typer", "rich")
 FILES_PER_MODEL = 2
@@ -55,9 +57,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 def examine(models: int, workers: int, folder: Path, gateway: GatewayConfig) -> list[Finding]:
     """Return what this machine allows ``workers`` workers with ``models`` models and files in ``folder``,
     and a gateway."""
+    limits = read_limits()
     return [
         system(),
-        cores(sorted(os.sched_getaffinity(0)), workers),
+        cores(affinity(), workers, limits),
+        memory(limits),
         realtime(try_realtime()),
         locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], may_lock()),
         wake_ups(measure_wake_ups()),
@@ -84,17 +88,40 @@ def system() -> Finding:
     )
 
 
-def cores(allowed: list[int], workers: int) -> Finding:
-    """Say how the processes of a cluster would share these cores."""
+def cores(allowed: Sequence[int], workers: int, limits: Limits) -> Finding:
+    """Say how the processes of a cluster would share these cores, and what a quota leaves of them."""
     placement = place(allowed, workers)
-    alone = len(allowed) > workers
-    shared, execs = _numbers(placement.shared), _numbers(placement.exec_cores)
+    execs = {core for cores in placement.exec_cores for core in cores}
+    quota = len(allowed) if limits.cores is None else limits.cores
+    found = f"{len(allowed)} usable"
+    if limits.cpuset and not {*os.sched_getaffinity(0)} >= {*range(os.cpu_count() or 1)}:
+        found += f" (cpuset {limits.cpuset}, {limits.cpuset_by})"
+    if limits.cores is not None:
+        found += f", for the time of {limits.cores:g} cores ({limits.cores_by}{limits.waits()})"
+    found += f": EXEC of {workers} worker(s) on {_numbers(execs)}, all else on {_numbers(placement.shared)}"
     return Finding(
         subject="cores",
-        good=alone,
-        found=f"{len(allowed)} usable: EXEC of {workers} worker(s) on {execs}, all else on {shared}",
-        costs="EXEC threads share cores, so that executions disturb each other and predictions are wrong",
-        remedy=f"give the process {workers + 1} cores or run fewer workers (taskset, the container's cpuset)",
+        good=len(allowed) > workers and quota >= min(len(allowed), workers + 1) and not limits.throttled,
+        found=found,
+        costs="EXEC threads share cores or wait for the quota's next period, so that executions disturb each "
+        "other and predictions are wrong",
+        remedy=f"give the process {workers + 1} cores or run fewer workers (taskset, the container's cpuset "
+        "and CPU limit)",
+    )
+
+
+def memory(limits: Limits) -> Finding:
+    """Say how much memory a cluster may take, and that a worker fits."""
+    usable = limits.memory_bytes
+    worker = defaults(DEFAULT_SHARE * (usable or 0) - 3 * BESIDE_BYTES, {})
+    fits = f"a worker of a cluster has {worker['pages']} pages of 16 MiB by default"
+    found = f"{size(usable or 0)} ({limits.memory_by or 'all of this machine'}); {fits}"
+    return Finding(
+        subject="memory",
+        good=usable is None or worker["pages"] > FEWEST_PAGES,
+        found="not known" if usable is None else found,
+        costs="hardly any weights fit into memory: most requests wait for a LOAD",
+        remedy="raise the limit of the container or of the service's memory",
     )
 
 
@@ -305,13 +332,5 @@ def store(folder: Path, check: Callable[[], int], damaged: Callable[[], list[str
     )
 
 
-def size(count: int) -> str:
-    """Return a number of bytes for a person."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"
-
-
-def _numbers(numbers: tuple[int, ...]) -> str:
+def _numbers(numbers: Iterable[int]) -> str:
     return "core " + ", ".join(map(str, sorted(set(numbers))))

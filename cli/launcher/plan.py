@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from mainspring.cli.configuration.config import ClusterConfig, Config
+from mainspring.cli.configuration.fitting import check_fits
 from mainspring.cli.configuration.policies import check_policy
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.exposure import check_exposed, of_cluster, of_processes
@@ -31,6 +32,7 @@ from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.config import RepositoryConfig
+from mainspring.worker.limits import read_limits
 
 CONTROL_NICE = -10
 """Of controller and gateway: a worker's copies share their core, and every request waits for them."""
@@ -98,6 +100,7 @@ def make_plan(config: Config) -> Plan:
     _check_models(config, source, specs)
     if cluster.engine != "emulated":
         source.check_files(device=cluster.device)
+    check_fits(config, read_limits(), cluster.workers)
     check_policy(config.scheduler.policy, config.scheduler.policy_options)
     shards = local_shards(config, run_dir)
     _check_addresses(config, shards)
@@ -264,7 +267,7 @@ def _gateway_job(
     config: Config,
     controllers: tuple[str, ...],
     shared: tuple[int, ...],
-    exec_cores: tuple[int | None, ...],
+    exec_cores: tuple[tuple[int, ...], ...],
 ) -> GatewayJob:
     realtime, most_ms = config.worker.realtime, DRAIN_SHARE * config.cluster.stop_timeout_s * 1e3
     return GatewayJob(
@@ -278,7 +281,7 @@ def _gateway_job(
             drain_timeout_ms=min(config.gateway.drain_timeout_ms, most_ms),
         ),
         cores=shared,
-        lent_cores=lent_to_gateway(shared, [core for core in exec_cores if core is not None]),
+        lent_cores=lent_to_gateway(shared, list(itertools.chain(*exec_cores))),
         nice=CONTROL_NICE if realtime else 0,
         priority=CONTROL_PRIORITY if realtime else 0,
     )

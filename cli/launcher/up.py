@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring.cli.configuration.config import Config, Tables, merged, read_config, read_tables
 from mainspring.cli.configuration.devices import of_plan
+from mainspring.cli.configuration.fitting import with_limits
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
@@ -22,10 +23,12 @@ from mainspring.cli.launcher.plan import Plan, make_plan
 from mainspring.cli.launcher.running import Running
 from mainspring.cli.launcher.signals import stop_on_signals
 from mainspring.cli.launcher.supervisor import Supervisor
+from mainspring.cli.launcher.worker_jobs import placement_of
 from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import shortage
 from mainspring.native import CORE, PATH, Core, State, Use, how_to_compile
+from mainspring.worker.limits import read_limits
 
 DEFAULT_FILE = Path("mainspring.toml")
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -76,7 +79,7 @@ def run_up(
         progress.clear()
     stop = Stop(progress, plan)
     heard = stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
-    warn = remedies([(core, core.state()) for core in (CORE, PATH)], config.gateway)
+    warn = _to_say(config, here=ray is None)
 
     served = False
 
@@ -159,6 +162,23 @@ def remedies(cores: Sequence[tuple[Core, State]], gateway: GatewayConfig) -> lis
     return [*said, few] if few else said
 
 
+def _to_say(config: Config, *, here: bool) -> list[str]:
+    """Return what is to be said of this machine at the start; ``here`` if it is where the cluster runs."""
+    said = remedies([(core, core.state()) for core in (CORE, PATH)], config.gateway)
+    return [*said, *bounds(config)] if here else said
+
+
+def bounds(config: Config) -> list[str]:
+    """Return what is to be said of this machine's limits, and of workers without a core of their own."""
+    limits, workers = read_limits(), config.cluster.workers
+    said = limits.sentences()
+    emulated = config.cluster.engine == "emulated"
+    if limits.cores is not None and limits.cores < workers + 1 and not emulated:
+        said[0] += f": {workers} workers and the rest want {workers + 1}, and wait for each other beyond that"
+    sharing = "" if emulated or not config.worker.realtime else placement_of(config).sharing()
+    return [*said, sharing] if sharing else said
+
+
 def cluster_config(path: Path | None, flags: Tables, ports: Ports, devices: Path | None = None) -> Config:
     """Return the configuration of a file (by default ``mainspring.toml`` here, if there is one) and flags,
     with the groups of devices of a plan if one is given.
@@ -179,7 +199,8 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports, devices: Path
         port = ports.gateway or free_ports(1)[0]
         overrides["gateway"] = {**overrides.get("gateway", {}), "address": f"tcp://127.0.0.1:{port}"}
     served = merged(_defaults(any_port=ports.gateway == 0), merged(tables, overrides))
-    return read_config(with_gpus(served), str(path) if path is not None else "the command line")
+    fitted = with_limits(with_gpus(served), read_limits())
+    return read_config(fitted, str(path) if path is not None else "the command line")
 
 
 def with_plan(tables: Tables, flags: Tables, devices: Path) -> dict[str, dict[str, Any]]:

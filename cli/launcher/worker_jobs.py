@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from mainspring.cli.configuration.config import Config
+from mainspring.cli.configuration.fitting import check_fits
 from mainspring.cli.doctor.gpus import usable_gpus
 from mainspring.cli.launcher.addresses import own_keys
 from mainspring.cli.launcher.jobs import WorkerJob
-from mainspring.cli.launcher.placement import place, place_near, spread
+from mainspring.cli.launcher.placement import Placement, place, place_near
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.compiler.artifact.profiles import EMULATED
 from mainspring.worker.engines.cuda.devices import FoundDevice
 from mainspring.worker.engines.cuda.engine import kind_of
 from mainspring.worker.engines.cuda.numa import cores_near
+from mainspring.worker.limits import affinity, read_limits
 
 STEM = "worker"
 _AT = "@"
@@ -45,8 +46,8 @@ class WorkerPool(msgspec.Struct, frozen=True):
     config: Config
     shared: tuple[int, ...]
     """Cores for everything but EXEC."""
-    exec_cores: tuple[int | None, ...]
-    """The core of EXEC of each worker that the cluster begins with."""
+    exec_cores: tuple[tuple[int, ...], ...]
+    """The cores of EXEC of each worker that the cluster begins with; none where threads are not pinned."""
     kinds: tuple[WorkerKind, ...]
     controllers: tuple[str, ...] = ()
     """The address of the controller of each of these; those that come later say by their name which shard is
@@ -71,11 +72,13 @@ class WorkerPool(msgspec.Struct, frozen=True):
         """Return what a worker is told; raise `ConfigError` if it lacks something, such as keys."""
         of_kind = next(each for each in self.kinds if each.kind == kind)
         of_its_kind, number = self._numbers(of_kind, name)
+        if number >= len(self.exec_cores):
+            check_fits(self.config, read_limits(), number + 1)
         gpu = of_kind.gpus[of_its_kind % len(of_kind.gpus)] if of_kind.gpus else None
         shard = shard_of(name)
         first = name in of_kind.first and number < len(self.controllers)
         where = self.controllers[number] if first else self.shards[shard if shard < len(self.shards) else 0]
-        job = _job(self.config, name, where, gpu, self.shared, self._exec_core(number))
+        job = _job(self.config, name, where, gpu, self.shared, self._exec_cores(number))
         if gpu is None:
             pages = self.config.worker.pages if of_kind.pages is None else of_kind.pages
             worker = msgspec.structs.replace(job.worker, device_kind=kind, pages=pages)
@@ -98,13 +101,11 @@ class WorkerPool(msgspec.Struct, frozen=True):
         # Numbers of those that come later begin at 0 for each of several kinds, and for each shard.
         return len(kind.first) + number, len(self.exec_cores) + number
 
-    def _exec_core(self, number: int) -> int | None:
-        """Return the core of a worker's EXEC: its own while there are enough, then they share all in turn."""
+    def _exec_cores(self, number: int) -> tuple[int, ...]:
+        """Return the cores of a worker's EXEC: its own while there are enough, then all."""
         if number < len(self.exec_cores):
             return self.exec_cores[number]
-        if not self.config.worker.realtime:
-            return None
-        return spread(sorted(os.sched_getaffinity(0)), number + 1)[number]
+        return affinity() if self.config.worker.realtime else ()
 
 
 def stem_at(stem: str, shard: int) -> str:
@@ -126,7 +127,8 @@ def number_of(name: str) -> int:
 
 def worker_pool(config: Config, controllers: Sequence[str]) -> WorkerPool:
     """Return the workers of a configuration, each with its controller's address; raise `ConfigError`."""
-    return WorkerPool(config, *_cores(config), _kinds(config), tuple(controllers))
+    placed = placement_of(config)
+    return WorkerPool(config, placed.shared, placed.exec_cores, _kinds(config), tuple(controllers))
 
 
 def _kinds(config: Config) -> tuple[WorkerKind, ...]:
@@ -169,21 +171,18 @@ def _cpu_kind(config: Config) -> str:
     return EMULATED if config.cluster.profiles is not None else config.worker.device_kind
 
 
-def _cores(config: Config) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """Return the cores for everything but EXEC, and for each worker that of EXEC."""
-    cores, workers = sorted(os.sched_getaffinity(0)), config.cluster.workers
+def placement_of(config: Config) -> Placement:
+    """Return the cores for everything but EXEC, and for each worker those of EXEC; none if not real-time."""
+    cores, workers = affinity(), config.cluster.workers
     if not config.worker.realtime:
-        return (), (None,) * workers
+        return Placement((), ((),) * workers)
     if config.cluster.engine == "emulated":
         # An emulated device only sleeps: it needs no core, and the rest needs all of them.
-        return tuple(cores), spread(cores, workers)
+        return Placement(cores, (cores,) * workers)
     if config.cluster.device == CUDA:
         found = usable_gpus()
-        near = [cores_near(found[number % len(found)].bus_id) for number in range(workers)]
-        placement = place_near(cores, near)
-    else:
-        placement = place(cores, workers)
-    return placement.shared, placement.exec_cores
+        return place_near(cores, [cores_near(found[number % len(found)].bus_id) for number in range(workers)])
+    return place(cores, workers)
 
 
 def _near_device(bus_id: str, cores: tuple[int, ...]) -> tuple[int, ...]:
@@ -198,7 +197,7 @@ def _job(
     controller: str,
     gpu: FoundDevice | None,
     shared: tuple[int, ...],
-    core: int | None,
+    exec_cores: tuple[int, ...],
 ) -> WorkerJob:
     cluster = config.cluster
     device = cluster.device
@@ -213,10 +212,10 @@ def _job(
         engine=cluster.engine,
         store=cluster.store or "",
         device_kind=_cpu_kind(config),
-        exec_core=core,
-        exec_core_shared=core in shared,
+        exec_core=exec_cores[0] if len(exec_cores) == 1 else None,
+        exec_core_shared=len(exec_cores) > 1 or not {*exec_cores}.isdisjoint(shared),
         emulated_seed=config.worker.emulated_seed + number_of(name),
     )
     # The worker keeps its other threads off the core of EXEC by itself, so it is allowed both.
-    cores = () if core is None else tuple(sorted({*shared, core}))
+    cores = tuple(sorted({*shared, *exec_cores})) if exec_cores else ()
     return WorkerJob(name=name, worker=worker, cores=cores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +42,7 @@ from mainspring.cli.options import (
 
 if TYPE_CHECKING:
     from mainspring.cli.configuration.config import ClusterConfig
+    from mainspring.worker.config import WorkerConfig
 
 DataAddress = Annotated[
     str,
@@ -124,16 +126,37 @@ def worker(
     own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}
     flags = {each: (each, value) for each, value in own.items()}
     flags["drain_timeout"] = ("drain_timeout_ms", drain_ms)
-    counted = device == "cpu" or "pages" in tables.get("worker", {})
-    table = whole.worker if counted else replaced(whole.worker, pages=0)
+    table = replaced(whole.worker, **_fitting(tables.get("worker", {}), device, engine))
     settings = replaced(
         with_typed(context, table, flags),
         **{"name": name, "controller": door.address, "secret_file": door.secret_file, "keys": door.folder},
         **{"store": str(folder), "engine": engine, "device": device, "exec_core": exec_core},
     )
+    _check_memory(settings)
     guards = (settings.data_address, door.secret_file, door.folder, "--data-address")
     check_guarded(*guards, insecure=insecure or whole.cluster.insecure)
     run(settings, begin(name, *log_of(context, whole, log_level, log_format), whole.transport), ready)
+
+
+def _fitting(told: Mapping[str, object], device: str, engine: str) -> dict[str, int]:
+    """Return pages and IO memory that fit this machine, or all of a GPU, where nothing is said."""
+    from mainspring.cli.configuration.fitting import DEFAULT_SHARE, defaults
+    from mainspring.worker.limits import read_limits
+
+    memory = read_limits().memory_bytes
+    fitting = {"pages": 0} if device != "cpu" else {}
+    if device == "cpu" and engine != "emulated" and memory is not None:
+        fitting = defaults(DEFAULT_SHARE * memory, told)
+    return {key: value for key, value in fitting.items() if key not in told}
+
+
+def _check_memory(settings: WorkerConfig) -> None:
+    """Raise `ConfigError` if a worker on a CPU can't have the memory that it asks for."""
+    from mainspring.cli.configuration.fitting import check_memory
+    from mainspring.worker.limits import read_limits
+
+    if settings.computes:
+        check_memory(f"worker {settings.name} needs", settings, read_limits())
 
 
 def _computes(

@@ -54,13 +54,13 @@ function errorPanel(kind, key, cursor) {
   };
 }
 
-/** What its GPU says of itself; `draw(null)` where it has none, or of a recorded run, which has no word of it. */
+/** What its GPU says of itself, or what limits its host; `draw(null)` where it has none, or of a recorded run, which has no word of it. */
 export function gpuPanel() {
   const names = ["SM clock", "Held down by", "Temperature", "Power", "Memory taken", "Xid errors", "Uncorrectable errors", "Remapped rows", "Without graph"];
   const values = names.map(() => el("dd"));
   const places = names.map((text, at) => el("div", {}, el("dt", {}, text), values[at]));
   const notes = el("ul.notes");
-  const root = panel("GPU");
+  const root = panel("Device");
   root.append(el("dl.figures.gpu", {}, ...places), notes);
   return {
     root,

@@ -108,7 +108,7 @@ def test_a_worker_runs_near_its_gpu(two_gpus: None, tmp_path: Path, monkeypatch:
     assert second.cores == (4, 5, 6, 7)
 
 
-def test_unlike_gpus_in_turn_have_each_a_worker_and_a_later_one_has_a_core_of_its_own(
+def test_unlike_gpus_in_turn_have_each_a_worker_and_later_ones_use_all_cores(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     names = ("NVIDIA A100", "NVIDIA H200", "NVIDIA A100", "NVIDIA H200")
@@ -129,18 +129,20 @@ def test_unlike_gpus_in_turn_have_each_a_worker_and_a_later_one_has_a_core_of_it
     later = [pool.job(first.kind, f"{first.stem}-{number}").worker for number in range(2)]
     assert [job.device for job in later] == ["cuda:0", "cuda:2"]
     assert pool.job(second.kind, f"{second.stem}-0").worker.device == "cuda:1"
-    assert later[0].exec_core != later[1].exec_core
+    assert [(job.exec_core, job.exec_core_shared) for job in later] == [(None, True)] * 2, (
+        "they use all cores"
+    )
 
 
 @pytest.mark.parametrize(
     ("cores", "near", "expected"),
     [
-        (range(8), [{0, 1}, {4, 5}], Placement((0, 2, 3, 4, 6, 7), (1, 5))),
-        (range(4), [set(), set()], Placement((0, 1), (3, 2))),
-        (range(4), [{9}], Placement((0, 1, 2), (3,))),
-        (range(4), [{0, 1}, {0, 1}, {0, 1}], Placement((2,), (1, 0, 3))),
-        (range(2), [{0}, {0}], Placement((1,), (0, 1))),
-        (range(1), [{0}], Placement((0,), (0,))),
+        (range(8), [{0, 1}, {4, 5}], Placement((0, 2, 3, 4, 6, 7), ((1,), (5,)))),
+        (range(4), [set(), set()], Placement((0, 1), ((3,), (2,)))),
+        (range(4), [{9}], Placement((0, 1, 2), ((3,),))),
+        (range(4), [{0, 1}, {0, 1}, {0, 1}], Placement((2,), ((1,), (0,), (3,)))),
+        (range(2), [{0}, {0}], Placement((1,), ((0,), (0, 1)))),
+        (range(1), [{0}], Placement((0,), ((0,),))),
     ],
 )
 def test_exec_gets_a_core_near_its_device_while_there_is_one(

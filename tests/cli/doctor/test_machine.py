@@ -9,11 +9,16 @@ from mainspring.cli.doctor import machine
 from mainspring.gateway import descriptors
 from mainspring.gateway.config import GatewayConfig
 from mainspring.native import CORE, CORES, State, Use
+from mainspring.worker.limits import Limits
+
+QUOTA = Limits(cores=1.5, cores_by="/c/cpu.max", periods=244, throttled=77)
 
 
 def test_each_missing_thing_says_what_it_costs_and_how_to_get_it() -> None:
     missing = [
-        machine.cores([3], 1),
+        machine.cores([3], 1, Limits()),
+        machine.cores([0, 1, 2], 2, QUOTA),
+        machine.memory(Limits(memory_bytes=300 << 20, memory_by="/m/memory.max")),
         machine.realtime(PermissionError(1, "Operation not permitted")),
         machine.locked_memory(8 << 20, False),
         machine.wake_ups([5_000_000] * 100),
@@ -27,13 +32,15 @@ def test_each_missing_thing_says_what_it_costs_and_how_to_get_it() -> None:
         assert not finding.good
         assert finding.costs
         assert finding.remedy
-    assert [finding.fatal for finding in missing] == [False] * 8 + [True]
-    assert "limit 8.0 MiB" in missing[2].found
+    assert [finding.fatal for finding in missing] == [False] * 10 + [True]
+    assert "limit 8.0 MiB" in missing[4].found
+    assert "for the time of 1.5 cores (/c/cpu.max, throttled in 77 of 244 periods)" in missing[1].found
+    assert missing[2].found.startswith("300.0 MiB (/m/memory.max); ")
 
 
 def test_what_is_there_is_good() -> None:
-    assert machine.cores([0, 1, 2], 2).good
-    assert "core 1, 2, all else on core 0" in machine.cores([0, 1, 2], 2).found
+    assert machine.cores([0, 1, 2], 2, Limits()).good
+    assert "core 1, 2, all else on core 0" in machine.cores([0, 1, 2], 2, Limits()).found
     assert machine.realtime(None).good
     assert machine.locked_memory(8 << 20, True).good
     assert machine.locked_memory(resource.RLIM_INFINITY, False).good
@@ -46,7 +53,7 @@ def test_what_is_there_is_good() -> None:
 
 def test_an_examination_covers_everything_and_finds_this_machine_fit(tmp_path: Path) -> None:
     findings = machine.examine(10, 1, tmp_path / "not" / "there", GatewayConfig())
-    assert len({finding.subject for finding in findings}) == 11 + len(CORES)
+    assert len({finding.subject for finding in findings}) == 12 + len(CORES)
     assert not [finding for finding in findings if finding.fatal and not finding.good]
 
 

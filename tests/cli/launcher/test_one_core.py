@@ -110,7 +110,7 @@ def configured(store: Path, tmp_path: Path) -> Callable[..., Config]:
     [
         ({2}, 1, [True]),
         ({2, 3}, 1, [False]),
-        ({2, 3}, 3, [False, False, True]),
+        ({2, 3}, 3, [False, True, True]),
         ({1, 2, 3}, 2, [False, False]),
     ],
 )

@@ -115,7 +115,7 @@ GPU = """{
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_workers_page_shows_what_its_gpu_says(open_page: Open, width: int) -> None:
     page = open_page("#/worker/worker-1", width)
-    panel = page.get_by_role("region", name="GPU")
+    panel = page.get_by_role("region", name="Device")
     assert panel.count() == 0, "an emulated device says nothing"
     page.evaluate(
         f"""() => import('./views/worker.js').then(({{ gpuPanel }}) => {{
