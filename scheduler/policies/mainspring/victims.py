@@ -12,11 +12,8 @@ estimates, and the order is made again once one of these is exceeded.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Final, cast
-
-from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.estimates import Raised
 from mainspring.cluster.models import Model
@@ -124,15 +121,20 @@ class Losses:
         Those with the fewest go first; a model that another worker holds too counts half.
         """
         left = IDLE_VICTIMS_SHARE * model_note(placement.model).popularity
-        least = self.least_first(placement.worker, 0)
-        wanted = LeastWanted(self, least.order, 1.0)
+        wanted: list[Entry] = []
+        for each in placement.worker.lru.values():
+            if each.state is _RESIDENT and not each.infers:
+                asked = worth(each)
+                if asked <= left and not each.model.waiting:
+                    wanted.append(Found(asked, each))
+        order(wanted)
         chosen: list[Placement] = []
-        for victim in wanted:
-            left -= worth(victim)
-            if left < 0 or victim.model.waiting:
+        while wanted:
+            least = cast(Found, pop(wanted))
+            left -= least.key
+            if left < 0:
                 break
-            chosen.append(victim)
-        wanted.close()
+            chosen.append(least.placement)
         return chosen
 
     def changed(self, placement: Placement) -> None:
@@ -236,7 +238,6 @@ class Losses:
             known.enter(bound_of(placement, known.price), placement)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class LeastFirst:
     """Yields a worker's placements by what their evictions lose: none with work in flight."""
 
@@ -259,8 +260,11 @@ class LeastFirst:
         entries, price = self.order.entries, self.order.price
         while entries:
             entry = cast(Bound, entries[0])
-            if known and away * entry.key > cast(Found, known[0]).key:
-                break
+            if known:
+                # An entry of the same bound, as that of a model which nobody asks for, goes by its number.
+                least, bound = cast(Found, known[0]), away * entry.key
+                if bound > least.key or (bound == least.key and entry.number > least.number):
+                    break
             pop(entries)
             if entry.void:
                 continue
@@ -275,7 +279,7 @@ class LeastFirst:
                 continue
             self._looked_at.append(entry)
             if not placement.infers:
-                push(known, Found(self.loss(placement), placement))
+                push(known, Found(self._losses.loss(placement, away), placement))
         if not known:
             raise StopIteration
         return cast(Found, pop(known)).placement
@@ -285,18 +289,6 @@ class LeastFirst:
         for entry in self._looked_at:
             push(self.order.entries, entry)
         self._looked_at.clear()
-
-    def loss(self, placement: Placement) -> float:
-        """Return what it is ordered by, at least its bound times what is to be expected."""
-        return self._losses.loss(placement, self._away)
-
-
-class LeastWanted(LeastFirst):
-    """Yields a worker's placements by the requests that their models had, those that some wait for last."""
-
-    def loss(self, placement: Placement) -> float:
-        """Return the requests, without end if some wait."""
-        return math.inf if placement.model.waiting else worth(placement)
 
 
 def bound_of(placement: Placement, price: float) -> float:
