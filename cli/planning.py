@@ -14,7 +14,7 @@ from rich.console import Console
 
 from mainspring.cli.configuration.policies import check_policy
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.views.plans import progress, told
+from mainspring.cli.views.plans import plan_fields, progress, told
 from mainspring.client.client import Client
 from mainspring.planner.estimate import Estimate, Estimator
 from mainspring.planner.live import Counts, Live
@@ -144,7 +144,7 @@ class Planning:
 
     def _write(self, found: Plan) -> None:
         self._before = found
-        write_json(self._output / "plan.json", found)
+        write_json(self._output / "plan.json", plan_fields(found))
         if found.best is not None:
             text = toml(planned(self._table, found.kinds, found.best.pool))
             (self._output / "plan.toml").write_text(text, encoding="utf-8")
@@ -154,7 +154,7 @@ class Planning:
         for warning in found.warnings:
             typer.echo(f"mind: {warning}", err=True)
         lines = told(found, self._output)
-        typer.echo(msgspec.json.encode(found).decode() if self._as_json else "\n".join(lines))
+        typer.echo(msgspec.json.encode(plan_fields(found)).decode() if self._as_json else "\n".join(lines))
 
 
 def changed(client: Client, watch: LoadWatch) -> float:

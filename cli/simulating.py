@@ -88,8 +88,20 @@ def decide_otherwise(
         publish_comparison(runs, output)
     if not as_json:
         show(runs)
+        _mind_stalls(recording)
         if happened.early:
             typer.echo(hastiness(happened, instead).told())
+
+
+def _mind_stalls(recording: Recording) -> None:
+    """Say of a run in which workers stood still that the simulation has no such pause."""
+    if recording.stalls:
+        times = "once" if recording.stalls == 1 else f"{recording.stalls} times"
+        typer.echo(
+            f"mind: workers stood still {times} while this was recorded, and do not in the simulation: what "
+            "that cost is not the policy's",
+            err=True,
+        )
 
 
 def _bounded(

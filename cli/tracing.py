@@ -68,7 +68,10 @@ def trace_live(
             while not stop.is_set():
                 batch = stream.poll(POLL_NS)
                 if begun_ns is None and stream.state == "connecting" and clock() > give_up_ns:
-                    raise LogProblem(f"no controller answers at {controller}: {stream.detail}")
+                    raise LogProblem(
+                        f"no controller answers at {controller}: is `mainspring up` running? "
+                        f"({stream.detail}); --address or --controller names another"
+                    )
                 if begun_ns is not None and (
                     stream.state != "live" or (batch is not None and batch.stage is Stage.BEGIN)
                 ):

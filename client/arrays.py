@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mainspring.client.errors import MainspringError
+from mainspring.client.errors import MainspringError, kind_of
 from mainspring.client.result import InferResult, seen_by_caller
 from mainspring.messages.clients import InferReply
 from mainspring.messages.model import array_dtype, slot_bytes, too_long
@@ -47,11 +47,11 @@ def check_mapping(inputs: Mapping[str, ArrayLike]) -> None:
     """Raise TypeError if a request's inputs are not a mapping from names."""
     if not isinstance(inputs, Mapping):
         raise TypeError(
-            f"inputs is a {type(inputs).__name__}; pass a dict from input name to array, like {{'data': x}}"
+            f"inputs is {kind_of(inputs)}; pass a dict from input name to array, like {{'data': x}}"
         )
     for name in inputs:
         if not isinstance(name, str):
-            raise TypeError(f"input name {name!r} is a {type(name).__name__}; pass a str")
+            raise TypeError(f"input name {name!r} is {kind_of(name)}; pass a str")
 
 
 def to_array(name: str, value: ArrayLike) -> NDArray[Any]:
@@ -62,7 +62,7 @@ def to_array(name: str, value: ArrayLike) -> NDArray[Any]:
         raise TypeError(f"input {name!r} can't be made an array ({error}); pass a numpy array") from None
     if array.dtype.kind in _NOT_NUMBERS or array.dtype.names is not None:
         raise TypeError(
-            f"input {name!r} is a {type(value).__name__} that makes an array of {array.dtype}; "
+            f"input {name!r} is {kind_of(value)} that makes an array of {array.dtype}; "
             "pass a numpy array of numbers, or texts to a model that takes them"
         )
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE_ENDIAN):
@@ -129,7 +129,7 @@ def cast_plain(name: str, value: object, dtype: str) -> NDArray[Any]:
         return cast_plain(name, value, "float32").astype(wanted)
     if given.dtype.kind not in _NUMBERS or wanted.kind not in _NUMBERS:
         raise TypeError(
-            f"input {name!r} is a {type(value).__name__} that makes an array of {given.dtype}, and the model "
+            f"input {name!r} is {kind_of(value)} that makes an array of {given.dtype}, and the model "
             f"takes {dtype}; pass a numpy array of numbers"
         )
     with np.errstate(all="ignore"):
@@ -155,9 +155,7 @@ def _to_slots(name: str, value: object, slot: int) -> NDArray[Any]:
     contents = []
     for each in texts.reshape(-1).tolist():
         if not isinstance(each, str | bytes):
-            raise TypeError(
-                f"input {name!r} holds a {type(each).__name__}; the model takes texts: str or bytes"
-            )
+            raise TypeError(f"input {name!r} holds {kind_of(each)}; the model takes texts: str or bytes")
         content = each.encode() if isinstance(each, str) else each
         if len(content) > slot or content.endswith(b"\0"):
             wrong = "ends with a zero byte, which shorter ones are filled with; send it without"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, overload
 
 from mainspring.client.durations import BadDuration, parse_duration_ns
-from mainspring.client.errors import InvalidSlo, UnknownModel
+from mainspring.client.errors import InvalidSlo, UnknownModel, kind_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 
@@ -96,13 +96,11 @@ def slo_nanoseconds(slo_ms: float | None, slo: Any = None) -> int | None:
     if slo_ms is None:
         return None
     if isinstance(slo_ms, str | bytes):
-        raise TypeError(
-            f"slo_ms is a {type(slo_ms).__name__}; pass milliseconds as a number, or slo={slo_ms!r}"
-        )
+        raise TypeError(f"slo_ms is {kind_of(slo_ms)}; pass milliseconds as a number, or slo={slo_ms!r}")
     try:
         value = float(slo_ms)
     except (TypeError, ValueError):
-        raise TypeError(f"slo_ms is a {type(slo_ms).__name__}; pass milliseconds as a number") from None
+        raise TypeError(f"slo_ms is {kind_of(slo_ms)}; pass milliseconds as a number") from None
     return _in_nanoseconds(value)
 
 
@@ -115,7 +113,7 @@ def duration_nanoseconds(given: object, name: str) -> int | None:
         return _in_nanoseconds(given / timedelta(milliseconds=1))
     if not isinstance(given, str):
         raise TypeError(
-            f"{name} is a {type(given).__name__}; pass text with a unit such as '100ms', or slo_ms={given!r}"
+            f"{name} is {kind_of(given)}; pass text with a unit such as '100ms', or slo_ms={given!r}"
         )
     try:
         return parse_duration_ns(given)

@@ -20,7 +20,7 @@ from mainspring.client.arrays import check_mapping, is_plain, to_tensors
 from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
 from mainspring.client.channel import Channel
 from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of, within
-from mainspring.client.errors import GatewayUnreachable, MainspringError, TimedOut, Unavailable
+from mainspring.client.errors import GatewayUnreachable, MainspringError, TimedOut, Unavailable, kind_of
 from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
 from mainspring.client.processes import OfOneProcess, PerProcess
@@ -368,7 +368,7 @@ class Client(OfOneProcess):
         """
         model, outputs = arguments.model, arguments.outputs
         if not isinstance(model, str):
-            raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")
+            raise TypeError(f"model is {kind_of(model)}; pass its name as a str")
         if isinstance(outputs, str):
             raise TypeError(f"outputs is a str; pass a list of names, like [{outputs!r}]")
         slo_ns = arguments.slo_ns

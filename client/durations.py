@@ -14,6 +14,7 @@ _UNIT_NS = {
     "h": 3_600_000_000_000,
 }
 _DURATION = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?")
 _NO_DURATION = ("none", "never", "")
 
 
@@ -27,6 +28,11 @@ def parse_duration_ns(text: str) -> int | None:
     if plain in _NO_DURATION:
         return None
     found = _DURATION.fullmatch(plain)
+    if _NUMBER.fullmatch(plain):
+        raise BadDuration(
+            f"{text!r} is not a duration: write a number and a unit, like 50ms or 0.05s; did you mean "
+            f"{plain}s or {plain}ms?"
+        )
     if found is None or found[2] not in _UNIT_NS:
         raise BadDuration(
             f"{text!r} is not a duration; write a number and a unit ({', '.join(_UNIT_NS)}) like 50ms or "

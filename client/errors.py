@@ -218,6 +218,12 @@ ERROR_OF_REASON: dict[Reason, type[MainspringError]] = {
 }
 
 
+def kind_of(value: object) -> str:
+    """Return what a value of a wrong type is, for a message: ``an int``, ``a str``."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
 def _unpickled(kind: type[MainspringError], args: tuple[object, ...]) -> MainspringError:
     return kind.__new__(kind, *args)
 

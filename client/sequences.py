@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from numpy.typing import ArrayLike
 
 from mainspring.client.deadlines import AnyDeadline, deadline_of
-from mainspring.client.errors import TimedOut, UnknownSequence
+from mainspring.client.errors import TimedOut, UnknownSequence, kind_of
 from mainspring.client.processes import OfOneProcess, PerProcess
 from mainspring.client.result import InferResult
 
@@ -46,9 +46,7 @@ class Places:
         if sequence_id is None:
             sequence_id = secrets.randbits(_ID_BITS) or 1
         if isinstance(sequence_id, bool) or not isinstance(sequence_id, int | str):
-            raise TypeError(
-                f"sequence_id is a {type(sequence_id).__name__}; pass a number from 1 on, or a text"
-            )
+            raise TypeError(f"sequence_id is {kind_of(sequence_id)}; pass a number from 1 on, or a text")
         if not sequence_id:
             raise ValueError(f"sequence_id is {sequence_id!r}, which stands for none; leave it out for one")
         self.model, self.sequence_id, self.version = model, sequence_id, version

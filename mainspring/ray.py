@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from numpy.typing import ArrayLike
 
+from mainspring.client.errors import kind_of
 from mainspring.client.address import gateway_address
 from mainspring.client.asynchronous import AsyncClient
 from mainspring.client.catalog import slo_nanoseconds
@@ -131,7 +132,7 @@ def handle(
     each gateway. Raises TypeError for arguments of the wrong kind, `InvalidSlo` for what is not a duration.
     """
     if not isinstance(model, str):
-        raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")
+        raise TypeError(f"model is {kind_of(model)}; pass its name as a str")
     return Handle(
         model=model,
         slo_ns=slo_nanoseconds(slo_ms, slo),

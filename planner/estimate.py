@@ -51,6 +51,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return self.complete and self.low >= attainment
 
 
+def told_ms(value: float) -> str:
+    """Return milliseconds for a person: four digits, and never a power of ten."""
+    return f"{value:,.0f} ms" if value >= 1000 else f"{value:.4g} ms"
+
+
 class Estimator(Protocol):
     """How pools are evaluated."""
 

@@ -14,7 +14,7 @@ from mainspring.planner.advice import Advice, advise
 from mainspring.planner.bounds import bounded
 from mainspring.planner.choice import KINDS, choose_kinds
 from mainspring.planner.errors import PlanError
-from mainspring.planner.estimate import CONFIDENCE, Estimate, Estimator, Settles
+from mainspring.planner.estimate import CONFIDENCE, Estimate, Estimator, Settles, told_ms
 from mainspring.planner.pools.assignment import least_price
 from mainspring.planner.pools.floor import Flags, above_floor, unable
 from mainspring.planner.pools.search import Before, Ending, Search, Task, searches
@@ -273,12 +273,12 @@ def _check_kinds(problem: Problem) -> list[str]:
         fastest = int(np.argmin(shares))
         raise PlanError(
             f"every kind is too slow: an idle device of the fastest, {problem.kinds[fastest].name}, ends "
-            f"{1 - shares[fastest]:.2%} of the queries within their SLO, and {problem.attainment:.4g} is "
-            f"asked; its longest takes {slowest_ns[fastest] / 1e6:.4g} ms"
+            f"{1 - shares[fastest]:.2%} of the queries within their SLO, and {problem.attainment:.10g} is "
+            f"asked; its longest takes {told_ms(slowest_ns[fastest] / 1e6)}"
         )
     return [
         f"{kind.name} is too slow for {share:.2%} of the queries even when idle: its longest takes "
-        f"{slowest / 1e6:.4g} ms"
+        f"{told_ms(slowest / 1e6)}"
         for kind, share, slowest in zip(problem.kinds, shares, slowest_ns, strict=True)
         if share
     ]

@@ -251,6 +251,6 @@ def _check_length(spec: SimulationSpec, counted: int) -> None:
             else "raise rate or duration_s"
         )
         raise PlanError(
-            f"{counted} queries are too few to tell {spec.objective.attainment:.4g} in time from less: it "
+            f"{counted} queries are too few to tell {spec.objective.attainment:.10g} in time from less: it "
             f"takes {needed:,}: {long}"
         )

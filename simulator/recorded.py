@@ -38,6 +38,9 @@ FOREVER_NS = 1 << 60
 """How long a worker stays away that did not come back."""
 LEAD_NS = 1_000_000
 """How long before the log the simulation begins, so that the log's first record lies in the future."""
+STANDSTILL_FACTOR = 5
+STANDSTILL_NS = 200_000_000
+"""An action that takes so many times as long as the median, and longer by this, stood still for a while."""
 
 Key = tuple[str, str, int]
 """(kind of device, executable, batch size, or 0 for a LOAD)"""
@@ -69,6 +72,9 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     duration_jitter: float
     """Standard deviation of the logarithm of durations over their medians, without the outermost 1 %."""
     requests: int
+    stalls: int = 0
+    """How often a worker stood still: it was silent and came back with what it held, or an action took far
+    longer than others of its kind. The simulation has no such pause."""
 
 
 def read_recording(log: Path) -> Recording:
@@ -175,6 +181,15 @@ class _Reader:
             delay_ns=int(np.median(self._delays)) if self._delays else 0,
             duration_jitter=float(np.std(logs[(logs >= low) & (logs <= high)])),
             requests=self.requests,
+            stalls=len(self._losses) + self._standstills(medians),
+        )
+
+    def _standstills(self, medians: dict[Key, int]) -> int:
+        """Return how many actions took far longer than the median of their kind."""
+        return sum(
+            duration_ns > STANDSTILL_FACTOR * medians[key] and duration_ns - medians[key] > STANDSTILL_NS
+            for key, values in self._durations.items()
+            for duration_ns in values
         )
 
     def _result(self, now_ns: int, result: Result) -> None:

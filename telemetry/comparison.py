@@ -198,6 +198,8 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
 def _against(run: Run, first: Run) -> str:
     """Return a run's goodput against the first run's; a dash where one number says nothing of it."""
     before = first.summary.goodput_rate
+    if run is first:
+        return "the measure"
     if not before or not alike(first, run):
         return "-"
     return f"{(run.summary.goodput_rate / before - 1) * 100:+.2f} %"

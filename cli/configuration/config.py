@@ -202,6 +202,11 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
             tables = tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; docs/configuration.md shows one to begin with") from None
+    except IsADirectoryError:
+        raise ConfigError(
+            f"{path} is a folder, and a configuration is a file; to serve the models in a folder: "
+            f"--store {path}, or --model-repository {path} if it has Triton's layout"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

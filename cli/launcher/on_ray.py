@@ -180,7 +180,7 @@ class RayCluster(Running):
             return
         for child in self._children():
             if child.essential and child.fault and child.starts >= STARTS_BEFORE_READY:
-                raise ClusterError(f"{child.fault}; it was started {child.starts} times in vain")
+                raise ClusterError(f"{child.fault}; so it was at each of {child.starts} starts")
 
     def _children(self) -> list[Child]:
         workers = [] if self._workers is None else self._workers.children()

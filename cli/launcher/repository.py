@@ -31,6 +31,11 @@ def with_store(config: Config, run_dir: Path) -> Config:
         raise ConfigError(
             f"the model repository {given.path} is not a folder; make it, even if it is empty at first"
         )
+    if is_store(path):
+        raise ConfigError(
+            f"{given.path} is a model store, of compiled models; serve it with --store {given.path}. "
+            "A model repository has MODEL/VERSION/model.onnx in it"
+        )
     if config.cluster.profiles is not None:
         raise ConfigError(
             "a model repository has models of its own, and profiles are models too: give --model-repository "
@@ -49,6 +54,11 @@ def with_store(config: Config, run_dir: Path) -> Config:
             state_dir=str(run_dir / NAME),
         ),
     )
+
+
+def is_store(folder: Path) -> bool:
+    """Say whether a folder is a model store and no repository: what `Store` makes is there."""
+    return all((folder / name).is_dir() for name in ("models", "executables", "weights"))
 
 
 def repository_job(

@@ -82,7 +82,7 @@ class Supervisor(Running):
         vain = process.job.essential and process.starts >= STARTS_BEFORE_READY
         if not self._serving and vain:
             raise ClusterError(
-                f"{text}; started {process.starts} times in vain, its log is {process.log_path}"
+                f"{text}, as at each of its {process.starts} starts; its log is {process.log_path}"
             )
         delay_ms = ((process.restart_at_ns or now_ns) - now_ns) / 1e6
         process.fault = f"{text}; restarting it in {delay_ms:.0f} ms"

@@ -44,9 +44,10 @@ def infer(
     if bool(inputs) == random:
         raise typer.BadParameter("give the inputs with --input FILE.npy, or --random to make some up")
     slo_ns = duration_or_none_ns(slo, "--slo")
+    files = _read_files(inputs or [])
     with Client(address, token=token) as client:
         spec = _spec(client.models(), model)
-        arrays = random_inputs(spec, rows, seed) if random else _read_inputs(inputs or [], spec)
+        arrays = random_inputs(spec, rows, seed) if random else _named(files, spec)
         result = client.infer(model, arrays, None if slo_ns is None else slo_ns / 1e6, output)
     if output_dir is not None:
         _write_outputs(result, output_dir)
@@ -86,22 +87,37 @@ def _spec(specs: Sequence[ModelSpec], name: str) -> ModelSpec:
     raise typer.BadParameter(f"model {name!r} is not served{hint}", param_hint="MODEL")
 
 
-def _read_inputs(given: Sequence[str], spec: ModelSpec) -> dict[str, Any]:
+def _read_files(given: Sequence[str]) -> list[tuple[str, str, Any]]:
+    """Return each file's input, empty where it names none, with what was typed and the array."""
+    found = []
+    for text in given:
+        name, equals, file = text.partition("=")
+        found.append((name if equals else "", text, _read_array(file if equals else text)))
+    return found
+
+
+def _named(files: Sequence[tuple[str, str, Any]], spec: ModelSpec) -> dict[str, Any]:
     """Return the arrays by input name; a file without a name is the model's only input."""
+    import difflib
+
     names = [tensor.name for tensor in spec.inputs]
     arrays: dict[str, Any] = {}
-    for text in given:
-        name, found, file = text.partition("=")
-        if not found:
-            if len(names) != 1:
-                raise typer.BadParameter(
-                    f"model {spec.name!r} has inputs {', '.join(names)}; say which with NAME={text}",
-                    param_hint="--input",
-                )
-            name, file = names[0], text
+    for given, text, array in files:
+        if not given and len(names) != 1:
+            raise typer.BadParameter(
+                f"model {spec.name!r} has inputs {', '.join(names)}; say which with NAME={text}",
+                param_hint="--input",
+            )
+        name = given or names[0]
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
+            raise typer.BadParameter(
+                f"model {spec.name!r} has no input {name!r}; {hint}", param_hint="--input"
+            )
         if name in arrays:
             raise typer.BadParameter(f"input {name!r} was given twice", param_hint="--input")
-        arrays[name] = _read_array(file)
+        arrays[name] = array
     return arrays
 
 
@@ -110,10 +126,14 @@ def _read_array(file: str) -> Any:
 
     try:
         return np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise typer.BadParameter(
-            f"{file} can't be read ({error}); give a file written by numpy.save", param_hint="--input"
-        ) from None
+    except OSError as error:
+        why = error.strerror or str(error)
+    except (ValueError, EOFError):
+        why = "it is no array"
+    raise typer.BadParameter(
+        f"{file} can't be read ({why}); give a file that numpy.save has written, or NAME=FILE",
+        param_hint="--input",
+    )
 
 
 def _write_outputs(result: InferResult, folder: Path) -> None:

@@ -262,6 +262,10 @@ def _summary(spec: ModelSpec, state: ModelStatus | None, moving: Sequence[IndexE
     return summary
 
 
+SHOWN_BUCKETS = 8
+"""Buckets whose durations are shown: the smallest ones and the largest; all with --json."""
+
+
 def _curve(spec: ModelSpec, profile: Profile) -> str:
     """Return the durations of the smallest batch by bucket, the smallest first."""
     from mainspring.messages.model import bucket_name
@@ -270,7 +274,10 @@ def _curve(spec: ModelSpec, profile: Profile) -> str:
     known = [
         (name, profile.shaped[name]) for name in map(bucket_name, spec.buckets) if name in profile.shaped
     ]
-    times = ", ".join(f"{name}: {seeds[rows] / 1e6:.3g}" for name, seeds in known if rows in seeds)
+    told = [f"{name}: {seeds[rows] / 1e6:.3g}" for name, seeds in known if rows in seeds]
+    if len(told) > SHOWN_BUCKETS:
+        told = [*told[: SHOWN_BUCKETS - 1], f"... {len(told) - SHOWN_BUCKETS} more ...", told[-1]]
+    times = ", ".join(told)
     names = " x ".join(symbol.name for symbol in spec.symbols)
     return f"by {names}, batch of {rows}: {times} ms"
 

@@ -51,9 +51,8 @@ def status(
     for shard in found.shards:
         for kind in shard.kinds:
             console.print(f"shard {shard.number}: {scale.line(kind)}", soft_wrap=True)
-    for worker in found.workers:
-        for note in worker.notes:
-            console.print(f"{worker.worker}: {note}", soft_wrap=True)
+    for note, workers in _notes(found).items():
+        console.print(f"{some(workers)}: {note}", soft_wrap=True)
     told = {name: f"model {name} is not ready: {why}" for name, why in found.unready.items()}
     for line in (*list(told.values())[:MOST_UNREADY], *faults(found)):
         console.print(line, soft_wrap=True)
@@ -62,6 +61,25 @@ def status(
     if found.dropped_messages:
         console.print()
         console.print(_counters(found))
+
+
+SHOWN_WORKERS = 4
+"""Workers that are named with what they all say; more are counted."""
+
+
+def _notes(found: ClusterStatus) -> dict[str, list[str]]:
+    """Return what workers say of themselves, each with those that say it."""
+    notes: dict[str, list[str]] = {}
+    for worker in found.workers:
+        for note in worker.notes:
+            notes.setdefault(note, []).append(worker.worker)
+    return notes
+
+
+def some(workers: list[str]) -> str:
+    """Return the names of workers, of many the first ones."""
+    more = len(workers) - SHOWN_WORKERS
+    return ", ".join(workers[:SHOWN_WORKERS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _shards(found: ClusterStatus) -> Table:

@@ -58,7 +58,10 @@ def wait_for_picture(source: Source, watch_s: float, patience_s: float, stop: Ev
     give_up_s = time.monotonic() + patience_s
     while not source.ready():
         if stop.is_set() or time.monotonic() > give_up_s:
-            raise NotShown(f"there is nothing to show after {patience_s:g} s: {source.detail()}")
+            raise NotShown(
+                f"there is nothing to show after {patience_s:g} s: {source.detail()}. Is `mainspring up` "
+                "running? --address or --controller names another cluster"
+            )
         source.work(KEYS_S)
     until_s = time.monotonic() + watch_s
     while time.monotonic() < until_s and not stop.is_set():

@@ -35,6 +35,11 @@ GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER, ADDED, REMOVED
 )
 
 
+def _away(span_ns: int) -> str:
+    """Return how long a worker was away, for a person."""
+    return f"{span_ns / SECOND_NS:.1f} s" if span_ns >= SECOND_NS else f"{max(1, round(span_ns / 1e6))} ms"
+
+
 class Happening(msgspec.Struct, frozen=True):
     """One thing that happened."""
 
@@ -98,8 +103,7 @@ class Happenings:
         """A worker is there; that is remembered of one that was away."""
         left_unix_ns = self._left_unix_ns.pop(worker, None)
         if left_unix_ns is not None:
-            away_s = (unix_ns - left_unix_ns) / SECOND_NS
-            self._add(Happening(unix_ns, BACK, worker, f"back after {away_s:.1f} s"))
+            self._add(Happening(unix_ns, BACK, worker, f"back after {_away(unix_ns - left_unix_ns)}"))
 
     def stopping(self, unix_ns: int, worker: str) -> None:
         """A worker says that it begins nothing more."""

@@ -86,7 +86,7 @@ def test_texts_stand_in_the_models_slots(value: Any) -> None:
     [
         (["a" * 9], "has 9 bytes; at most 8 fit, which .* --text-bytes"),
         ([b"a\0"], "ends with a zero byte"),
-        ([1], "holds a int; the model takes texts"),
+        ([1], "holds an int; the model takes texts"),
         (np.array([1.5], object), "holds a float"),
     ],
 )
