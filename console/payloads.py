@@ -374,6 +374,8 @@ class ModelPage(msgspec.Struct, frozen=True):
     ``opening``, ``failed: why``."""
     recent: list[RequestLine]
     """Its newest requests of any outcome."""
+    not_ready: str = ""
+    """Why requests for it could not be answered, in the words of `messages.readiness`; empty: they could."""
     evicted_for: dict[str, int] = {}
     """How often it made room for which model, most often first; of evictions that are remembered."""
     evicted: dict[str, int] = {}

@@ -8,6 +8,7 @@ from collections import Counter
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import at, hosts
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.readiness import takers, why_not
 from mainspring.cluster.spread import LONG, TYPICAL
 from mainspring.console.payloads import ModelPage, OutlierShown, RequestLine, Spread
 from mainspring.console.queries.asking import Unknown
@@ -44,6 +45,7 @@ def model(view: View, name: str) -> ModelPage:
             if each.state is not State.KNOWN and not each.leaving
         },
         recent=_recent(view, known),
+        not_ready=why_not(view.cluster, known, takers(view.cluster)),
         evicted_for=_room(view, name, of_it=True),
         evicted=_room(view, name, of_it=False),
         buckets={

@@ -164,7 +164,7 @@ export function model(root, name) {
   const operate = actions(name);
   const room = roomPanel();
   const numbers = figures(["Requests/s", "In time", "Late", "Rejected", "Cold starts", "Queue", "Latency p50", "Latency p99"]);
-  const what = facts(["Clients call it", "Weights", "Extents", "Inputs", "Outputs", "Sequences", "Last load", "Default SLO"]);
+  const what = facts(["Clients call it", "Ready", "Weights", "Extents", "Inputs", "Outputs", "Sequences", "Last load", "Default SLO"]);
   const places = placementsPanel();
   const durations = durationsPanel();
   const recent = requestTable(`Newest requests for ${name}`, "No request came for it in the last minutes.", false);
@@ -187,6 +187,7 @@ export function model(root, name) {
         .forEach((text, at) => write(numbers.values[at], text));
       const texts = {
         "Clients call it": data.versions_of || line.name,
+        "Ready": data.not_ready ? `no: ${data.not_ready}` : "yes",
         Weights: `${bytes(data.weights_bytes)} in ${plural(line.pages, "page")}`,
         Extents: data.extents.length ? `${data.extents.slice(0, 24).join(" + ")}${data.extents.length > 24 ? " …" : ""} pages` : "–",
         Inputs: data.inputs.join(", ") || "–",

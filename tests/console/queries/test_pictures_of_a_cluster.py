@@ -64,6 +64,7 @@ def test_pages_models_and_workers_are_the_schedulers(seed: int) -> None:
         page = model(view, told.name)
         assert page.line == row
         assert {w for w, where in page.placements.items() if where == "resident"} == set(told.resident_on)
+        assert not (page.not_ready and told.resident_on), "what is resident on a worker that serves is ready"
         assert row.infer_ms == {
             size: state.cluster.models[told.name].infer_times[kind].ns[index] / 1e6
             for kind in [_kind(view)]
