@@ -238,19 +238,12 @@ def _tensors(fields: Fields, kind: str) -> tuple[TensorConfig, ...]:
         found[name] = TensorConfig(
             name=name,
             data_type=data_type,
-            dims=_dims(tensor, "dims", least=-1) if tensor.has("dims") else None,
-            reshape=None if reshape is None else _dims(reshape, "shape", least=-1),
+            dims=tensor.numbers("dims", -1, 1 << 40) if tensor.has("dims") else None,
+            reshape=None if reshape is None else reshape.numbers("shape", -1, 1 << 40),
             label_file=_file_in_folder(tensor, "label_filename", "") if kind == "output" else "",
             optional=kind == "input" and tensor.flag("optional"),
         )
     return tuple(found.values())
-
-
-def _dims(fields: Fields, name: str, least: int) -> tuple[int, ...]:
-    dims = fields.numbers(name, least, 1 << 40)
-    if 0 in dims:
-        raise ConfigFault(f"{fields.place(name)}: {name} are {list(dims)}; each is at least 1, or -1 for any")
-    return dims
 
 
 def _version_policy(fields: Fields) -> VersionPolicy:

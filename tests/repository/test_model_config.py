@@ -107,7 +107,7 @@ def test_an_empty_file_is_the_defaults() -> None:
         ('input { name: "x" }\ninput { name: "x" }', "line 2: there are two inputs of the name 'x'"),
         ('input { name: "x" data_type: FP32 }', "data_type FP32 is none"),
         ('input { name: "x" data_type: "TYPE_FP32" }', "data_type must be a name without quotes"),
-        ('input { name: "x" dims: [0] }', "each is at least 1, or -1 for any"),
+        ('input { name: "x" dims: [-2] }', "dims is -2; it must be from -1 to"),
         ('input: "x"', "input must be a message in braces, not 'x'"),
         ("version_policy {}", "one of latest, all and specific, not none"),
         ("version_policy { all {} latest {} }", "not latest and all"),
@@ -324,6 +324,13 @@ def test_what_clients_see() -> None:
     assert served_spec(made(x=("int64", ())), "net", 3, ModelConfig(inputs=(scalar,))).inputs[0].shape == (1,)
     unbatched = ModelConfig(max_batch_size=0, inputs=(TensorConfig(name="x", dims=(-1, 3, -1)),))
     assert served_spec(made(x=("float32", (3, 4))), "net", 3, unbatched).inputs[0].shape == (3, 4)
+
+
+def test_a_dimension_of_size_0_is_taken_where_the_model_has_it() -> None:
+    config = read_config('max_batch_size: 4 input { name: "x" dims: [3, 0] }', "net")
+    assert served_spec(made(x=("float32", (3, 0))), "net", 3, config).inputs[0].shape == (3, 0)
+    with pytest.raises(ConfigFault, match=r"dims \[3, 0\] in config.pbtxt and \[3, 4\] in the model"):
+        served_spec(made(x=("float32", (3, 4))), "net", 3, config)
 
 
 def test_what_clients_see_of_whole_shapes() -> None:
