@@ -150,8 +150,8 @@ import resource, socket, sys
 host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-half_a_head = b"POST /v2/models/double/infer HTTP/1.1\\r\\ncontent-le"
-half_a_body = b"POST /v2/models/double/infer HTTP/1.1\\r\\ncontent-length: 60000000\\r\\n\\r\\nx"
+half_a_head = b"POST /v2/models/double/infer HTTP/1.1\\r\\nhost: t\\r\\ncontent-le"
+half_a_body = b"POST /v2/models/double/infer HTTP/1.1\\r\\nhost: t\\r\\ncontent-length: 60000000\\r\\n\\r\\nx"
 clients = []
 for number in range(count):
     clients.append(socket.create_connection((host, port)))

@@ -69,8 +69,14 @@ class Way:
         """Nothing is kept."""
 
     def submit(
-        self, connection: Connection, request: InferRequest, frames: list[Any], done: Callable[[Any], None]
+        self,
+        connection: Connection,
+        request: InferRequest,
+        frames: list[Any],
+        done: Callable[[Any], None],
+        came_ns: int,
     ) -> None:
+        assert came_ns > 0
         assert self._links.send("worker", Input(1, request.key), frames)
         self.sent += sum(map(len, frames))
         header = TensorHeader("twice", "float32", (1, COLUMNS))
@@ -100,7 +106,7 @@ async def exchange(server: HttpServer) -> int:
         }
     ).encode()
     head = (
-        f"POST /v2/models/wide/infer HTTP/1.1\r\ncontent-length: {len(text) + SIZE}\r\n"
+        f"POST /v2/models/wide/infer HTTP/1.1\r\nhost: t\r\ncontent-length: {len(text) + SIZE}\r\n"
         f"inference-header-content-length: {len(text)}\r\n\r\n"
     ).encode()
     parts = (head + text, bytes(SIZE))

@@ -85,8 +85,8 @@ HEADS = st.sampled_from(
         b"GET /old HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
         b"\r\n\r\n",
         b"\r\n" + request("GET", "/v2"),
-        b"POST /bare HTTP/1.1\ncontent-length: 2\n\nab\r\n\r\n",
-        b"POST /bare HTTP/1.1\r\ncontent-length: 5\r\n\n\r\n\r\nGET /hidden HTTP/1.1\r\n\r\n",
+        b"POST /bare HTTP/1.1\nhost: t\ncontent-length: 2\n\nab\r\n\r\n",
+        b"POST /bare HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\n\r\n\r\nGET /hidden HTTP/1.1\r\n\r\n",
         b"nonsense\r\n\r\n",
     ]
 )
