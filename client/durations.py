@@ -29,6 +29,8 @@ def parse_duration_ns(text: str) -> int | None:
         return None
     found = _DURATION.fullmatch(plain)
     if _NUMBER.fullmatch(plain):
+        if not float(plain):
+            return 0
         raise BadDuration(
             f"{text!r} is not a duration: write a number and a unit, like 50ms or 0.05s; did you mean "
             f"{plain}s or {plain}ms?"

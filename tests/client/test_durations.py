@@ -52,3 +52,9 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
 )
 def test_durations_are_shown_for_people(duration_ns: int | None, text: str) -> None:
     assert format_duration(duration_ns) == text
+
+
+def test_nothing_needs_no_unit() -> None:
+    assert parse_duration_ns("0") == parse_duration_ns("0.0") == 0
+    with pytest.raises(BadDuration, match="did you mean 5s or 5ms"):
+        parse_duration_ns("5")
