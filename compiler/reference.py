@@ -35,7 +35,7 @@ from mainspring.compiler.samples import (
     value_limits,
 )
 from mainspring.compiler.sequences import without_sequences
-from mainspring.compiler.size_trials import Trials
+from mainspring.compiler.size_trials import NoRoom, Trials
 from mainspring.compiler.stock import StockSession, optimise_portably
 from mainspring.compiler.symbols import Found, Sizes, find_symbols
 from mainspring.compiler.varying import values_decide
@@ -213,7 +213,7 @@ class Prepared:
                     self._check_rows()
                 return found
             except CompileError as error:
-                if given or (self._ran and not isinstance(error, CannotRun)):
+                if given or isinstance(error, NoRoom) or (self._ran and not isinstance(error, CannotRun)):
                     raise
                 first = first or error
         raise (NoRows if isinstance(first, NoRows) else CompileError)(f"{first}; {HINT}") from first

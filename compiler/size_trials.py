@@ -33,6 +33,10 @@ MOST_WORKSPACE_BYTES = 2 << 30
 """Memory for its activations, likewise."""
 
 
+class NoRoom(CompileError):
+    """There is less memory than a run needs, whatever values it is given."""
+
+
 class Tried(NamedTuple):
     """A run of one row of the original model."""
 
@@ -139,12 +143,12 @@ class Trials:
         return self._rows
 
     def check_room(self, sizes: Mapping[str, int]) -> None:
-        """Raise `CompileError` if the largest batch's activations don't fit into memory at these sizes."""
+        """Raise `NoRoom` if the largest batch's activations don't fit into memory at these sizes."""
         counted, there = self._counter.at(sizes), _available_bytes()
         needed = counted.live_bytes * self._rows if counted is not None else 0
         if needed > there:
             at = "".join(f", {name} = {size}" for name, size in sizes.items())
-            raise CompileError(
+            raise NoRoom(
                 f"a run of {self._rows} rows{at} needs {needed / 1e9:,.1f} GB for activations, and there are "
                 f"{there / 1e9:,.1f} GB; give smaller `--batch-sizes`{', or a smaller `--max`' if at else ''}"
             )
