@@ -74,9 +74,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     refuse: Literal["early", "last"] = "last"
     """When a request that waits is refused: ``early``, once it is improbable that it is served in time, or
     ``last``, once no device could serve it in time any more."""
-    refuse_wrongly: float = 0.02
-    """About this share of the requests that are refused early would have been in time in their model's next
-    batch. More of them: earlier refusals, and fewer answers."""
+    refuse_wrongly: float = 0.1
+    """About this share of the requests that are refused early would have been served, as a sample shows that
+    is kept. More of them: earlier refusals, and fewer answers."""
     best_effort_share: float = 0.05
     """Part of EXEC's time that requests without a deadline get while any wait, if idle time gives them less;
     it costs no more than this part of the others' goodput (docs/policies.md). 0: idle time alone."""

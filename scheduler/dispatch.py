@@ -226,7 +226,7 @@ class Dispatcher:
             self._policy.dispatched(now_ns, batch)
             if state.waking.idle and placement.model.queue.dues and is_wide(state.cluster, placement.model):
                 state.waking.want(placement.model)
-            self._overload.sent(now_ns, batch, action)
+            self._overload.sent(now_ns, batch)
         else:
             self._backlog.offer(placement)
 

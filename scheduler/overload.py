@@ -6,23 +6,22 @@ looked at when `LOOK_AT` shares of its time are left: its batch could begin once
 rank (`Standing`), and of its own model's before it, is done. If it would be late then, it is refused.
 
 More will come that ranks higher, and some of what does will be refused itself or run in fewer batches. So the
-work counts times a margin, which each model learns from how often a guess was wrong: when the model's
-next batch begins, a request that was refused and would have been in time in it, with room for it, was refused
-wrongly, which lowers the margin; all others raise it, and so does each that was kept and refused at last.
-The share of wrong ones settles at `SchedulerConfig.refuse_wrongly`, also where arrivals are bursty: there the
-work before a request says less of what will be served, and the margin falls.
+work counts times a margin, which each model learns, and a part of it all models together: of the requests
+that it would refuse one in `SAMPLED` is kept, whichever it is, and served or refused at last like any other.
+If it is served, refusing it would have been wrong, which lowers the margin; if it is not, it would have been
+right, which raises it. The share of wrong ones settles at `SchedulerConfig.refuse_wrongly`. To judge by the
+model's next batch alone would be too kind: a refusal leaves that batch smaller, so that it ranks later, and
+comes too late.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
-from mainspring.cluster.requests import Request
-from mainspring.messages.actions import Infer
+from mainspring.cluster.requests import Place, Request
 from mainspring.messages.evidence import Ahead
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.standing import Standing
@@ -35,11 +34,16 @@ PRESSED_NS: Final = 2_000_000_000
 FIRST_MARGIN: Final = 0.5
 LEAST_MARGIN: Final = 0.02
 MOST_MARGIN: Final = 20.0
-STEP: Final = 0.02
-"""How much the logarithm of a margin moves, in all, for a guess that was wrong and as many that were right as
-belong to it."""
-LATE_STEP: Final = 0.1 * STEP
-"""Likewise for a request that was kept and refused at last."""
+SAMPLED: Final = 8
+"""One in so many requests that would be refused early is kept, to see whether that would have been right."""
+STEP: Final = 0.1
+"""How much the logarithm of a margin moves, in all, for a sample that was wrong and as many that were right
+as belong to it."""
+IDLE_STEP: Final = 0.01
+"""Likewise for a request that was refused at last, while its model refuses none early."""
+IDLE_FROM: Final = 32
+"""A model refuses none early that has refused so many at last since it would have refused one."""
+_HASHED: Final = 0x9E3779B1
 SLACK_WEIGHT: Final = 1 / 64
 """Of one request, in the mean time that requests are given."""
 FAR: Final = 4.0
@@ -51,12 +55,13 @@ FEW_HOLDERS: Final = 4
 class Refused:
     """What is learnt of a model's refusals."""
 
-    __slots__ = ("dues", "margin")
+    __slots__ = ("margin", "missed")
 
     def __init__(self) -> None:
-        self.margin = FIRST_MARGIN
-        self.dues: deque[int] = deque()
-        """When those were due that were refused early since the model's last batch."""
+        self.margin = 1.0
+        """Times what those of all models have in common."""
+        self.missed = 0
+        """Requests that were refused at last since one was, or would have been, refused early."""
 
 
 class Overload:
@@ -70,12 +75,16 @@ class Overload:
         wrongly = state.config.refuse_wrongly
         self._if_wrong = math.exp(-STEP * (1.0 - wrongly))
         self._if_right = math.exp(STEP * wrongly)
-        self._if_late = math.exp(LATE_STEP)
+        self._if_idle = math.exp(IDLE_STEP)
         self._until_ns = 0
         self._slack_ns = 0.0
         self._standing = Standing()
+        self._margin = FIRST_MARGIN
+        """What the margins of all models have in common."""
         self._models: dict[int, Refused] = {}
         """By number, of models that a request was refused of."""
+        self._sampled: dict[int, Request] = {}
+        """Queued requests that would have been refused early, by id."""
 
     def pressed(self, now_ns: int) -> bool:
         """Return whether requests have been refused lately, so that those that wait are looked at."""
@@ -116,7 +125,7 @@ class Overload:
         if not work_ns:
             return None
         refused = self._models.get(model.number)
-        margin = FIRST_MARGIN if refused is None else refused.margin
+        margin = self._margin if refused is None else self._margin * refused.margin
         workers = max(1, state.cluster.open_workers)
         begin_ns = self._free_ns(now_ns, model) + int(margin * work_ns / workers)
         index = model.index_of[request.rows]
@@ -130,23 +139,37 @@ class Overload:
                 fewer = sizes[index]
         return Ahead(rows, work_ns, workers, margin, begin_ns, duration_ns, fewer)
 
-    def refused(self, now_ns: int, request: Request) -> None:
-        """Remember a request that was refused early, until it shows whether that was right."""
-        assert request.due_ns is not None
-        refused = self._of(request.model)
-        dues = refused.dues
-        while dues and dues[0] < now_ns:
-            dues.popleft()
-            refused.margin = min(MOST_MARGIN, refused.margin * self._if_right)
-        dues.append(request.due_ns)
+    def refused(self, now_ns: int) -> None:
+        """Remember that a request was refused early."""
         self._until_ns = now_ns + PRESSED_NS
+
+    def keeps(self, request: Request) -> bool:
+        """Return whether a request that would be refused early is kept, to see whether that would be right.
+
+        Which are follows from their ids alone, so that those are as good a sample as any.
+        """
+        self._of(request.model).missed = 0
+        if request.id in self._sampled:
+            return True
+        if (request.id * _HASHED & 0xFFFFFFFF) * SAMPLED >> 32:
+            return False
+        self._sampled[request.id] = request
+        return True
 
     def missed(self, now_ns: int, request: Request) -> None:
         """Learn from a request that was kept, and refused since no batch could serve it any more."""
         if self.early:
             self._until_ns = now_ns + PRESSED_NS
             refused = self._of(request.model)
-            refused.margin = min(MOST_MARGIN, refused.margin * self._if_late)
+            refused.missed += 1
+            if self._sampled.pop(request.id, None) is not None:
+                self._move(refused, self._if_right)
+            elif refused.missed > IDLE_FROM:
+                self._move(refused, self._if_idle)
+
+    def withdrawn(self, request: Request) -> None:
+        """Forget a request that left its queue for another reason."""
+        self._sampled.pop(request.id, None)
 
     def changed(self, now_ns: int, model: Model) -> None:
         """Enter what waits for a model by its rank; its queue has changed, and the policy knows."""
@@ -163,21 +186,24 @@ class Overload:
             rank_ns = self._policy.standing_ns(model)
             standing.enter(now_ns, model.number, rank_ns, work_of(placement, model.queue.rows))
 
-    def sent(self, now_ns: int, batch: Batch, action: Infer) -> None:
-        """Learn from a batch which of its model's refusals were right; enter what still waits."""
+    def sent(self, now_ns: int, batch: Batch) -> None:
+        """Learn from the sampled requests that a batch serves; enter what still waits for its model."""
         if not self.early:
             return
         model = batch.placement.model
-        refused = self._models.get(model.number)
-        if refused is not None and refused.dues:
-            full = sum(action.rows) >= batch.placement.times.sizes[-1]
-            self._judge(refused, action.predicted_begin_ns + action.predicted_duration_ns, full)
+        sampled = self._sampled
+        if sampled:
+            for request in batch.requests:
+                if sampled.pop(request.id, None) is not None:
+                    self._move(self._of(model), self._if_wrong)
         self.changed(now_ns, model)
 
     def forget(self, model: Model) -> None:
         """Forget a model that was removed."""
         self._standing.enter(0, model.number, 0, 0)
         self._models.pop(model.number, None)
+        for request in [each for each in self._sampled.values() if each.model is model]:
+            del self._sampled[request.id]
 
     def validate(self) -> None:
         """Check what stands; raise AssertionError if it is not what waits."""
@@ -189,6 +215,8 @@ class Overload:
             model = known.get(number)
             assert model is not None, f"work of a model stands that is not there (number {number})"
             assert model.queue.dues, f"work of {model.name} stands, and nothing waits for it"
+        for request in self._sampled.values():
+            assert request.place is Place.QUEUED, f"{request} is a sample, and not queued"
         for number, refused in self._models.items():
             assert LEAST_MARGIN <= refused.margin <= MOST_MARGIN, f"model {number} has {refused.margin}"
 
@@ -198,19 +226,10 @@ class Overload:
             refused = self._models[model.number] = Refused()
         return refused
 
-    def _judge(self, refused: Refused, end_ns: int, full: bool) -> None:
-        """Learn from a batch's end; with ``full`` it had no room for more, which later ones may have."""
-        margin = refused.margin
-        dues = refused.dues
-        for _ in range(len(dues)):
-            due_ns = dues.popleft()
-            if due_ns < end_ns:
-                margin *= self._if_right
-            elif full:
-                dues.append(due_ns)
-            else:
-                margin *= self._if_wrong
-        refused.margin = min(MOST_MARGIN, max(LEAST_MARGIN, margin))
+    def _move(self, refused: Refused, factor: float) -> None:
+        """Move a model's margin, and by a half of it what it has in common with all others."""
+        refused.margin = min(MOST_MARGIN, max(LEAST_MARGIN, refused.margin * factor))
+        self._margin = min(MOST_MARGIN, max(LEAST_MARGIN, self._margin * math.sqrt(factor)))
 
     def _free_ns(self, now_ns: int, model: Model) -> int:
         """Return when a worker that holds a model can begin something new."""

@@ -203,11 +203,11 @@ class RequestLifecycle:
     def _refused_early(self, now_ns: int, request: Request) -> bool:
         """Refuse a queued request if so much stands before it that it would be late; return whether."""
         ahead = self._overload.ahead(now_ns, request)
-        if ahead is None or request.due_ns is None:
+        if ahead is None or request.due_ns is None or self._overload.keeps(request):
             return False
         self._unqueue(now_ns, request)
         self._policy.gave_up(now_ns, request)
-        self._overload.refused(now_ns, request)
+        self._overload.refused(now_ns)
         finish_ns = ahead.begin_ns + ahead.duration_ns + self._state.ns.response_margin
         detail = sentence(ahead, request.due_ns, finish_ns - request.arrived_ns, request.rows)
         evidence = self._evidence(now_ns, request, ahead)
@@ -222,6 +222,7 @@ class RequestLifecycle:
         if request is not None:
             if request.place is _QUEUED:
                 self._unqueue(now_ns, request)
+                self._overload.withdrawn(request)
             self._state.cluster.close(request)
 
     def cancel_gateway(self, now_ns: int, number: int) -> None:

@@ -161,7 +161,10 @@ def worst_share(shares: npt.NDArray[np.float64]) -> float:
 
 def configuration(policy: str) -> SchedulerConfig:
     """Return a scheduler's configuration for a policy with options; those of `SCHEDULERS` are the scheduler's
-    own; raise ValueError if it is not one."""
+    own; raise ValueError if it is not one.
+
+    Nothing is refused early unless ``refuse`` says so: what that costs is measured by itself (`refusals`).
+    """
     name, _, text = policy.partition("@")
     options: dict[str, bool | int | float | str] = {}
     for pair in filter(None, text.split(",")):
@@ -169,7 +172,7 @@ def configuration(policy: str) -> SchedulerConfig:
         if not equals:
             raise ValueError(f"{pair!r} in {policy!r} is not an option: give it as key=value")
         options[key] = msgspec.json.decode(value) if _is_json(value) else value
-    own = {key: options.pop(key) for key in SCHEDULERS if key in options}
+    own = {"refuse": "last", **{key: options.pop(key) for key in SCHEDULERS if key in options}}
     try:
         config = msgspec.convert(own, SchedulerConfig)
     except msgspec.ValidationError as error:

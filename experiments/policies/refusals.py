@@ -92,7 +92,7 @@ def main(
     ] = "all",
     policies: Annotated[str, typer.Option(help="Names with commas between.")] = "mainspring",
     loads: Annotated[str, typer.Option(help="Multiples of the fluid capacity.")] = "1,1.5",
-    wrongly: Annotated[str, typer.Option(help="Values of refuse_wrongly.")] = "0.02",
+    wrongly: Annotated[str, typer.Option(help="Values of refuse_wrongly.")] = "0.1",
     seed: Annotated[int, typer.Option(help="Of the arrivals.")] = 0,
     seconds: Annotated[float, typer.Option(help="Measured virtual time.")] = 20.0,
     most_requests: Annotated[int, typer.Option(help="Most requests that are measured.")] = 12_000,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import fmean
 from typing import Literal
 
 import msgspec
+import numpy as np
 import pytest
 
+from mainspring.cluster.models import Model
 from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.core import Scheduler
+from mainspring.scheduler.overload import SAMPLED
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
-from tests.scheduler.hand import MS
+from tests.cluster import made
+from tests.scheduler.hand import MS, spec
 from tests.scheduler.overloaded import (
     BUCKETS,
     ERRATIC,
@@ -28,9 +33,9 @@ from tests.scheduler.overloaded import (
 )
 from tests.simulator.played import decided_again
 
-KEPT = {EVEN: 0.97, ERRATIC: 0.65, BUCKETS: 0.5}
-"""Of the answers in time under ``last``, how many ``early`` has at least. What is refused last starves what
-takes long, which has to begin sooner, and so more of what is quick is served (docs/policy-results.md)."""
+KEPT = {EVEN: 0.97, ERRATIC: 0.8, BUCKETS: 0.93}
+"""Of the answers in time under ``last``, how many ``early`` has at least: what takes long, and would be
+refused in any case, is refused early, and not what is quick."""
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -46,11 +51,12 @@ def test_refusals_come_early_and_never_after_the_deadline(kind: str, seed: int, 
         held_up = kind == ERRATIC and request.request_id in sent
         assert held_up or at_ns <= request.deadline_ns
     early = [each for each in found if each[3].reason is Reason.OVERLOADED]
-    assert len(early) > len(found) / 2
+    assert len(early) > len(found) / 6
     times = [(at_ns - since_ns) / (SLO_MS * MS) for since_ns, _, at_ns, _ in found]
     last = refusals(played(seed, policy, "last", kind=kind)[1])
     assert not [each for each in last if each[3].reason is Reason.OVERLOADED]
-    assert median(times) < 0.8 * median((at_ns - since_ns) / (SLO_MS * MS) for since_ns, _, at_ns, _ in last)
+    at_last = [(at_ns - since_ns) / (SLO_MS * MS) for since_ns, _, at_ns, _ in last]
+    assert fmean(times) < 0.97 * fmean(at_last)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -157,6 +163,29 @@ def test_clients_that_come_back_once_have_one_answer_for_each_time_they_ask() ->
     for since_ns, request, at_ns, _ in refusals(stream):
         assert request.deadline_ns is not None
         assert at_ns <= max(request.deadline_ns, since_ns), "some come back too late to be there in time"
+
+
+def test_a_sample_of_what_would_be_refused_is_kept_whenever_it_is_asked() -> None:
+    overload = Scheduler(SchedulerConfig(refuse="early"))._overload
+    model = Model(spec("m"), 1)
+    requests = [made.request(id_, model, 1, 0, 60 * MS) for id_ in range(8_000)]
+    kept = {each.id for each in requests if overload.keeps(each)}
+    assert 8_000 / SAMPLED * 0.9 < len(kept) < 8_000 / SAMPLED * 1.1
+    assert {each.id for each in reversed(requests) if overload.keeps(each)} == kept
+    tenths = [sum(low <= id_ < low + 800 for id_ in kept) for low in range(0, 8_000, 800)]
+    assert min(tenths) > 0.8 * max(tenths), "some ids are kept more often than others"
+
+
+def test_margins_settle_where_the_share_of_samples_that_are_served_is_what_may_be_wrong() -> None:
+    """The higher the margin, the more is refused, and the more of that would have been served."""
+    wrongly = 0.2
+    overload = Scheduler(SchedulerConfig(refuse="early", refuse_wrongly=wrongly))._overload
+    refused, rng, served = overload._of(Model(spec("m"), 1)), np.random.default_rng(0), []
+    for _ in range(6_000):
+        margin = overload._margin * refused.margin
+        served.append(bool(rng.random() < margin / (1.0 + margin)))
+        overload._move(refused, overload._if_wrong if served[-1] else overload._if_right)
+    assert abs(fmean(served[1_000:]) - wrongly) < 0.03
 
 
 def test_what_may_be_wrong_is_a_share() -> None:
