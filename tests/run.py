@@ -10,7 +10,7 @@
 A failure is a failure, but for the few tests with the marker ``timing``, which measure real time: if they
 alone failed, each of those runs once more when all else has ended, and what the host took from this machine
 is printed for both runs. How long each test took is kept in `out/tests/` as JUnit's XML; pytest prints the
-ten slowest.
+ten slowest. At the end stands what was skipped, and what brings it back (`tests/skips.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 from xml.etree import ElementTree
 
+from tests import skips
 from tests.tiers import TESTS, TIERS
 
 ROOT = TESTS.parent
@@ -184,6 +186,7 @@ RUNS: dict[str, Callable[[], int]] = {"quick": quick, "rest": rest}
 
 def main(arguments: Sequence[str]) -> int:
     """Run the tests that the arguments name; return the exit code."""
+    began = time.time()
     match arguments:
         case [name] if name in RUNS:
             code = RUNS[name]()
@@ -192,6 +195,8 @@ def main(arguments: Sequence[str]) -> int:
         case _:
             print(f"usage: python -m tests.run {'|'.join((*RUNS, *TIERS))}", file=sys.stderr)
             return 2
+    told = [file for file in sorted(KEPT.glob("*.xml")) if file.stat().st_mtime >= began]
+    code = max(code, skips.report(told))
     print(f"\n{arguments[0]}: {'FAILED' if code else 'passed'}", flush=True)
     return code
 

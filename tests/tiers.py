@@ -111,6 +111,7 @@ TIER_OF = {
     "test_makefile": "unit",
     "test_ray": "cluster",
     "test_run": "codegen",
+    "test_skips": "unit",
     "test_tiers": "unit",
     "traces": "unit",
     "traces/test_replayer": "cluster",
