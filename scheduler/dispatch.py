@@ -74,7 +74,7 @@ class Dispatcher:
                 continue
             batch = self._backlog.turn(now_ns, worker)
             if batch is not None:
-                self._send(now_ns, worker, batch)
+                self._send(now_ns, worker, self._together(batch))
                 continue
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is not None and self._policy.refuses:
@@ -94,12 +94,16 @@ class Dispatcher:
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
                 state.waking.left_idle(worker)
                 return
-            if len(batch.requests) > 1:
-                if batch.placement.of is not None and not batch.placement.model.spec.pad:
-                    batch = of_one_shape(batch)
-                if state.suspects:
-                    batch = isolated(batch)
-            self._send(now_ns, worker, batch)
+            self._send(now_ns, worker, self._together(batch))
+
+    def _together(self, batch: Batch) -> Batch:
+        """Return the batch of those of a batch's requests that may share an execution."""
+        if len(batch.requests) > 1:
+            if batch.placement.of is not None and not batch.placement.model.spec.pad:
+                batch = of_one_shape(batch)
+            if self._state.suspects:
+                batch = isolated(batch)
+        return batch
 
     def _asks_again(self, worker: Worker) -> bool:
         """Return whether a worker that is kept free is to be asked again at the end, even if another one is,
