@@ -179,6 +179,10 @@ class AsyncClient(OfOneProcess):
         """Stop serving a model; see `Client.remove_model`."""
         await asyncio.to_thread(self._client.remove_model, name)
 
+    async def set_max_queue_size(self, name: str, size: int | None) -> None:
+        """Bound a model's queue; see `Client.set_max_queue_size`."""
+        await asyncio.to_thread(self._client.set_max_queue_size, name, size)
+
     async def scale_workers(self, kind: str, count: int, *, shard: int | None = None) -> None:
         """Have this many workers of a kind from now on; see `Client.scale_workers`."""
         await asyncio.to_thread(self._client.scale_workers, kind, count, shard=shard)

@@ -267,6 +267,14 @@ class Client(OfOneProcess):
         """Stop serving a model; what is queued for it is rejected. Raises `UnknownModel`."""
         self._exchange(clients.RemoveModel(self._channel.next_key(), name))
 
+    def set_max_queue_size(self, name: str, size: int | None) -> None:
+        """Have at most ``size`` requests wait for a model; None for what the configuration says.
+
+        One more is refused as `Overloaded` at once. It holds until it is set again, beyond a controller's
+        restart. Raises `InvalidRequest` for a model that is not served, and for a size below 1.
+        """
+        self._exchange(clients.BoundQueue(self._channel.next_key(), name, size))
+
     def scale_workers(self, kind: str, count: int, *, shard: int | None = None) -> None:
         """Have this many workers of a kind from now on; `status` says in ``kinds`` how far that has come.
 

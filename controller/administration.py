@@ -17,7 +17,13 @@ from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.moves import Moves
 from mainspring.controller.outbox import Outbox
-from mainspring.controller.registry import MAX_DURATION_NS, MAX_NAME_CHARACTERS, ModelRegistry, Refusal
+from mainspring.controller.registry import (
+    MAX_DURATION_NS,
+    MAX_NAME_CHARACTERS,
+    MAX_QUEUE_SIZE,
+    ModelRegistry,
+    Refusal,
+)
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable
 from mainspring.controller.shards import Shards
 from mainspring.messages.codes import Reason
@@ -88,14 +94,14 @@ class Administration:
     def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
         """Carry out what a client asks, and answer its gateway."""
         commands = (
-            *(request.add, request.remove, request.serve, request.load, request.scale),
+            *(request.add, request.remove, request.serve, request.load, request.operate),
             *(request.shard_map, request.move_worker),
         )
         asked = sum(command is not None for command in commands) + request.status + request.metrics
         reply = AdminReply(request.token)
         if asked != 1:
             detail = (
-                f"{asked} of add, remove, serve, load, scale, shard_map, move_worker, status and metrics "
+                f"{asked} of add, remove, serve, load, operate, shard_map, move_worker, status and metrics "
                 "were asked for; ask for one"
             )
             reply = AdminReply(request.token, Reason.BAD_MESSAGE, detail)
@@ -177,8 +183,8 @@ class Administration:
             if refusal is None and not request.add.served_as:
                 self._journal.added(request.add)
             return refusal
-        if request.scale is not None:
-            return self._operated(now_ns, gateway, request.token, request.scale)
+        if request.operate is not None:
+            return self._operated(now_ns, gateway, request.token, request.operate)
         if request.load is not None:
             return self._load(now_ns, gateway, request.load)
         if request.shard_map is not None:
@@ -230,9 +236,18 @@ class Administration:
             return f"no model, worker or address has more than {MAX_NAME_CHARACTERS} characters"
         if isinstance(asked.command, SetDefaultSlo):
             return self._slo_refusal(asked.command)
+        if isinstance(asked.command, SetMaxQueue):
+            return self._bound_refusal(asked.command)
         if isinstance(asked.command, MoveWorker) and (fault := self._moves.refusal(asked.command)):
             return fault
         return self._scheduler.refusal(asked.command)
+
+    def _bound_refusal(self, command: SetMaxQueue) -> str | None:
+        if command.size is not None and not 1 <= command.size <= MAX_QUEUE_SIZE:
+            return f"a max_queue_size of {command.size:,} can't be; give 1 to {MAX_QUEUE_SIZE:,}"
+        if self._registry.is_known(command.model):
+            return None
+        return f"there is no model {command.model!r} that clients could ask for"
 
     def _slo_refusal(self, command: SetDefaultSlo) -> str | None:
         slo_ns, name = command.slo_ns, command.model

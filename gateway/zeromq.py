@@ -219,7 +219,13 @@ class ZeroMqFrontEnd:
                 self._send(connection.peer, encode(clients.Done(message.key)))
             case clients.ListModels():
                 self._list_models(connection, message.key)
-            case clients.AddModel() | clients.RemoveModel() | clients.Scale() | clients.GetStatus():
+            case (
+                clients.AddModel()
+                | clients.RemoveModel()
+                | clients.Scale()
+                | clients.BoundQueue()
+                | clients.GetStatus()
+            ):
                 self._driver.ask(connection, message)
 
     def _infer(self, connection: Connection, message: clients.InferRequest, frames: list[Any]) -> None:
@@ -254,6 +260,8 @@ class ZeroMqFrontEnd:
                 return check(shown, spec.public_name, now_ns, administers=True)
             case clients.RemoveModel(name=name):
                 return check(shown, self._public(name), now_ns, administers=True)
+            case clients.BoundQueue(name=name):
+                return check(shown, name, now_ns, administers=True)
             case clients.Scale():
                 return check(shown, EVERYTHING, now_ns, administers=True)
             case clients.ListModels() | clients.GetStatus():

@@ -245,6 +245,16 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
     """Of several controllers, the one that is to have as many; to be named if there are several."""
 
 
+class BoundQueue(msgspec.Struct, frozen=True, tag="bound_queue"):
+    """Have at most this many requests wait for a model from now on; `Done` says that it is so."""
+
+    key: int
+    name: str
+    """What clients call the model."""
+    size: int | None
+    """None for what the configuration says."""
+
+
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):
     """How is the cluster?"""
 
@@ -278,6 +288,7 @@ FromClient = (
     | AddModel
     | RemoveModel
     | Scale
+    | BoundQueue
     | GetStatus
 )
 ToClient = (

@@ -140,6 +140,26 @@ def remove(
             print(f"removed {name}")
 
 
+@app.command("set")
+def set_(
+    names: Annotated[list[str], typer.Argument(help="Models that are served, as clients call them.")],
+    max_queue_size: Annotated[
+        int,
+        typer.Option(min=0, help="How many requests may wait for each; 0 for what the configuration says."),
+    ],
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+) -> None:
+    """Bound how many requests may wait for models; one more is refused at once."""
+    from mainspring.client.client import Client
+
+    with Client(address, token=token) as client:
+        for name in names:
+            client.set_max_queue_size(name, max_queue_size or None)
+            said = f"at most {max_queue_size:,} requests wait for" if max_queue_size else "as configured:"
+            print(f"{said} {name}")
+
+
 @app.command("live")
 def live(
     address: GatewayAddress = DEFAULT_GATEWAY,

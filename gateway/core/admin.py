@@ -12,6 +12,7 @@ from mainspring.gateway.core.merging import merged_metrics, merged_status
 from mainspring.gateway.core.told import Told
 from mainspring.messages.clients import (
     AddModel,
+    BoundQueue,
     Done,
     ErrorReply,
     GetStatus,
@@ -21,7 +22,7 @@ from mainspring.messages.clients import (
 )
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
-from mainspring.messages.operating import ScaleWorkers
+from mainspring.messages.operating import ScaleWorkers, SetMaxQueue
 from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus
 from mainspring.messages.sharding import ShardMap
 
@@ -39,7 +40,7 @@ class MetricsReply(msgspec.Struct, frozen=True):
     metrics: ClusterMetrics
 
 
-AdminCommand = AddModel | RemoveModel | Scale | GetStatus | GetMetrics
+AdminCommand = AddModel | RemoveModel | Scale | BoundQueue | GetStatus | GetMetrics
 Reply = Done | StatusReply | MetricsReply | ErrorReply
 
 
@@ -91,7 +92,9 @@ class AdminTable:
             case RemoveModel():
                 return AdminRequest(token, remove=command.name)
             case Scale(kind=kind, count=count):
-                return AdminRequest(token, scale=ScaleWorkers(kind, count))
+                return AdminRequest(token, operate=ScaleWorkers(kind, count))
+            case BoundQueue(name=name, size=size):
+                return AdminRequest(token, operate=SetMaxQueue(name, size))
             case GetStatus():
                 return AdminRequest(token, status=True)
             case GetMetrics():

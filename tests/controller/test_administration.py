@@ -23,6 +23,7 @@ from mainspring.messages.operating import (
     PinModel,
     ResumeWorker,
     SetDefaultSlo,
+    SetMaxQueue,
     UnloadFrom,
 )
 from mainspring.messages.peers import AdminReply, AdminRequest, DefaultSlo, Dispatch, Rejected
@@ -291,3 +292,30 @@ def test_what_a_workers_gpu_says_reaches_operators_as_far_as_it_is_known(stage: 
     assert [each.readings for each in reply.metrics.workers] == [(clock,)]
     worker.health = None
     stage.until(lambda: stage.status(gateway).workers[0].notes == before.notes)
+
+
+def test_a_models_queue_is_bounded_by_operators_before_its_repository(stage: Stage) -> None:
+    stage.start((spec("a"),))
+    gateway, _ = stage.cluster("a")
+    asked = count(500)
+
+    def answer(request: AdminRequest) -> AdminReply:
+        gateway.send(request)
+        stage.until(lambda: any(each.token == request.token for each in gateway.all(AdminReply)))
+        return gateway.last(AdminReply)
+
+    def bound() -> int | None:
+        return stage.controllers[-1][0].scheduler.cluster.max_queue_size("a")
+
+    assert (
+        answer(AdminRequest(next(asked), serve=ServedModel("a", {1: "a"}, max_queue_size=7))).reason is None
+    )
+    assert bound() == 7
+    assert answer(AdminRequest(next(asked), operate=SetMaxQueue("a", 3))).reason is None
+    assert bound() == 3
+    assert (
+        answer(AdminRequest(next(asked), serve=ServedModel("a", {1: "a"}, max_queue_size=9))).reason is None
+    )
+    assert bound() == 3, "what an operator set holds"
+    for wrong in (SetMaxQueue("b", 3), SetMaxQueue("a", 0)):
+        assert answer(AdminRequest(next(asked), operate=wrong)).reason is Reason.BAD_INPUT

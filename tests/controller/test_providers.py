@@ -54,7 +54,7 @@ def greeted(stage: Stage, name: str = "launcher", peer_id: str | None = None) ->
 
 def scaled(stage: Stage, gateway: FakeGateway, count: int, kind: str = "cpu") -> AdminReply:
     token = 1 + max((reply.token for reply in gateway.all(AdminReply)), default=0)
-    gateway.send(AdminRequest(token, scale=ScaleWorkers(kind, count)))
+    gateway.send(AdminRequest(token, operate=ScaleWorkers(kind, count)))
     stage.until(lambda: any(reply.token == token for reply in gateway.all(AdminReply)))
     return gateway.last(AdminReply)
 
