@@ -159,17 +159,19 @@ def seed_profiles(candidate: Candidate, batch_sizes: tuple[int, ...]) -> dict[st
 
 def candidate_for(prepared: Prepared, task: Task, engine: str) -> Candidate:
     """Compile for one engine, compare and measure; raise `CompileError`."""
-    artifact = MAKERS[engine](prepared, task.batch_sizes, task.target, task.source.pad)
-    try:
-        return _tried(artifact, prepared, task)
-    except ExecutableError as error:
-        other = artifact.without_blocks()
-        if other is None:
-            raise prepared.refusal(str(error)) from error
-    try:
-        return _tried(other, prepared, task)
-    except ExecutableError as error:
-        raise prepared.refusal(str(error)) from error
+    artifact: Artifact | None = MAKERS[engine](prepared, task.batch_sizes, task.target, task.source.pad)
+    first: CompileError | None = None
+    while artifact is not None:
+        try:
+            return _tried(artifact, prepared, task)
+        except RowsMix:
+            raise
+        except (CompileError, ExecutableError) as error:
+            # An optimisation may be what breaks it.
+            first = first or (error if isinstance(error, CompileError) else prepared.refusal(str(error)))
+        artifact = artifact.simpler()
+    assert first is not None, "an artifact was tried"
+    raise first
 
 
 def _tried(artifact: Artifact, prepared: Prepared, task: Task) -> Candidate:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnxruntime
 import psutil
 
@@ -53,7 +54,7 @@ from mainspring.compiler.random_numbers import FromTheBeginning, without_seeds
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shaped import profile
 from mainspring.compiler.split import split
-from mainspring.compiler.stock import optimise, optimise_portably
+from mainspring.compiler.stock import STEPS, optimise, optimise_portably
 from mainspring.compiler.timings import Effort, Timing, repeat
 from mainspring.compiler.tuning import Tuner
 from mainspring.messages.model import Symbol, TensorSpec
@@ -136,29 +137,36 @@ class Artifact:
         """Return the memory that activations take at a batch size."""
         raise NotImplementedError
 
-    def without_blocks(self) -> Artifact | None:
-        """Return the same model with no layer in blocks, to be tried if this fails; None if it has none."""
+    said: str = ""
+    """How far it is optimised, if that is not as far as can be."""
+
+    def simpler(self) -> Artifact | None:
+        """Return the same model, optimised less, to be tried if this fails; None if there is none."""
         return None
 
 
 class OnnxRuntimeArtifact(Artifact):
     """A graph without weights for ONNX Runtime."""
 
-    _plain: Callable[[], Artifact] | None = None
+    _simpler: Callable[[], Artifact] | None = None
 
-    def __init__(self, prepared: Prepared, device: str, blocks: bool = True) -> None:
+    def __init__(self, prepared: Prepared, device: str, blocks: bool = True, step: int = 0) -> None:
         """Optimise for this CPU; or, for a GPU, only as far as it does not depend on the device.
 
-        If ``blocks``, layers may be computed in blocks (`mainspring.compiler.blocked`).
-        Raises `CompileError` for a model with symbols or strings that is for a GPU.
+        If ``blocks``, layers may be computed in blocks (`mainspring.compiler.blocked`); ``step`` is of
+        `stock.STEPS`, or a later one if ONNX Runtime fails at that. Raises `CompileError` for a model with
+        symbols or strings that is for a GPU.
         """
         if device != CPU:
             check_supported(prepared, f"the device {device}")
             check_fixed(prepared, f"ONNX Runtime on the device {device}")
         if device == CPU:
-            optimised = optimise(prepared.content)
+            optimised, step = _optimised(prepared, step)
+            self.said = STEPS[step][0] if step else ""
             if blocks and in_blocks(optimised):
-                self._plain = partial(OnnxRuntimeArtifact, prepared, device, blocks=False)
+                self._simpler = partial(OnnxRuntimeArtifact, prepared, device, blocks=False, step=step)
+            elif step + 1 < len(STEPS):
+                self._simpler = partial(OnnxRuntimeArtifact, prepared, device, blocks=False, step=step + 1)
         else:
             optimised = optimise_portably(prepared.content)
         given = prepared.inputs, prepared.outputs
@@ -172,9 +180,9 @@ class OnnxRuntimeArtifact(Artifact):
         super().__init__(info, parts.weights)
         self.kernels = {}
 
-    def without_blocks(self) -> Artifact | None:
-        """Return the model as ONNX Runtime optimises it, if it is another one."""
-        return self._plain() if self._plain else None
+    def simpler(self) -> Artifact | None:
+        """Return the model without layers in blocks, or else optimised less, if it may be."""
+        return self._simpler() if self._simpler else None
 
     def bind(self) -> BoundModel:
         """Open the graph as a worker does."""
@@ -193,6 +201,18 @@ class OnnxRuntimeArtifact(Artifact):
         """Measure the growth of a process that runs the graph in a workspace of its own."""
         executable = Executable(self.content, self.info, own_workspace=True)
         return measure_workspace(executable.bind(self.tensors, self.arena.address_of), batch_size)
+
+
+def _optimised(prepared: Prepared, step: int) -> tuple[onnx.ModelProto, int]:
+    """Return the model as ONNX Runtime optimises it at the first step from ``step`` on that it can."""
+    first: CompileError | None = None
+    for each in range(step, len(STEPS)):
+        try:
+            return optimise(prepared.content, each), each
+        except CompileError as error:
+            first = first or error
+    assert first is not None, "there are steps"
+    raise first
 
 
 def _sample(prepared: Prepared) -> tuple[SampleRow, ...]:

@@ -87,6 +87,8 @@ class Compiled(msgspec.Struct, frozen=True):
     """Nodes that were given a locale, for the file names none."""
     whole_because: str = ""
     """Why the model is served whole, if that was not asked for."""
+    optimised: str = ""
+    """How far the model is optimised, if less than it can be, because it would answer otherwise or fail."""
     engines: dict[str, str] = {}
     """If the faster engine was requested: a description of each engine's performance."""
     smaller: bool = False
@@ -366,6 +368,7 @@ def _compiled(prepared: Prepared, task: Task, judge: Judge | None) -> Compiled:
         chosen.shared,
         repaired=tuple(prepared.repaired),
         located=tuple(prepared.located),
+        optimised=chosen.artifact.said,
         engines=descriptions,
         smaller=prepared.reduced and len(task.batch_sizes) > 1,
     )

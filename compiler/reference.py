@@ -163,7 +163,7 @@ class Prepared:
 
     def _open_original(self, content: Content, fixed: int | None) -> StockSession:
         """Return a session on the original, whose batch may be ``fixed``, and make the reference of it."""
-        session = StockSession(content)
+        session = _opened(content)
         # As it is, which takes less time to open.
         opened = functools.partial(StockSession, content, optimised=False) if self.draws else None
         self.reference = Reference(session, fixed, whole=self.whole, opened=opened)
@@ -400,6 +400,16 @@ def _malformed() -> Iterator[None]:
             f"the model is malformed ({type(error).__name__}: {error}); see what "
             "onnx.checker.check_model says of it, so that the model's author can export it again"
         ) from error
+
+
+def _opened(content: Content) -> StockSession:
+    """Return a session on the original, unoptimised if ONNX Runtime can't open it otherwise."""
+    try:
+        return StockSession(content)
+    except CompileError as error:
+        with suppress(CompileError):
+            return StockSession(content, optimised=False)
+        raise error
 
 
 def _row_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:

@@ -110,6 +110,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "seconds": compiled.seconds,
         "sequencing": msgspec.to_builtins(manifest.sequencing),
         "whole_because": compiled.whole_because,
+        "optimised": compiled.optimised,
         "smaller": compiled.smaller,
     }
 
@@ -133,7 +134,15 @@ def describe_verification(compiled: Compiled) -> str:
         f"outputs of {done.rows} rows differ from stock ONNX Runtime's by at most "
         f"{done.largest_difference:.2g} (tolerance: {done.relative_tolerance:g} of the element, plus "
         f"{done.absolute_tolerance:g} of the largest one)"
+        f"{_optimised(compiled)}"
     )
+
+
+def _optimised(compiled: Compiled) -> str:
+    """Say how far the model is optimised, if that is less than usual."""
+    if not compiled.optimised:
+        return ""
+    return f", with {compiled.optimised}: with more it fails, or answers otherwise"
 
 
 def describe_sharing(compiled: Compiled) -> str:

@@ -88,12 +88,21 @@ def open_session(content: Content, optimised: bool = True) -> onnxruntime.Infere
     return _open(content, _options(_LEVELS.ORT_ENABLE_ALL if optimised else _LEVELS.ORT_DISABLE_ALL))
 
 
-def optimise(content: Content) -> onnx.ModelProto:
+STEPS = (
+    ("all of ONNX Runtime's optimisations", _LEVELS.ORT_ENABLE_ALL),
+    ("ONNX Runtime's basic and extended optimisations", _LEVELS.ORT_ENABLE_EXTENDED),
+    ("ONNX Runtime's basic optimisations", _LEVELS.ORT_ENABLE_BASIC),
+    ("none of ONNX Runtime's optimisations", _LEVELS.ORT_DISABLE_ALL),
+)
+"""How far a model is optimised, the most first, in words."""
+
+
+def optimise(content: Content, step: int = 0) -> onnx.ModelProto:
     """Return a serialised model as ONNX Runtime would run it here: fused, folded, in the layout of this CPU.
 
-    Raises `CompileError` for a model that ONNX Runtime can't open.
+    ``step`` is one of `STEPS`. Raises `CompileError` for a model that ONNX Runtime can't open.
     """
-    return _optimised(content, _LEVELS.ORT_ENABLE_ALL)
+    return _optimised(content, STEPS[step][1])
 
 
 def optimise_portably(content: Content) -> onnx.ModelProto:

@@ -143,7 +143,7 @@ def run(store: Store, job: Job) -> Outcome:
         where = [each for option, each in IN_CONFIG.items() if option in str(error)]
         return Outcome(fault=f"{error}{''.join(where)}")
     except MemoryError:
-        return Outcome(fault="its compilation takes more memory than compile_memory_bytes allows")
+        return Outcome(fault=_no_memory(folder))
     except Exception as error:  # no model may end the process
         return Outcome(fault=f"the compiler failed on it: {type(error).__name__}: {error}")
     return Outcome(compiled.manifest.spec())
@@ -155,6 +155,17 @@ def _described(job: Job, folder: Path) -> Described:
 
     samples = samples_of(job.recipe.warmup, folder)
     return Described(job.recipe.sequencing, samples=samples, optional=job.recipe.optional)
+
+
+def _no_memory(folder: Path) -> str:
+    """Say what the compilation of these files was allowed; ``folder`` is the version's."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return (
+        f"its files have {size:,} bytes, and to compile them takes more memory than compile_memory_bytes = "
+        f"{allowed:,} allows: set it higher, or compile the model with `mainspring compile` where there is "
+        "more"
+    )
 
 
 def _is_still(folder: Path, digest: str) -> bool:
