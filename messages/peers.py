@@ -67,7 +67,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The message was not accepted; why, as a code (``name_taken``) and as a sentence."""
+    """The message was not accepted; ``code`` is one of protocol_mismatch, unknown_session, bad_message,
+    name_taken, bad_page_size, unreachable, too_many_peers."""
 
     code: str
     detail: str
@@ -352,10 +353,8 @@ class Segment(msgspec.Struct, frozen=True, tag="segment"):
 
 
 class ClientSegment(msgspec.Struct, frozen=True, tag="client_segment"):
-    """Memory of a client's of this host that the gateway's inputs may lie in; its descriptor comes along.
-
-    The worker answers with `ClientSegmentTaken`; places may name it from then on, until `ClientSegmentOver`.
-    """
+    """Memory of a client's of this host; its descriptor comes along. Places may name it from the worker's
+    `ClientSegmentTaken` on, until `ClientSegmentOver`."""
 
     number: int
     """From 1 on; no other has it over this connection."""

@@ -78,7 +78,7 @@ def test_an_error_names_the_flag(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 1
-    assert capsys.readouterr().err.strip().endswith("--address or MAINSPRING_ADDRESS names another")
+    assert capsys.readouterr().err.strip().endswith("--address or MAINSPRING_ADDRESS names another.")
 
 
 def test_what_is_given_comes_before_the_environment_and_that_before_the_file(

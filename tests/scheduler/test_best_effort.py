@@ -44,7 +44,7 @@ def test_however_often_it_can_not_begin_no_deadline_is_said_to_have_passed(statu
             commands = [*hand.scheduler.schedule(wakeup_ns)]
             for each in commands:
                 if not isinstance(each, Infer):
-                    commands += hand.ok(now_ms, each)  # type: ignore[arg-type]
+                    commands += hand.ok(now_ms, each)
 
 
 def test_what_fails_on_its_worker_again_and_again_is_refused_for_that() -> None:

@@ -27,6 +27,7 @@ COUNTED = (
     r'_count\(\s*"([^"]+)"',
     r'self\.dropped\["([^"]+)"\] \+=',
     r'Delivery\.(?:GONE|FULL): "([^"]+)"',
+    r'^DROPPED = "([^"]+)"',
 )
 
 

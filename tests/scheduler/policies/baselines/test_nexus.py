@@ -17,7 +17,7 @@ from tests.scheduler.policies.warm import Warm
 
 def warm(models: int = 1, workers: int = 1) -> Warm:
     """Batches of 1, 2 and 4 take 4, 6 and 10 ms."""
-    config = SchedulerConfig(policy="nexus", response_margin_ms=1e-6)
+    config = SchedulerConfig(policy="nexus", response_margin_ms=0.0)
     return Warm(config, [spec(f"m{index}") for index in range(models)], workers)
 
 

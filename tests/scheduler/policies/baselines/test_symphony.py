@@ -15,7 +15,7 @@ AHEAD_MS = 0.6
 
 
 def warm(models: int = 1, workers: int = 1, **config: object) -> Warm:
-    given = SchedulerConfig(policy="symphony", response_margin_ms=1e-6, **config)  # type: ignore[arg-type]
+    given = SchedulerConfig(policy="symphony", response_margin_ms=0.0, **config)  # type: ignore[arg-type]
     return Warm(given, [spec(f"m{index}") for index in range(models)], workers)
 
 
@@ -45,7 +45,7 @@ def test_three_are_padded_to_four_if_that_is_asked_for(pads: bool, expected: int
     model = spec("m0")
     profile = model.profiles["gpu"]
     profile.infer_ns[4] -= 1
-    config = SchedulerConfig(policy="symphony", response_margin_ms=1e-6, pad_batches=pads)
+    config = SchedulerConfig(policy="symphony", response_margin_ms=0.0, pad_batches=pads)
     bench = Warm(config, [model])
     assert bench.ask(0, "m0", 50, count=3) == []
     (at_ms, infer), *_ = bench.until(60)
