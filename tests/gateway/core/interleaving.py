@@ -99,8 +99,11 @@ class Interleaving(RuleBasedStateMachine):
         assert (wakeup_ns is None) == (self.core.in_flight == len(self.core.sequences) == 0)
 
     def teardown(self) -> None:
-        """Wait for longer than any request may: each has its reply then, or nobody who would get it."""
+        """Wait for longer than any deadline, then stop: each request has its reply, or nobody to get it."""
         self.core.tick(self.now_ns + 3_600_000 * MS)
+        self.drain()
+        assert all(each.deadline_ns is None for each in self.core.requests()), "a deadline has passed"
+        self.core.abandon()
         self.drain()
         assert self.core.in_flight == 0
         self.core.validate()
