@@ -6,6 +6,7 @@ A process that serves must not end, nor wait, because nobody reads what it says:
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import select
@@ -49,11 +50,12 @@ def lenient(stream: TextIO, number: int, patience_s: float | None) -> TextIO:
     """
     try:
         own = stream.fileno() == number
-        stream.flush()
     except (OSError, ValueError):
-        own = not isinstance(stream, io.StringIO) and getattr(stream, "name", "") in ("<stdout>", "<stderr>")
+        own = stream in (sys.__stdout__, sys.__stderr__)
     if not own:
         return stream
+    with contextlib.suppress(OSError, ValueError):
+        stream.flush()
     kept = Output(number, patience_s)
     return io.TextIOWrapper(kept, stream.encoding, "backslashreplace", line_buffering=True)
 
