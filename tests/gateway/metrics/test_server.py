@@ -28,6 +28,8 @@ from tests.gateway.raw import Raw
 from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready
 from tests.patience import PATIENCE_S
 
+GATEWAY = Path(__file__).resolve().parents[3] / "gateway"
+
 ANY = "http://127.0.0.1:0"
 Found = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -123,7 +125,7 @@ def test_counters_are_there_before_what_they_count() -> None:
 
 def test_what_a_gateway_counts_is_known_before() -> None:
     found = set[str]()
-    for path in Path(server.__file__).parent.rglob("*.py"):
+    for path in GATEWAY.rglob("*.py"):
         text = path.read_text()
         found |= set(re.findall(r"""\b(?:counts|_?count)[\[(]"(\w+)"[\])]""", text))
         found |= set(re.findall(r"""_(?:drop|close)\([^()\n]*"(sequences_\w+)\"""", text))
