@@ -40,7 +40,7 @@ CERTIFICATES = {
 ALLOWED = {
     ("worker", "controller"): "Described Goodbye Pong Restored Result WorkerHello",
     ("gateway", "controller"): "AdminRequest Arrival Cancel Drained GatewayHello Goodbye Pong ShardMap",
-    ("repository", "controller"): "AdminRequest Drained GatewayHello Goodbye Pong",
+    ("repository", "controller"): "AdminRequest Awaited Drained GatewayHello Goodbye Pong",
     ("observer", "controller"): "Goodbye ObserverHello Pong",
     ("operator", "controller"): "Goodbye ObserverHello Operate Pong",
     ("provider", "controller"): "Goodbye Pong ProviderHello Running",
