@@ -221,6 +221,16 @@ class Model:
             return sum([len(bucket.backlog) for bucket in self.buckets.values()]) > 0
         return len(self.backlog) > 0
 
+    def row_ns(self) -> int:
+        """Return the least time that a row takes on any kind of device, in the batch that is best for it."""
+        least_ns = 0
+        for times in self.infer_times.values():
+            for index, size in enumerate(times.sizes):
+                each_ns = times.ns[index] // size
+                if each_ns < least_ns or not least_ns:
+                    least_ns = each_ns
+        return least_ns
+
     def fastest_ns(self, rows: int) -> int:
         """Return the shortest estimate of a batch of ``rows`` rows on any kind of device in the cluster.
 

@@ -63,7 +63,7 @@ class BestEffort:
         """Offer a best-effort request that was queued to the workers that can run its model."""
         self._preferred = self._preferred or request.turn_ns < request.arrived_ns
         self._models[request.model.number] = request.model
-        self._work_ns += request.rows * row_ns(request.model)
+        self._work_ns += request.rows * request.model.row_ns()
         for placement in request.model.usable.values():
             self.offer(placement)
 
@@ -120,11 +120,11 @@ class BestEffort:
             self._counted_ns = now_ns
             self._models = {number: each for number, each in self._models.items() if each.backlog}
             self._work_ns = sum(
-                [row_ns(each) * sum([one.rows for one in each.backlog]) for each in self._models.values()]
+                [each.row_ns() * sum([one.rows for one in each.backlog]) for each in self._models.values()]
             )
         workers = max(1, self._state.cluster.open_workers)
         part = max(self._share, 1.0 - self._busy.share(now_ns, workers))
-        needed_ns = int((self._work_ns + rows * row_ns(model)) / (part * workers)) if part else 0
+        needed_ns = int((self._work_ns + rows * model.row_ns()) / (part * workers)) if part else 0
         if needed_ns <= self._horizon_ns:
             return None
         return needed_ns, now_ns + needed_ns - self._horizon_ns
@@ -251,14 +251,3 @@ class _Busy:
             self._taken_ns = self._taken_ns / 2 if halves == 1 else 0.0
             self._since_ns = now_ns - WATCHED_NS
             self._until_ns = now_ns + WATCHED_NS
-
-
-def row_ns(model: Model) -> int:
-    """Return the least time that a row takes on any kind of device, in the batch that is best for it."""
-    least_ns = 0
-    for times in model.infer_times.values():
-        for index, size in enumerate(times.sizes):
-            each_ns = times.ns[index] // size
-            if each_ns < least_ns or not least_ns:
-                least_ns = each_ns
-    return least_ns

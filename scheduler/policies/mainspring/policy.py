@@ -357,16 +357,5 @@ def expires_early_ns(state: SchedulerState, request: Request, last_start_ns: int
     if len(model.queue) <= SHORT_QUEUE or request.due_ns is None:
         return last_start_ns
     rows = model.queue.rows_before(request)
-    needed_ns = rows * _row_ns(model) // (CAPACITY_DOUBT * max(1, state.cluster.open_workers))
+    needed_ns = rows * model.row_ns() // (CAPACITY_DOUBT * max(1, state.cluster.open_workers))
     return min(last_start_ns, request.due_ns - needed_ns)
-
-
-def _row_ns(model: Model) -> int:
-    """Return the least time that a row takes on any kind of device, in the batch that is best for it."""
-    least_ns = 0
-    for times in model.infer_times.values():
-        for index, size in enumerate(times.sizes):
-            row_ns = times.ns[index] // size
-            if row_ns < least_ns or not least_ns:
-                least_ns = row_ns
-    return least_ns
