@@ -145,7 +145,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     http_cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call over HTTP what changes nothing, such as ``https://app.example.com``, or
     ``*`` for any. Empty: no page of another site may."""
-    http_docs: bool = False
+    http_docs: bool = True
     """Whether there is a page to try models in a browser, at ``/docs`` of ``http_address``."""
     http_max_connections: int = 20_000
     """HTTP clients at one time; one more closes a connection that has long been idle, or is refused."""

@@ -57,7 +57,7 @@ def url() -> Iterator[str]:
     with (
         real_controller(MODELS) as controller,
         real_worker("one", controller),
-        serving(controller, http_address="http://127.0.0.1:0", http_docs=True) as addresses,
+        serving(controller, http_address="http://127.0.0.1:0") as addresses,
         Client(addresses.zeromq) as client,
     ):
         wait_until(lambda: workers_ready(client, 1, len(MODELS)), 30)
@@ -207,7 +207,7 @@ def test_a_token_is_asked_for_and_used(opened: Callable[..., Page], tmp_path: Pa
     path = tmp_path / "tokens.toml"
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     path.write_text(f'[[token]]\nname = "one"\nsha256 = "{digest}"\nmodels = ["double"]\n')
-    with faked(token_file=str(path), http_docs=True) as served:
+    with faked(token_file=str(path)) as served:
         page = opened(f"http://{served.host}")
         page.locator("#error", has_text="401").wait_for()
         page.get_by_label("Token").fill(TOKEN)
@@ -219,10 +219,10 @@ def test_a_token_is_asked_for_and_used(opened: Callable[..., Page], tmp_path: Pa
         assert page.locator("#outputs tr").count() == 2
 
 
-def test_it_is_off_by_default_and_sent_with_a_strict_policy() -> None:
-    with faked() as served, Peer(served.host) as peer:
+def test_it_can_be_left_out_and_is_sent_with_a_strict_policy() -> None:
+    with faked(http_docs=False) as served, Peer(served.host) as peer:
         assert peer.ask("GET", "/docs").status == 404
-    with faked(http_docs=True) as served, Peer(served.host) as peer:
+    with faked() as served, Peer(served.host) as peer:
         reply = peer.ask("GET", "/docs")
         assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
         policy = reply.headers["content-security-policy"]
