@@ -3,8 +3,9 @@
 * ``quick`` (`make test`): lint and types, beside them the unit tests on all cores; then the heart of the tier
   *cluster*, alone. Nothing needs to be compiled for it: the pure cores run as Python.
 * ``rest`` (`make test-rest`): what is left. What waits for real time runs one after the other: cluster,
-  browser and lab. Beside that runs what only computes, on the processor time that is left over (SCHED_IDLE):
-  codegen, and the unit tests again that run compiled code (`tests.tiers.COMPILED`), with the compiled cores.
+  browser and lab. Beside that runs codegen, which only computes, on the processor time that is left over
+  (SCHED_IDLE). Last, on all cores, run the unit tests again that run compiled code (`tests.tiers.COMPILED`),
+  with the compiled cores.
 * a tier alone (`make test-cluster` ...).
 
 A failure is a failure, but for the few tests with the marker ``timing``, which measure real time: if they
@@ -78,9 +79,11 @@ def tier(name: str, *options: str) -> Part:
     return Part(name, (f"--tier={name}", *options), interpreted=name == "unit")
 
 
-UNIT = Part("unit", ("--tier=unit", "-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"), True)
+ON_ALL_CORES = ("-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile")
+UNIT = Part("unit", ("--tier=unit", *ON_ALL_CORES), True)
 HEART = Part("heart", ("--tier=heart",), True)
-COMPUTING = Part("computing", ("--tier=codegen,compiled", "--timeout", str(IDLE_TIMEOUT_S)))
+CODEGEN = Part("codegen", ("--tier=codegen", "--timeout", str(IDLE_TIMEOUT_S)))
+COMPILED = Part("compiled", ("--tier=compiled", *ON_ALL_CORES))
 WAITING = (Part("cluster", ("--tier=cluster", "--not-heart")), tier("browser"), tier("lab"))
 
 
@@ -127,11 +130,11 @@ def quick() -> int:
 
 def rest() -> int:
     """Run all that `make test` leaves out; return the exit code."""
-    print("codegen, and unit tests with compiled cores, run beside what follows", flush=True)
-    COMPUTING.kept.unlink(missing_ok=True)
-    with beside("codegen, and unit tests with compiled cores", COMPUTING.command, idle=True) as computing:
-        codes = {part: run(part) for part in WAITING}
-    return settle({**codes, COMPUTING: computing.returncode})
+    print("codegen runs beside what follows", flush=True)
+    CODEGEN.kept.unlink(missing_ok=True)
+    with beside("codegen", CODEGEN.command, idle=True) as computing:
+        codes = {part: run(part) for part in (*WAITING, COMPILED)}
+    return settle({**codes, CODEGEN: computing.returncode})
 
 
 def settle(codes: dict[Part, int]) -> int:
