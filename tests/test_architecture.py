@@ -291,7 +291,32 @@ def test_no_file_is_named_after_nothing() -> None:
     assert not found, f"name the subject instead: {found}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/configuration.md"])
+def test_the_reading_path_has_at_most_twenty_files_of_the_length_that_it_says() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| `([a-z_/]+\.py)` \| (\d+) \|", text, re.MULTILINE)
+    assert 15 <= len(rows) <= 20
+    wrong = {
+        path: lines
+        for path, said in rows
+        if abs((lines := len((ROOT / path).read_text(encoding="utf-8").splitlines())) - int(said))
+        > lines / 10
+    }
+    assert not wrong, f"docs/architecture.md: the files have {wrong} lines now"
+
+
+def test_the_architecture_is_one_short_page() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 220
+    long = [line[:60] for line in text.splitlines() if not line.startswith("|") and len(line) > 600]
+    assert not long, f"paragraphs of over 600 characters: {long}"
+
+
+INTERNALS = ("architecture", "state", "scheduler", "shared-memory", "compiled-core", "testing")
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/configuration.md", *(f"docs/{name}.md" for name in INTERNALS)]
+)
 def test_files_that_the_documentation_names_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", text)) | set(
