@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from itertools import islice
 from typing import Final
 
 from mainspring.cluster.capacity import PINNED_SHARE, kept_pages
@@ -26,6 +25,8 @@ from mainspring.scheduler.state import SchedulerState
 
 LOOKED_AT: Final = 8
 """Models that are looked at each time for one that can be loaded."""
+FORGOTTEN: Final = 64
+"""Models that need no LOAD any more and leave each time, at most."""
 TRIED_AT: Final = 8
 """Idle workers that are tried for each of them; the next time it is the next ones' turn."""
 PLACEMENTS_AT_ONCE: Final = 128
@@ -55,16 +56,18 @@ class ModelQueue(ABC):
 
         Models that need no LOAD any more leave; those that no worker can take now go to the end.
         """
-        left = PLACEMENTS_AT_ONCE
-        for name in list(islice(self._queued, LOOKED_AT)):
-            if left <= 0:
-                break
+        left, looked_at, forgotten = PLACEMENTS_AT_ONCE, 0, 0
+        # Those that were looked at stand at the end, so that fewer than `LOOKED_AT` are not looked at twice.
+        while left > 0 and looked_at < min(LOOKED_AT, len(self._queued)) and forgotten < FORGOTTEN:
+            name = next(iter(self._queued))
             model = self._state.cluster.models.get(name)
             if model is None or is_hopeless(self._state.cluster, model) or not self._needs(model):
                 self._forget(name)
+                forgotten += 1
                 continue
             plan = self._plan(now_ns, model)
             left -= len(self._state.cluster.workers)
+            looked_at += 1
             if plan is not None:
                 self._tried = 0
                 self._forget(name)
@@ -182,8 +185,12 @@ class MissedModels(ModelQueue):
             self.want(model)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
-        """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
-        if not self._queued or not self._state.may_load_idly:
+        """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately.
+
+        While none is idle no model is looked at, and each keeps its place.
+        """
+        state = self._state
+        if not self._queued or not state.may_load_idly or not state.load_is_idle:
             return None
         plan = self.first_plan(now_ns)
         if plan is not None:

@@ -183,6 +183,14 @@ class SchedulerState:
         """
         return len(self.idle_loads) < max(1, self.cluster.open_workers // IDLE_LOADERS)
 
+    @property
+    def load_is_idle(self) -> bool:
+        """Whether any LOAD executor has nothing to do."""
+        for worker in self.load_room.values():  # noqa: SIM110 - compiled, a generator takes longer
+            if not len(worker.load):
+                return True
+        return False
+
     def watch(self, when_ns: int, worker: Worker) -> None:
         """Have a worker checked for owed results at an instant, unless it will be checked anyway."""
         if not worker.watched:

@@ -6,8 +6,9 @@ import pytest
 
 from mainspring.messages.actions import Load
 from mainspring.messages.commands import Command
-from mainspring.messages.events import OperatorAsked, WorkerLeft
+from mainspring.messages.events import OperatorAsked, RequestCancelled, WorkerLeft
 from mainspring.messages.operating import DrainWorker, ResumeWorker
+from mainspring.scheduler.load_queue import LOOKED_AT
 from mainspring.scheduler.state import IDLE_LOADERS
 from tests.scheduler.hand import Hand, spec
 
@@ -51,3 +52,26 @@ def test_a_worker_that_leaves_gives_its_idle_load_to_another() -> None:
     assert isinstance(load, Load)
     ((model, worker),) = loads(hand.feed(1, WorkerLeft(load.worker, "gone")))
     assert (model, worker != load.worker) == ("m1", True)
+
+
+def test_missed_models_keep_their_places_while_no_load_executor_is_idle() -> None:
+    names = [f"m{number}" for number in range(LOOKED_AT + 2)]
+    hand = Hand(*[spec(name) for name in names], workers=1, lookahead_ms=10_000.0)
+    (load,) = hand.request(0, 1, "m0", 1_000)
+    assert isinstance(load, Load)
+    for number, name in enumerate(names[1:], start=2):
+        assert loads(hand.request(0, number, name, None)) == []
+    (found,) = loads(hand.ok(9, load))
+    assert found == ("m1", "w0"), "the first that was missed is the first to be loaded"
+
+
+def test_models_that_need_no_load_any_more_keep_no_other_from_an_idle_executor() -> None:
+    names = [f"m{number}" for number in range(2 * LOOKED_AT)]
+    hand = Hand(*[spec(name) for name in names], workers=1, lookahead_ms=10_000.0, idle_loads=False)
+    (load,) = hand.request(0, 1, "m0", 1_000)
+    for number, name in enumerate(names[1:], start=2):
+        hand.request(0, number, name, None)
+    for number in range(2, len(names)):
+        hand.feed(1, RequestCancelled(number))
+    ((model, _),) = loads(hand.ok(9, load))
+    assert model == names[-1], "the requests for all others were withdrawn"

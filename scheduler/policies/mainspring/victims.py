@@ -5,9 +5,10 @@ looks at entries until the least loss that it found is lower than all bounds lef
 hundred or more. A loss changes with each request for the model, each that waits for it, and each copy that
 comes or goes. What raises it leaves the bound a bound, and an entry is put right once it comes up; only what
 lowers losses is entered at once: a copy that makes them more than a power of two, and a request that leaves
-the queue, where what waits was counted. While EXEC's time has a
-price, losses fall as the price or an estimate rises. So bounds are computed with a higher price and higher
-estimates, and the order is made again once one of these is exceeded.
+the queue, where what waits was counted. While EXEC's time has a price, losses fall as the price or an
+estimate rises. So bounds are computed with estimates that are higher and with the price as it is, and the
+order is made again once one of these is exceeded. With room for a higher price there would be fewer new
+orders, but most bounds would be so low that several times as many entries would be looked at.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from mainspring.scheduler.policies.notes import model_note
 
 _ROUNDED: Final = 1.0 - 1e-9
 """A bound is this part of what was computed, which was rounded otherwise than the loss."""
-_PRICE_ROOM: Final = 2.0
-"""Bounds hold up to this many times the price that EXEC's time had when they were computed."""
 _RESIDENT: Final = State.RESIDENT
 _SWEPT_FROM: Final = 64
 """An order of fewer entries is not swept."""
@@ -105,13 +104,12 @@ class Losses:
     def least_first(self, worker: Worker, within_ns: int) -> LeastFirst:
         """Return what may be evicted from a worker, the least loss first, of equal ones the model that came
         first; a model that is evicted is away for a time. To be closed after use."""
-        known = self._orders.get(worker.name)
-        highest = _PRICE_ROOM * self._price.per_ns
+        known, price = self._orders.get(worker.name), self._price.per_ns
         if known is None or not self._holds(known):
-            known = self._orders[worker.name] = self._made(worker, highest)
-        elif _PRICE_ROOM * highest < known.price:
+            known = self._orders[worker.name] = self._made(worker, price)
+        else:
             # What was computed for a higher price holds, and is put right as it comes up.
-            known.price = highest
+            known.price = price
         return LeastFirst(self, known, self._popularity.expected(within_ns))
 
     def unpopular(self, placement: Placement) -> list[Placement]:
