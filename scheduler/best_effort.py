@@ -9,7 +9,6 @@ it they get in turns of a batch, before requests with a deadline.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from typing import Final
 
 from mainspring.cluster.models import Model
@@ -37,7 +36,7 @@ class BestEffort:
         self._state = state
         self._policy = policy
         self._waiting: dict[str, list[tuple[int, int, Placement]]] = {}
-        self._slacks: deque[tuple[int, int]] = deque()
+        self._slacks = _Slacks()
         self._share = state.config.best_effort_share
         self._horizon_ns = milliseconds(state.config.best_effort_horizon_ms)
         self._owed_ns: dict[str, float] = {}
@@ -54,10 +53,7 @@ class BestEffort:
 
     def saw_deadline(self, now_ns: int, slack_ns: int) -> None:
         """Note how long a request with a deadline could wait for its dispatch: its slack."""
-        slacks = self._slacks
-        while slacks and slacks[-1][1] >= slack_ns:
-            slacks.pop()
-        slacks.append((now_ns, slack_ns))
+        self._slacks.add(now_ns, slack_ns)
 
     def add(self, request: Request) -> None:
         """Offer a best-effort request that was queued to the workers that can run its model."""
@@ -87,6 +83,8 @@ class BestEffort:
     def turn(self, now_ns: int, worker: Worker) -> Batch | None:
         """Return the batch that goes before all requests with a deadline, if it is best-effort requests' turn
         on a worker: they are owed as much time as it takes."""
+        if not self._owed_ns:
+            return None
         owed_ns = self._owed_ns.get(worker.name, 0.0)
         if owed_ns <= self._needed_ns.get(worker.name, 0) or not self.waits_for(worker):
             return None
@@ -216,12 +214,35 @@ class BestEffort:
     def limit_ns(self, now_ns: int) -> int | None:
         """Return how long an executor may be blocked: the least slack seen lately, or the part of it that the
         policy grants; None if none was seen."""
-        slacks = self._slacks
-        while slacks and slacks[0][0] < now_ns - WATCHED_NS:
-            slacks.popleft()
-        if not slacks:
-            return None
-        return int(max(0, slacks[0][1]) * self._policy.slack_share(now_ns))
+        least_ns = self._slacks.least_ns(now_ns)
+        return None if least_ns is None else int(max(0, least_ns) * self._policy.slack_share(now_ns))
+
+
+class _Slacks:
+    """The least slack of `WATCHED_NS`: those that none less has followed since, in two lists."""
+
+    __slots__ = ("_seen_ns", "_slacks_ns")
+
+    def __init__(self) -> None:
+        self._slacks_ns: list[int] = []
+        self._seen_ns: list[int] = []
+
+    def add(self, now_ns: int, slack_ns: int) -> None:
+        """Note a slack."""
+        slacks_ns, seen_ns = self._slacks_ns, self._seen_ns
+        while slacks_ns and slacks_ns[-1] >= slack_ns:
+            slacks_ns.pop()
+            seen_ns.pop()
+        slacks_ns.append(slack_ns)
+        seen_ns.append(now_ns)
+
+    def least_ns(self, now_ns: int) -> int | None:
+        """Return the least; None without any."""
+        old = 0
+        while old < len(self._seen_ns) and self._seen_ns[old] < now_ns - WATCHED_NS:
+            old += 1
+        del self._slacks_ns[:old], self._seen_ns[:old]
+        return self._slacks_ns[0] if self._slacks_ns else None
 
 
 class _Busy:

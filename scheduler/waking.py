@@ -89,18 +89,21 @@ class Waking:
 
     def next(self) -> Worker | None:
         """Return the worker to ask next at this instant; None if nobody else is."""
-        wanted = self._wanted
-        while wanted:
-            number = next(iter(wanted))
-            model = wanted[number]
-            able = model.held & self.idle & ~self._tried
-            asked = able & ~self._waits
-            if asked and model.queue.dues:
-                return self._cluster.seats.first_of(asked)
-            del wanted[number]
-            if able and model.queue.dues:
+        if not self._wanted:
+            return None
+        found: Worker | None = None
+        done: list[int] = []
+        untried = self.idle & ~self._tried
+        for number, model in self._wanted.items():
+            if model.queue.dues and (able := model.held & untried):
+                if asked := able & ~self._waits:
+                    found = self._cluster.seats.first_of(asked)
+                    break
                 self._behind[number] = model
-        return None
+            done.append(number)
+        for number in done:
+            del self._wanted[number]
+        return found
 
     def end(self) -> None:
         """Note that time goes on: those that were asked may be asked again."""

@@ -120,7 +120,8 @@ class Ranking:
         if due_ns is None:
             return
         slack_ns, known_ns = due_ns - request.arrived_ns, note.slack_ns
-        if request.rows != note.rows or abs(slack_ns - known_ns) > known_ns >> UNLIKE_SHIFT:
+        alike_ns = known_ns >> UNLIKE_SHIFT
+        if request.rows != note.rows or not -alike_ns <= slack_ns - known_ns <= alike_ns:
             note.unlike = UNLIKE_REQUESTS if note.rows else 0
             note.rows, note.slack_ns = request.rows, slack_ns
         elif note.unlike:

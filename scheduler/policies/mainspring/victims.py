@@ -149,7 +149,7 @@ class Losses:
 
     def lowered(self, model: Model) -> None:
         """Enter a model without what waits for it where that was counted: requests have left its queue."""
-        counted = self._waiting.pop(model.number, None)
+        counted = self._waiting.pop(model.number, None) if self._waiting else None
         if counted is None:
             return
         for entry in counted:
