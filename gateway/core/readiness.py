@@ -60,9 +60,12 @@ class Readiness:
         self._unready[shard].clear()
 
     def told_all(self, now_ns: int, shard: int) -> None:
-        """A controller has told all that it knew at its welcome; it may say so again."""
+        """A controller has told all that it knew at its welcome; it may say so again, as each of its pings
+        does."""
+        news = not self._told.parts[shard].confirmed
         self._told.told_all(now_ns, shard)
-        self.note()
+        if news:
+            self.note()
 
     def heard(self, shard: int, message: Standing | Awaited) -> None:
         """A controller says of which models requests could be answered, or which are to be served and are

@@ -36,7 +36,7 @@ from mainspring.gateway.oip.parameters import (
     slo_ns,
     version_of,
 )
-from mainspring.gateway.oip.spans import Span, check_room, spans_in
+from mainspring.gateway.oip.spans import SharedInput, Span, check_room
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
 from mainspring.messages.clients import InferRequest
@@ -197,7 +197,10 @@ class Taking:
         if (alone := driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
         said, frames = self._said(read, name)
-        spans = [] if said.uncopied else [*spans_in(frames), *said.asked.spans.values()]
+        spans: list[Span] = []
+        if not said.uncopied:
+            spans = [frame.span for frame in frames if isinstance(frame, SharedInput)]
+            spans += said.asked.spans.values()
         parts = self._shared.parts(caller, spans) if spans else {}
         left_ns = self._limits.slo_ns(said.parameters, caller, said.options, arrived_ns)
         taken_ns = monotonic_ns()

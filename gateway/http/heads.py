@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 MOST = 1_024
 """Heads that are remembered; once there are more, all are forgotten."""
 LONGEST_BYTES = 1_024
@@ -33,6 +35,7 @@ class Head(NamedTuple):
     """Of the body."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Heads:
     """What all connections of a server remember."""
 

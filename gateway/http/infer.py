@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
 from mainspring.gateway.calls import Calls, Outcome
@@ -61,14 +61,17 @@ _SLO = SLO_HEADER.encode()
 _SENT_ENCODINGS = (b"gzip", b"deflate")
 
 
-class _Came(NamedTuple):
+class _Came:
     """Outputs that are to be sent."""
 
-    at_ns: int
-    """When they came."""
-    due_ns: int | None
-    """When they are of no use any more."""
-    timing: Timing
+    __slots__ = ("at_ns", "due_ns", "timing")
+
+    def __init__(self, at_ns: int, due_ns: int | None, timing: Timing) -> None:
+        self.at_ns = at_ns
+        """When they came."""
+        self.due_ns = due_ns
+        """When they are of no use any more."""
+        self.timing = timing
 
 
 class Inference:

@@ -136,7 +136,8 @@ def _nearer(one: int | None, other: int) -> int:
 
 
 def _timeout_ns(value: object) -> int:
-    value = whole(value)
+    if not isinstance(value, int):
+        value = whole(value)
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -30,12 +30,12 @@ from mainspring.gateway.oip.spans import (
     BYTE_SIZE,
     OFFSET,
     REGION,
+    SharedInput,
     Span,
     check_room,
     output_span,
     shared_input,
     span_of,
-    spans_in,
 )
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
@@ -109,7 +109,7 @@ class Parsed(NamedTuple):
     def spans(self) -> list[Span]:
         """Where in shared memory its inputs are and its outputs go."""
         outputs = [form.span for form in self.wanted.forms.values() if form.span is not None]
-        return [*spans_in(self.frames), *outputs]
+        return [*[each.span for each in self.frames if isinstance(each, SharedInput)], *outputs]
 
 
 def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_json_bytes: int) -> Parsed:
@@ -157,7 +157,8 @@ def _inputs(
         if isinstance(data, msgspec.Raw) and bytes(memoryview(data)[:8]) == json_text.NULL:
             data = None
         size = parameters.binary_data_size
-        span = span_of(f"input {tensor.name!r}", _shared(parameters))
+        shared = _shared(parameters)
+        span = span_of(f"input {tensor.name!r}", shared) if shared else None
         if span is not None:
             if size is not None or (data is not None and not isinstance(data, msgspec.UnsetType)):
                 raise Unfit(
@@ -367,7 +368,8 @@ def _wanted(signature: Signature, request: InferRequest | LooseRequest) -> Wante
             continue
         classes = parameters.classification
         check_classes(signature, output.name, classes)
-        span = output_span(output.name, _shared(parameters), classes)
+        shared = _shared(parameters)
+        span = output_span(output.name, shared, classes) if shared else None
         asked = default.binary if parameters.binary_data is None else parameters.binary_data
         if span is not None:
             forms[output.name] = Form(True, span=span)
@@ -381,9 +383,12 @@ def _wanted(signature: Signature, request: InferRequest | LooseRequest) -> Wante
 
 
 def _shared(parameters: RequestInputParameters | RequestOutputParameters) -> dict[str, Any]:
-    """Return what they say of shared memory."""
-    return {
-        REGION: parameters.shared_memory_region,
-        BYTE_SIZE: parameters.shared_memory_byte_size,
-        OFFSET: parameters.shared_memory_offset,
-    }
+    """Return what they say of shared memory; nothing if they don't."""
+    region, size, offset = (
+        parameters.shared_memory_region,
+        parameters.shared_memory_byte_size,
+        parameters.shared_memory_offset,
+    )
+    if region is None and size is None and offset is None:
+        return {}
+    return {REGION: region, BYTE_SIZE: size, OFFSET: offset}

@@ -8,7 +8,7 @@ bytes there are those that the tensor would have as binary data.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mainspring.gateway.core.validation import Signature, header_rows
@@ -122,11 +122,6 @@ def output_span(name: str, parameters: Mapping[str, Any], classes: int) -> Span 
             "from the answer",
         )
     return span
-
-
-def spans_in(frames: Iterable[Any]) -> list[Span]:
-    """Return the spans of those of a request's inputs that are in shared memory."""
-    return [frame.span for frame in frames if isinstance(frame, SharedInput)]
 
 
 def check_room(signature: Signature, headers: tuple[TensorHeader, ...], outputs: Mapping[str, Span]) -> None:

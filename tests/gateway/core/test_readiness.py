@@ -142,3 +142,21 @@ def test_one_that_leaves_is_not_ready_whatever_it_could_serve() -> None:
 def test_the_policy_is_one_of_two() -> None:
     with pytest.raises(ValueError, match="readiness is 'lax'; it must be one of strict, serving"):
         GatewayConfig(readiness="lax")
+
+
+def test_a_controller_that_says_again_that_it_has_told_all_is_no_news() -> None:
+    """Each of its pings does, ten times a second."""
+    gateway = Gateway()
+    looked: list[int] = []
+
+    def absent(shard: int) -> str:
+        looked.append(shard)
+        return ""
+
+    readiness = Readiness(gateway.told, absent, "strict")
+    readiness.begin_session(0)
+    readiness.told_all(0, 0)
+    assert looked
+    looked.clear()
+    readiness.told_all(1, 0)
+    assert not looked
