@@ -92,6 +92,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     bound: float | None
     worst_tenth: float
     """Share of answers in time, over the tenth of the models with the lowest."""
+    unanswered: int
+    """Models with a deadline that were asked and had no answer in time."""
     late: float
     """Share of requests that were answered after their deadline."""
     best_effort: float
@@ -136,6 +138,7 @@ def play_cell(job: Job) -> Cell:
         goodput=float(good[tight].sum()) / seconds,
         bound=_bound(job, scenario, models, drawn, since_ns, seconds),
         worst_tenth=worst_share(good[tight & (offered > 0)] / offered[tight & (offered > 0)]),
+        unanswered=int((tight & (offered > 0) & (good == 0)).sum()),
         late=float(late.mean()),
         best_effort=float(good[~tight].sum()) / seconds,
         even=float(in_time[even].mean()) if beside else None,

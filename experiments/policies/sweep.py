@@ -85,15 +85,23 @@ class Results:
         cells = self._cells.get((policy, scenario, load))
         return fmean(cell.worst_tenth for cell in cells) if cells else None
 
+    def unanswered(self, policy: str, scenario: str, load: float) -> float:
+        """Return the models without an answer in time, likewise."""
+        return fmean(cell.unanswered for cell in self._cells[policy, scenario, load])
+
     def mean_of_bound(self, policy: str, load: float) -> float:
         """Return the mean over all scenarios that were played."""
         values = [self.of_bound(policy, scenario, load) for scenario in self.scenarios]
         return fmean(value for value in values if value is not None)
 
     def table(self) -> Table:
-        """Return goodput in % of the bound, and in brackets the worst tenth's share, at each load."""
+        """Return goodput in % of the bound, and in brackets the worst tenth's share and the models without an
+        answer, at each load."""
         loads = " / ".join(f"{load:g}x" for load in self.loads)
-        title = f"goodput in % of {self.whole}, and the worst tenth's share in %, at {loads}"
+        title = (
+            f"goodput in % of {self.whole}, the worst tenth's share in %, and models without an answer, "
+            f"at {loads}"
+        )
         table = Table(title=title)
         table.add_column("scenario")
         for policy in self.policies:
@@ -113,4 +121,10 @@ class Results:
         worsts = [self.worst_tenth(policy, scenario, load) for load in self.loads]
         good = " / ".join("-" if value is None else f"{100 * value:.1f}" for value in goods)
         worst = " / ".join("-" if value is None else f"{100 * value:.0f}" for value in worsts)
-        return f"{good} ({worst})"
+        without = " / ".join(
+            "-"
+            if (policy, scenario, load) not in self._cells
+            else f"{self.unanswered(policy, scenario, load):g}"
+            for load in self.loads
+        )
+        return f"{good} ({worst}; {without})"

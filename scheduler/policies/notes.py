@@ -75,6 +75,8 @@ class ModelNote:
         "price",
         "rows",
         "slack_ns",
+        "starved_ns",
+        "turn",
         "unlike",
     )
 
@@ -93,6 +95,10 @@ class ModelNote:
         """How much more the model's requests are worth than others', in nats."""
         self.price = 0.0
         """What the boost follows from, in nats (`Fairness`)."""
+        self.starved_ns = 0
+        """When the model missed its first request since its last answer; 0 if it missed none."""
+        self.turn = 0.0
+        """What the boost has for the time since then, in nats."""
         self.counted = False
         """Whether the model counts among those with waiting requests."""
         self.rows = self.slack_ns = 0

@@ -19,10 +19,11 @@ class NoOptions(msgspec.Struct, frozen=True, kw_only=True):
 class MainspringOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `mainspring`."""
 
-    fairness: float = 0.45
+    fairness: float = 0.05
     """From 0 to 1. No model misses more than 1/fairness times as large a share of its requests as all models
     together, and none is answered less than fairness times as large a share: 0 serves the most requests,
-    whichever models they are for; 1 drops the same share of every model's."""
+    whichever models they are for; 1 drops the same share of every model's. Unless it is 0, models without an
+    answer for long get a turn where that costs little."""
     distributions: bool = True
     """Plan erratic models by how their durations are distributed, instead of by estimates."""
 

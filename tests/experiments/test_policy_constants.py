@@ -49,6 +49,7 @@ def cell(scenario: str, load: float, changed: dict[str, float], goodput: float) 
         goodput=goodput,
         bound=None,
         worst_tenth=0.2,
+        unanswered=0,
         late=0.0,
         best_effort=0.0,
     )

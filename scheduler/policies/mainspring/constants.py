@@ -65,6 +65,14 @@ of density. Origin: chosen."""
 ANSWERED_WEIGHT: Final = 0.002
 """The weight of one request in the share of all requests that are answered. Unit: weight. Origin: chosen.
 Neighbours: 0.001: G@1.5 99.2; 0.004: G@1.5 99.3, G@1.5 worst tenth 113.4, transfers@1 99.2."""
+TURN_BOOST: Final = 0.7
+"""The most that a model is boosted for the time since it missed its first request after its last answer: a
+turn takes the place of a batch that is at most twice as dense. Unit: nats of density. Origin: measured: 1.0
+leaves fewer models of *memory* without an answer, and is half a percent below
+(docs/policy-results.md, "What fairness costs")."""
+TURN_WITHIN_NS: Final = 4_000_000_000
+"""The time within which that boost is reached. Unit: ns. Origin: measured, likewise: 2 s serves up to a
+percent less."""
 LOWEST_FLOOR: Final = 1e-6
 """The floor below which there is none. Unit: share of requests. Origin: chosen, for the arithmetic."""
 

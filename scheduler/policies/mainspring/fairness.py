@@ -12,6 +12,11 @@ floor (a subgradient step on the dual of "most answers, with a floor for each mo
 model's rank. It is 0 for a model above its floor, and for all models while nothing is dropped. The lower the
 floor, the more misses come to one answer: steps up are smaller then and steps down larger, so that a price
 settles within the same number of batches at any floor.
+
+A low floor costs little, but asks for no answer to a model of few requests, whose price would come too late.
+So a model that has missed requests since its last answer gets a *turn* as well: a boost that grows with that
+time, to at most `TURN_BOOST`. Turns come to those who have waited longest, where that costs least: among
+batches that are nearly as dense, or on devices that have nothing denser to run or to load.
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ from mainspring.scheduler.policies.mainspring.constants import (
     HIGHEST_PRICE,
     LOWEST_FLOOR,
     PRICE_STEP,
+    TURN_BOOST,
+    TURN_WITHIN_NS,
     UNBOOSTED_PRICE,
 )
 from mainspring.scheduler.policies.notes import model_note
@@ -63,18 +70,35 @@ class Fairness:
         self._answered += (1.0 - self._answered) * min(1.0, ANSWERED_WEIGHT * requests)
         self._update()
         note = model_note(model)
-        if note.price:
+        note.starved_ns = 0
+        if note.boost or note.price:
+            note.turn = 0.0
             note.price = max(0.0, note.price - self._down * requests)
             note.boost = max(0.0, note.price - UNBOOSTED_PRICE)
 
-    def missed(self, model: Model) -> bool:
+    def asked(self, now_ns: int, model: Model) -> None:
+        """Boost a model that gets a request by the time for which it was starved."""
+        note = model_note(model)
+        if note.starved_ns:
+            waited = (now_ns - note.starved_ns) / TURN_WITHIN_NS
+            note.turn = TURN_BOOST * min(1.0, waited)
+            note.boost = note.turn + max(0.0, note.price - UNBOOSTED_PRICE)
+
+    def starved(self, now_ns: int, model: Model) -> None:
+        """Enter that a model was not answered, whatever the reason."""
+        note = model_note(model)
+        if self._fairness and not note.starved_ns:
+            note.starved_ns = now_ns
+
+    def missed(self, now_ns: int, model: Model) -> bool:
         """Enter a request that was dropped; return whether its model's boost rose."""
+        self.starved(now_ns, model)
         self._answered -= self._answered * ANSWERED_WEIGHT
         self._update()
         note = model_note(model)
         before = note.boost
         note.price = min(HIGHEST_PRICE, note.price + self._up)
-        note.boost = max(0.0, note.price - UNBOOSTED_PRICE)
+        note.boost = note.turn + max(0.0, note.price - UNBOOSTED_PRICE)
         return note.boost > before
 
     def _update(self) -> None:

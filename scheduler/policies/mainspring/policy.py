@@ -135,6 +135,7 @@ class Mainspring(ReadyQueuePolicy):
         model = request.model
         self._popularity.asked(now_ns, model)
         self._ranking.asked(request)
+        self._fairness.asked(now_ns, model)
         note = model_note(model)
         if not note.counted:
             note.counted = True
@@ -149,13 +150,15 @@ class Mainspring(ReadyQueuePolicy):
 
     def gave_up(self, now_ns: int, request: Request) -> None:
         """Count a request that was dropped."""
-        self._missed(request.model)
+        self._missed(now_ns, request.model)
 
     def refused(self, now_ns: int, model: Model, rows: int) -> None:
         """Count a request that nobody had the time for, or the weights."""
         self._popularity.asked(now_ns, model)
         if model.usable:
-            self._missed(model)
+            self._missed(now_ns, model)
+        else:
+            self._fairness.starved(now_ns, model)
 
     def dispatched(self, now_ns: int, batch: Batch) -> None:
         """Count the batch's time."""
@@ -183,11 +186,11 @@ class Mainspring(ReadyQueuePolicy):
         if requests[0].due_ns is not None and late < len(requests):
             self._fairness.answered(placement.model, len(requests) - late)
         for _ in range(late):
-            self._missed(placement.model)
+            self._missed(now_ns, placement.model)
 
     def failed(self, now_ns: int, request: Request) -> None:
         """Count a request whose INFER failed as missed."""
-        self._missed(request.model)
+        self._missed(now_ns, request.model)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """Enter the model on the worker or void its entry, and allocate its demand again."""
@@ -312,9 +315,9 @@ class Mainspring(ReadyQueuePolicy):
         self._loads.losses.lowered(model.base)
         self._loads.refresh(now_ns, model)
 
-    def _missed(self, model: Model) -> None:
+    def _missed(self, now_ns: int, model: Model) -> None:
         """Count a request that a model missed, for which it may rise."""
-        if self._fairness.missed(model):
+        if self._fairness.missed(now_ns, model):
             self.offer_all(model)
 
 

@@ -35,7 +35,7 @@ def make_exec_short(hand: Hand, now_ms: float) -> None:
         policy._utilisation.gave(int(now_ms * MS), worker, 2 * UTILISATION_WINDOW_NS)
     for _ in range(400):
         policy._price.ran(1, 4 * MS)
-        policy._fairness.missed(Model(spec("other"), 99))
+        policy._fairness.missed(int(now_ms * MS), Model(spec("other"), 99))
 
 
 def test_requests_for_each_millisecond_of_load_decide() -> None:
