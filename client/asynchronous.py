@@ -183,6 +183,10 @@ class AsyncClient(OfOneProcess):
         """Bound a model's queue; see `Client.set_max_queue_size`."""
         await asyncio.to_thread(self._client.set_max_queue_size, name, size)
 
+    async def set_goodput_weight(self, name: str, weight: float | None) -> None:
+        """Weigh a model's answers; see `Client.set_goodput_weight`."""
+        await asyncio.to_thread(self._client.set_goodput_weight, name, weight)
+
     async def scale_workers(self, kind: str, count: int, *, shard: int | None = None) -> None:
         """Have this many workers of a kind from now on; see `Client.scale_workers`."""
         await asyncio.to_thread(self._client.scale_workers, kind, count, shard=shard)

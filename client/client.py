@@ -275,6 +275,14 @@ class Client(OfOneProcess):
         """
         self._exchange(clients.BoundQueue(self._channel.next_key(), name, size))
 
+    def set_goodput_weight(self, name: str, weight: float | None) -> None:
+        """Have an answer of a model in time count as ``weight`` others'; None for the configured weight.
+
+        It holds until it is set again, beyond a controller's restart. Raises `InvalidRequest` for a model
+        that is not served, and for a weight out of 0.001 to 1,000.
+        """
+        self._exchange(clients.WeighModel(self._channel.next_key(), name, weight))
+
     def scale_workers(self, kind: str, count: int, *, shard: int | None = None) -> None:
         """Have this many workers of a kind from now on; `status` says in ``kinds`` how far that has come.
 

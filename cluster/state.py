@@ -16,7 +16,7 @@ from mainspring.cluster.seats import Seats
 from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import SetDefaultSlo, SetMaxQueue
+from mainspring.messages.operating import SetDefaultSlo, SetGoodputWeight, SetMaxQueue
 from mainspring.messages.targets import kind_of
 
 if TYPE_CHECKING:
@@ -106,6 +106,12 @@ class Cluster:
         found = self.operations.get(("queue", name))
         command = None if found is None else found[1].command
         return command.size if isinstance(command, SetMaxQueue) else None
+
+    def goodput_weight(self, name: str) -> float | None:
+        """Return how many others' an answer of a model counts as, likewise."""
+        found = self.operations.get(("goodput weight", name))
+        command = None if found is None else found[1].command
+        return command.weight if isinstance(command, SetGoodputWeight) else None
 
     # --- models and workers ---
 

@@ -37,9 +37,11 @@ from mainspring.messages.operating import (
     Operated,
     OperatorCommand,
     SetDefaultSlo,
+    SetGoodputWeight,
     SetMaxQueue,
     described,
     subject,
+    weight_fault,
 )
 from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus, WorkerStatus
 from mainspring.messages.served import ServedModel
@@ -238,6 +240,8 @@ class Administration:
             return self._slo_refusal(asked.command)
         if isinstance(asked.command, SetMaxQueue):
             return self._bound_refusal(asked.command)
+        if isinstance(asked.command, SetGoodputWeight):
+            return self._weight_refusal(asked.command)
         if isinstance(asked.command, MoveWorker) and (fault := self._moves.refusal(asked.command)):
             return fault
         return self._scheduler.refusal(asked.command)
@@ -245,9 +249,17 @@ class Administration:
     def _bound_refusal(self, command: SetMaxQueue) -> str | None:
         if command.size is not None and not 1 <= command.size <= MAX_QUEUE_SIZE:
             return f"a max_queue_size of {command.size:,} can't be; give 1 to {MAX_QUEUE_SIZE:,}"
-        if self._registry.is_known(command.model):
+        return self._unknown(command.model)
+
+    def _weight_refusal(self, command: SetGoodputWeight) -> str | None:
+        fault = None if command.weight is None else weight_fault(command.weight)
+        return fault or self._unknown(command.model)
+
+    def _unknown(self, name: str) -> str | None:
+        """Return why a model can't be set anything; None if clients can ask for it."""
+        if self._registry.is_known(name):
             return None
-        return f"there is no model {command.model!r} that clients could ask for"
+        return f"there is no model {name!r} that clients could ask for"
 
     def _slo_refusal(self, command: SetDefaultSlo) -> str | None:
         slo_ns, name = command.slo_ns, command.model

@@ -16,7 +16,14 @@ import msgspec
 
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import ResumeWorker, SetDefaultSlo, SetMaxQueue, UnpinModel, subject
+from mainspring.messages.operating import (
+    ResumeWorker,
+    SetDefaultSlo,
+    SetGoodputWeight,
+    SetMaxQueue,
+    UnpinModel,
+    subject,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -43,6 +50,8 @@ class Moved(msgspec.Struct, frozen=True, tag="moved"):
 Change = Added | Removed | OperatorAsked | Moved
 _DECODER = msgspec.json.Decoder(Change)
 _UNUSED_LINES = 1000
+_UNSET = (SetDefaultSlo, SetGoodputWeight, SetMaxQueue)
+"""What sets nothing any more if only the model is named."""
 """The file is rewritten once it has this many lines more than twice the changes in force."""
 
 
@@ -129,7 +138,7 @@ class Journal:
                 if about is None:
                     return
                 self.asked.pop(about, None)
-                unset = command in (SetDefaultSlo(about[1]), SetMaxQueue(about[1]))
+                unset = command in [kind(about[1]) for kind in _UNSET]
                 if not unset and not isinstance(command, ResumeWorker | UnpinModel):
                     self.asked[about] = change
 

@@ -224,6 +224,7 @@ class ZeroMqFrontEnd:
                 | clients.RemoveModel()
                 | clients.Scale()
                 | clients.BoundQueue()
+                | clients.WeighModel()
                 | clients.GetStatus()
             ):
                 self._driver.ask(connection, message)
@@ -260,7 +261,7 @@ class ZeroMqFrontEnd:
                 return check(shown, spec.public_name, now_ns, administers=True)
             case clients.RemoveModel(name=name):
                 return check(shown, self._public(name), now_ns, administers=True)
-            case clients.BoundQueue(name=name):
+            case clients.BoundQueue(name=name) | clients.WeighModel(name=name):
                 return check(shown, name, now_ns, administers=True)
             case clients.Scale():
                 return check(shown, EVERYTHING, now_ns, administers=True)

@@ -255,6 +255,16 @@ class BoundQueue(msgspec.Struct, frozen=True, tag="bound_queue"):
     """None for what the configuration says."""
 
 
+class WeighModel(msgspec.Struct, frozen=True, tag="weigh_model"):
+    """Have an answer of a model in time count as this many others' from now on; `Done` says that it is so."""
+
+    key: int
+    name: str
+    """What clients call the model."""
+    weight: float | None
+    """None for what the configuration says."""
+
+
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):
     """How is the cluster?"""
 
@@ -289,6 +299,7 @@ FromClient = (
     | RemoveModel
     | Scale
     | BoundQueue
+    | WeighModel
     | GetStatus
 )
 ToClient = (

@@ -7,9 +7,14 @@ state file; a configuration outlives both.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from mainspring.messages.durations import in_milliseconds
+
+LEAST_WEIGHT: Final = 1e-3
+MOST_WEIGHT: Final = 1e3
 
 
 class DrainWorker(msgspec.Struct, frozen=True, tag="drain_worker"):
@@ -74,6 +79,15 @@ class SetMaxQueue(msgspec.Struct, frozen=True, tag="set_max_queue"):
     """None for what the configuration says."""
 
 
+class SetGoodputWeight(msgspec.Struct, frozen=True, tag="set_goodput_weight"):
+    """Have an answer of the model in time count as this many others'."""
+
+    model: str
+    """As clients call it."""
+    weight: float | None = None
+    """None for what the configuration says."""
+
+
 class ScaleWorkers(msgspec.Struct, frozen=True, tag="scale_workers"):
     """Have this many workers of a kind from now on, of those that its provider runs.
 
@@ -102,6 +116,7 @@ OperatorCommand = (
     | UnloadFrom
     | SetDefaultSlo
     | SetMaxQueue
+    | SetGoodputWeight
     | ScaleWorkers
     | MoveWorker
 )
@@ -126,6 +141,13 @@ class Operated(msgspec.Struct, frozen=True, tag="operated"):
     """What was begun, or why not and what would be right."""
 
 
+def weight_fault(weight: float) -> str | None:
+    """Return why a model's answers can't have a weight, or None if they can."""
+    if LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        return None
+    return f"a goodput_weight of {weight:g} can't be; give {LEAST_WEIGHT:g} to {MOST_WEIGHT:,g}"
+
+
 def subject(command: OperatorCommand) -> tuple[str, str] | None:
     """Return what a command sets until another one about the same is granted; None if it sets nothing."""
     match command:
@@ -137,6 +159,8 @@ def subject(command: OperatorCommand) -> tuple[str, str] | None:
             return "slo", name
         case SetMaxQueue(model=name):
             return "queue", name
+        case SetGoodputWeight(model=name):
+            return "goodput weight", name
         case ScaleWorkers(kind=kind):
             return "kind", kind
         case _:
@@ -168,6 +192,10 @@ def described(command: OperatorCommand) -> str:
             return f"bound the queue of {model} as the configuration does"
         case SetMaxQueue(model=model, size=size):
             return f"have at most {size:,} requests wait for {model}"
+        case SetGoodputWeight(model=model, weight=None):
+            return f"weigh answers of {model} as the configuration does"
+        case SetGoodputWeight(model=model, weight=weight):
+            return f"have an answer of {model} count as {weight:g}"
         case ScaleWorkers(kind=kind, count=count):
             return f"have {count:,} worker{'' if count == 1 else 's'} of kind {kind}"
         case MoveWorker(worker=worker, controller=controller):

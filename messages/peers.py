@@ -16,7 +16,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth, Outlier
 from mainspring.messages.model import Artifact, ModelSpec
-from mainspring.messages.operating import MoveWorker, ScaleWorkers, SetMaxQueue
+from mainspring.messages.operating import MoveWorker, ScaleWorkers, SetGoodputWeight, SetMaxQueue
 from mainspring.messages.readiness import Awaited, Told
 from mainspring.messages.scaling import KindStatus, Notice, Provide, ProviderHello, Running
 from mainspring.messages.served import ServedModel
@@ -167,8 +167,8 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     """Have every gateway take requests for this name to these models from now on."""
     load: str | None = None
     """Load this model once a LOAD executor is idle: the model repository is about to serve it."""
-    operate: ScaleWorkers | SetMaxQueue | None = None
-    """Have this many workers of a kind, or bound a model's queue."""
+    operate: ScaleWorkers | SetMaxQueue | SetGoodputWeight | None = None
+    """Have this many workers of a kind, or bound a model's queue, or weigh its answers."""
     drain: bool = False
     """With ``remove``: once no gateway has a request for the model in flight, instead of at once."""
     moves: bool = False

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from mainspring.cluster.rolling import HIGHEST_RANK, RANK
+from mainspring.messages.operating import weight_fault
 
 LOOKAHEAD_MS = 5.0
 """Clockwork, appendix B."""
@@ -90,6 +91,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_sizes: dict[str, int] = {}
     """The same of single models, by what clients call them; better said as ``max_queue_size`` in a table
     ``[models.NAME]`` of its own."""
+    goodput_weights: dict[str, float] = {}
+    """How many others' an answer of single models counts as, by what clients call them; better said as
+    ``goodput_weight`` in a table ``[models.NAME]`` of its own. The policy ``mainspring`` goes by it."""
     max_attempts: int = 5
     """How often actions may fail on a request before it is given up. Actions that could not begin in
     time do not count: a deadline bounds them, and a request without one waits for as long as it takes."""
@@ -126,6 +130,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name, size in self.max_queue_sizes.items():
             if size < 1:
                 raise ValueError(f"the max_queue_size of {name!r} is {size}; it must be at least 1")
+        for name, weight in self.goodput_weights.items():
+            if fault := weight_fault(weight):
+                raise ValueError(f"{name!r}: {fault}")
         if self.estimate_rank > HIGHEST_RANK:
             raise ValueError(f"estimate_rank is {self.estimate_rank}; it must be 1 to {HIGHEST_RANK}")
 

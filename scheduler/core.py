@@ -33,7 +33,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from mainspring.messages.operating import OperatorCommand
+from mainspring.messages.operating import OperatorCommand, SetGoodputWeight
 from mainspring.messages.peers import ClusterStatus
 from mainspring.messages.scaling import ProviderLeft, ProviderSaid
 from mainspring.scheduler.alarms import Alarm
@@ -155,6 +155,8 @@ class Scheduler:
                 self._membership.leave(now_ns, name, reason)
             case OperatorAsked():
                 self._operating.carry_out(now_ns, event)
+                if isinstance(event.command, SetGoodputWeight):
+                    self._policy.weighed(now_ns, event.command.model)
             case ProviderSaid():
                 provider_said(self.cluster, event)
                 self._scaling.provider_said(now_ns, event)

@@ -24,6 +24,7 @@ from mainspring.messages.operating import (
     ResumeWorker,
     ScaleWorkers,
     SetDefaultSlo,
+    SetGoodputWeight,
     SetMaxQueue,
     UnloadFrom,
     UnpinModel,
@@ -64,8 +65,8 @@ class Operating:
                 return self._no_worker(name)
             case ResumeWorker(worker=name):
                 return None if name in self._state.cluster.drained else f"{name!r} is not drained"
-            case SetDefaultSlo() | SetMaxQueue():
-                return None  # The one concerns gateways alone, the other what comes.
+            case SetDefaultSlo() | SetMaxQueue() | SetGoodputWeight():
+                return None  # The first concerns gateways alone, the others what comes.
             case UnpinModel(model=name):
                 return None if name in self._state.cluster.pinned else f"{name!r} is not pinned"
             case ScaleWorkers():

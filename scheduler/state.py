@@ -95,6 +95,11 @@ class SchedulerState:
         self._action_count += 1
         return self._action_count
 
+    def goodput_weight(self, model: Model) -> float:
+        """Return how many others' an answer of a model in time counts as."""
+        name = model.base.spec.public_name
+        return self.cluster.goodput_weight(name) or self.config.goodput_weights.get(name, 1.0)
+
     def emit(self, now_ns: int, command: Command) -> None:
         """Apply a command, and add it to those that come out next."""
         apply(self.cluster, now_ns, command)

@@ -18,7 +18,7 @@ import msgspec
 
 from mainspring.cli.configuration.devices import NAME as DEVICE_GROUPS
 from mainspring.cli.configuration.devices import DeviceConfig, checked, preferring, read_devices
-from mainspring.cli.configuration.queues import MODELS, read_queues
+from mainspring.cli.configuration.models import MODELS, read_models
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build
 from mainspring.cli.launcher.logs import check_logging
@@ -215,9 +215,13 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         groups = read_devices(tables.pop(DEVICE_GROUPS), str(path), path.parent)
         tables.setdefault("cluster", {})[DEVICE_GROUPS] = groups
     if MODELS in tables:
-        sizes = read_queues(tables.pop(MODELS), str(path))
+        models = read_models(tables.pop(MODELS), str(path))
         scheduler = tables.setdefault("scheduler", {})
-        scheduler["max_queue_sizes"] = {**scheduler.get("max_queue_sizes", {}), **sizes}
+        for key in ("max_queue_size", "goodput_weight"):
+            said = {
+                name: getattr(each, key) for name, each in models.items() if getattr(each, key) is not None
+            }
+            scheduler[f"{key}s"] = {**scheduler.get(f"{key}s", {}), **said}
     _check_tables(tables, str(path))
     for name, key in PATH_KEYS:
         table = tables.get(name, {})

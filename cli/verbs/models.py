@@ -144,20 +144,36 @@ def remove(
 def set_(
     names: Annotated[list[str], typer.Argument(help="Models that are served, as clients call them.")],
     max_queue_size: Annotated[
-        int,
+        int | None,
         typer.Option(min=0, help="How many requests may wait for each; 0 for what the configuration says."),
-    ],
+    ] = None,
+    goodput_weight: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="How many others' an answer of each counts as; 0 for what the configuration says."
+        ),
+    ] = None,
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
-    """Bound how many requests may wait for models; one more is refused at once."""
+    """Bound how many requests may wait for models, or weigh their answers against those of others."""
     from mainspring.client.client import Client
 
+    if max_queue_size is None and goodput_weight is None:
+        raise typer.BadParameter("give --max-queue-size or --goodput-weight")
     with Client(address, token=token) as client:
         for name in names:
-            client.set_max_queue_size(name, max_queue_size or None)
-            said = f"at most {max_queue_size:,} requests wait for" if max_queue_size else "as configured:"
-            print(f"{said} {name}")
+            if max_queue_size is not None:
+                client.set_max_queue_size(name, max_queue_size or None)
+                said = f"at most {max_queue_size:,} requests wait for" if max_queue_size else "as configured:"
+                print(f"{said} {name}")
+            if goodput_weight is not None:
+                client.set_goodput_weight(name, goodput_weight or None)
+                print(
+                    f"an answer counts as {goodput_weight:g}: {name}"
+                    if goodput_weight
+                    else f"as configured: {name}"
+                )
 
 
 @app.command("live")

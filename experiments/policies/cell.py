@@ -98,6 +98,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """Share of requests that were answered after their deadline."""
     best_effort: float
     """Answers to requests without a deadline per second."""
+    weighed: float | None = None
+    """Share in time of the requests for models whose answers count as more than others', where some do."""
     even: float | None = None
     """Share of the requests in time for models with a deadline whose durations do not vary, where others'
     do."""
@@ -129,6 +131,7 @@ def play_cell(job: Job) -> Cell:
     offered = np.bincount(served[tight[served]], minlength=len(models))
     good = np.bincount(served[in_time], minlength=len(models))
     even = np.array([model.spread is None for model in models])[served] if scenario.spreads else None
+    weighed = np.array([model.group.goodput_weight != 1.0 for model in models])[served]
     beside = even is not None and 0 < even.sum() < len(even)
     return Cell(
         job=job,
@@ -141,6 +144,7 @@ def play_cell(job: Job) -> Cell:
         unanswered=int((tight & (offered > 0) & (good == 0)).sum()),
         late=float(late.mean()),
         best_effort=float(good[~tight].sum()) / seconds,
+        weighed=float(in_time[weighed].mean()) if weighed.any() else None,
         even=float(in_time[even].mean()) if beside else None,
         even_late=float((late | lost)[even].mean()) if beside else None,
     )
@@ -191,6 +195,16 @@ def configuration(policy: str) -> SchedulerConfig:
     )
 
 
+def _weighed(config: SchedulerConfig, models: Sequence[Served]) -> SchedulerConfig:
+    """Return a configuration in which answers count as the scenario says."""
+    weights = {
+        each.spec.public_name: each.group.goodput_weight
+        for each in models
+        if each.group.goodput_weight != 1.0
+    }
+    return msgspec.structs.replace(config, goodput_weights=weights)
+
+
 def _is_json(text: str) -> bool:
     try:
         return isinstance(msgspec.json.decode(text), bool | int | float)
@@ -213,7 +227,7 @@ def play_requests(
     requests = arrivals(models, drawn, round(job.retry_ms * 1e6))
     records = Records()
     simulation = Simulation(
-        configuration(job.policy),
+        _weighed(configuration(job.policy), models),
         [model.spec for model in models],
         workers,
         seed=job.seed,

@@ -43,6 +43,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """What executions of a variety's models take, by what the table says."""
     wave: float = 0.0
     """The part by which rates swing, up and down within `WAVE_S`."""
+    goodput_weight: float = 1.0
+    """How many others' an answer counts as."""
     crowd: float = 1.0
     """Factor on the rates in the middle tenth of what is played."""
 
@@ -232,6 +234,22 @@ HELD_OUT = (
 """Scenarios that no constant of the default policy was chosen by: they say what a change is worth."""
 
 
+def _giants(name: str, weight: float) -> Scenario:
+    giant = Group(copies=3, factor=10.0, goodput_weight=weight)
+    counting = "" if weight == 1.0 else f", each counting as {weight:g}"
+    return Scenario(
+        name=name,
+        title=f"4 x: 24 tiny, 50 ms; 6 of 80 ms, 250 and 500 ms{counting}",
+        groups=(
+            Group(varieties=FAST, copies=6, slo_ms=50.0, weight=4.0),
+            msgspec.structs.replace(giant, varieties=("resnet152_v2",), slo_ms=250.0),
+            msgspec.structs.replace(giant, varieties=("resnet152_v1",), slo_ms=500.0),
+        ),
+        devices={USUAL: 4},
+        seed=205,
+    )
+
+
 UNLIKE = (
     Scenario(
         name="mixed-rows",
@@ -279,17 +297,10 @@ UNLIKE = (
         devices={USUAL: 6},
         seed=204,
     ),
-    Scenario(
-        name="giants",
-        title="4 x: 24 tiny, 50 ms; 6 of 80 ms, 250 and 500 ms",
-        groups=(
-            Group(varieties=FAST, copies=6, slo_ms=50.0, weight=4.0),
-            Group(varieties=("resnet152_v2",), copies=3, slo_ms=250.0, factor=10.0),
-            Group(varieties=("resnet152_v1",), copies=3, slo_ms=500.0, factor=10.0),
-        ),
-        devices={USUAL: 4},
-        seed=205,
-    ),
+    _giants("giants", 1.0),
+    _giants("giants-10", 10.0),
+    _giants("giants-30", 30.0),
+    _giants("giants-100", 100.0),
 )
 """Scenarios whose requests are unlike: within a model, in time, or by what they take."""
 

@@ -127,4 +127,8 @@ class Results:
             else f"{self.unanswered(policy, scenario, load):g}"
             for load in self.loads
         )
-        return f"{good} ({worst}; {without})"
+        weighed = [
+            cell.weighed for load in self.loads for cell in self._cells.get((policy, scenario, load), [])
+        ]
+        giants = [f"{100 * value:.0f}" for value in weighed if value is not None]
+        return f"{good} ({worst}; {without})" + (f", weighed {' / '.join(giants)}" if giants else "")

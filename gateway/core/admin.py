@@ -19,10 +19,11 @@ from mainspring.messages.clients import (
     RemoveModel,
     Scale,
     StatusReply,
+    WeighModel,
 )
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
-from mainspring.messages.operating import ScaleWorkers, SetMaxQueue
+from mainspring.messages.operating import ScaleWorkers, SetGoodputWeight, SetMaxQueue
 from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus
 from mainspring.messages.sharding import ShardMap
 
@@ -40,7 +41,7 @@ class MetricsReply(msgspec.Struct, frozen=True):
     metrics: ClusterMetrics
 
 
-AdminCommand = AddModel | RemoveModel | Scale | BoundQueue | GetStatus | GetMetrics
+AdminCommand = AddModel | RemoveModel | Scale | BoundQueue | WeighModel | GetStatus | GetMetrics
 Reply = Done | StatusReply | MetricsReply | ErrorReply
 
 
@@ -95,6 +96,8 @@ class AdminTable:
                 return AdminRequest(token, operate=ScaleWorkers(kind, count))
             case BoundQueue(name=name, size=size):
                 return AdminRequest(token, operate=SetMaxQueue(name, size))
+            case WeighModel(name=name, weight=weight):
+                return AdminRequest(token, operate=SetGoodputWeight(name, weight))
             case GetStatus():
                 return AdminRequest(token, status=True)
             case GetMetrics():

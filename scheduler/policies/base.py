@@ -144,6 +144,9 @@ class Policy(ABC):
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """A model became usable on a worker or stopped being so, or its LOAD ended."""
 
+    def weighed(self, now_ns: int, name: str) -> None:
+        """An operator said how many others' an answer of a model counts as, by what clients call it."""
+
     def weights_changed(self, now_ns: int, placement: Placement) -> None:
         """Tell `residency_changed` of a model, bucket by bucket if it has symbols."""
         for each in placement.by_bucket:

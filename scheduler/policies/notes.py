@@ -78,6 +78,9 @@ class ModelNote:
         "starved_ns",
         "turn",
         "unlike",
+        "weighed",
+        "weight",
+        "weight_nats",
     )
 
     def __init__(self) -> None:
@@ -99,6 +102,12 @@ class ModelNote:
         """When the model missed its first request since its last answer; 0 if it missed none."""
         self.turn = 0.0
         """What the boost has for the time since then, in nats."""
+        self.weighed = False
+        """Whether the model's weight is known here."""
+        self.weight = 1.0
+        """How many others' an answer of the model counts as."""
+        self.weight_nats = 0.0
+        """Its logarithm, which the boost has, too."""
         self.counted = False
         """Whether the model counts among those with waiting requests."""
         self.rows = self.slack_ns = 0

@@ -23,6 +23,7 @@ from mainspring.messages.operating import (
     PinModel,
     ResumeWorker,
     SetDefaultSlo,
+    SetGoodputWeight,
     SetMaxQueue,
     UnloadFrom,
 )
@@ -319,5 +320,8 @@ def test_a_models_queue_is_bounded_by_operators_before_its_repository(stage: Sta
         answer(AdminRequest(next(asked), serve=ServedModel("a", {1: "a"}, max_queue_size=9))).reason is None
     )
     assert bound() == 3, "what an operator set holds"
-    for wrong in (SetMaxQueue("b", 3), SetMaxQueue("a", 0)):
+    assert answer(AdminRequest(next(asked), operate=SetGoodputWeight("a", 20.0))).reason is None
+    assert stage.controllers[-1][0].scheduler.cluster.goodput_weight("a") == 20.0
+    weights = SetGoodputWeight("b", 3.0), SetGoodputWeight("a", 0.0)
+    for wrong in (SetMaxQueue("b", 3), SetMaxQueue("a", 0), *weights):
         assert answer(AdminRequest(next(asked), operate=wrong)).reason is Reason.BAD_INPUT

@@ -33,7 +33,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     TURN_WITHIN_NS,
     UNBOOSTED_PRICE,
 )
-from mainspring.scheduler.policies.notes import model_note
+from mainspring.scheduler.policies.notes import ModelNote, model_note
 
 
 def floor_of(answered: float, fairness: float) -> float:
@@ -42,6 +42,11 @@ def floor_of(answered: float, fairness: float) -> float:
     Below 0 where nothing need be. ``fairness`` is greater than 0.
     """
     return max(1.0 - (1.0 - answered) / fairness, fairness * answered)
+
+
+def set_boost(note: ModelNote) -> None:
+    """Set a model's boost to what follows from its weight, its turn and its price."""
+    note.boost = note.weight_nats + note.turn + max(0.0, note.price - UNBOOSTED_PRICE)
 
 
 class Fairness:
@@ -71,10 +76,10 @@ class Fairness:
         self._update()
         note = model_note(model)
         note.starved_ns = 0
-        if note.boost or note.price:
+        if note.turn or note.price:
             note.turn = 0.0
             note.price = max(0.0, note.price - self._down * requests)
-            note.boost = max(0.0, note.price - UNBOOSTED_PRICE)
+            set_boost(note)
 
     def asked(self, now_ns: int, model: Model) -> None:
         """Boost a model that gets a request by the time for which it was starved."""
@@ -82,7 +87,7 @@ class Fairness:
         if note.starved_ns:
             waited = (now_ns - note.starved_ns) / TURN_WITHIN_NS
             note.turn = TURN_BOOST * min(1.0, waited)
-            note.boost = note.turn + max(0.0, note.price - UNBOOSTED_PRICE)
+            set_boost(note)
 
     def starved(self, now_ns: int, model: Model) -> None:
         """Enter that a model was not answered, whatever the reason."""
@@ -98,7 +103,7 @@ class Fairness:
         note = model_note(model)
         before = note.boost
         note.price = min(HIGHEST_PRICE, note.price + self._up)
-        note.boost = note.turn + max(0.0, note.price - UNBOOSTED_PRICE)
+        set_boost(note)
         return note.boost > before
 
     def _update(self) -> None:

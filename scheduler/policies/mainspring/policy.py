@@ -17,6 +17,7 @@ decided knowing more. Appendix B of the Clockwork paper has 5 ms.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -36,7 +37,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     SHORTEST_DELAY_NS,
     TOLERATED_MISSES,
 )
-from mainspring.scheduler.policies.mainspring.fairness import Fairness
+from mainspring.scheduler.policies.mainspring.fairness import Fairness, set_boost
 from mainspring.scheduler.policies.mainspring.loading import Replication, WorthLoads
 from mainspring.scheduler.policies.mainspring.pricing import ExecPrice
 from mainspring.scheduler.policies.mainspring.ranking import Ranking
@@ -137,12 +138,33 @@ class Mainspring(ReadyQueuePolicy):
         self._ranking.asked(request)
         self._fairness.asked(now_ns, model)
         note = model_note(model)
+        if not note.weighed:
+            self._weigh(model)
         if not note.counted:
             note.counted = True
             self._waiting += 1
         self.offer_all(model)
         self._loads.update(now_ns, model)
         self._replication.asked(now_ns, model)
+
+    def weighed(self, now_ns: int, name: str) -> None:
+        """Rank and load a model by its new weight."""
+        for model in self.state.cluster.models.values():
+            if model.spec.public_name == name:
+                for each in model.by_bucket:
+                    self._weigh(each)
+                    self.offer_all(each)
+                    self._loads.update(now_ns, each)
+
+    def _weigh(self, model: Model) -> None:
+        """Note how many others' an answer of a model counts as, by itself and for its victims' sake."""
+        weight = self.state.goodput_weight(model)
+        for each in (model, model.base):
+            note = model_note(each)
+            if note.weight != weight:
+                self._loads.losses.forget()
+            note.weighed, note.weight, note.weight_nats = True, weight, math.log(weight)
+            set_boost(note)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
         """Take the request's demand back; the model's entries are put right as they come up."""
@@ -169,7 +191,7 @@ class Mainspring(ReadyQueuePolicy):
         rows = 0
         for request in batch.requests:
             rows += request.rows
-        self._price.ran(rows, duration_ns)
+        self._price.ran(rows * model_note(placement.model).weight, duration_ns)
         self._left(now_ns, placement.model)
 
     def executed(

@@ -30,8 +30,8 @@ class ExecPrice:
         self._rows = self._time_ns = 0.0
         self.per_ns = 0.0
 
-    def ran(self, rows: int, duration_ns: int) -> None:
-        """Enter a batch that was sent."""
+    def ran(self, rows: float, duration_ns: int) -> None:
+        """Enter a batch that was sent; its rows count as their model's weight says."""
         self._rows += rows - SERVED_WEIGHT * self._rows
         self._time_ns += duration_ns - SERVED_WEIGHT * self._time_ns
 
@@ -49,10 +49,10 @@ class ExecPrice:
         """Return what it is worth to serve rows of a model that wait, in the batches that are best for that.
 
         In rows; 0 if they cost more than they are worth. Those of a model that was dropped too often count
-        for more (`ModelNote.boost`).
+        for more (`ModelNote.boost`), and each as the model's weight says.
         """
-        boost = model_note(model).boost
-        each = math.exp(min(boost, MOST_BOOST)) if boost else 1.0
+        note = model_note(model)
+        each = math.exp(min(note.boost, note.weight_nats + MOST_BOOST)) if note.boost else 1.0
         return _worth(model, rows, each, self.per_ns, highest=False)
 
     def worth_waiting(self, model: Model) -> float:
@@ -62,21 +62,22 @@ class ExecPrice:
         return worth + len(model.backlog)
 
     def worth_each(self, model: Model) -> float:
-        """Return what a row of a model is worth that comes some time, from 0 to 1."""
-        return _worth_each(model, self.per_ns, highest=False) if self.per_ns else 1.0
+        """Return what a row of a model is worth that comes some time, from 0 to the model's weight."""
+        return _worth_each(model, self.per_ns, highest=False) if self.per_ns else model_note(model).weight
 
 
 def least_worth_each(model: Model, per_ns: float) -> float:
     """Return what `ExecPrice.worth_each` is at least, at no higher price than one, while no estimate rises
     beyond its ceiling (`Raised.count`)."""
-    return _worth_each(model, per_ns, highest=True) if per_ns else 1.0
+    return _worth_each(model, per_ns, highest=True) if per_ns else model_note(model).weight
 
 
 def least_worth_waiting(model: Model, per_ns: float) -> float:
     """Return what `ExecPrice.worth_waiting` is at least, on the same conditions, until a request leaves."""
     if not model.buckets:
         rows = model.queue.rows
-        return _worth(model, float(rows), 1.0, per_ns, highest=True) if rows else 0.0
+        weight = model_note(model).weight
+        return _worth(model, float(rows), weight, per_ns, highest=True) if rows else 0.0
     worth = 0.0
     for bucket in model.buckets.values():
         worth += least_worth_waiting(bucket, per_ns)
@@ -99,11 +100,11 @@ def _worth(model: Model, rows: float, each: float, per_ns: float, *, highest: bo
 
 
 def _worth_each(model: Model, per_ns: float, *, highest: bool) -> float:
-    best = 0.0
+    best, weight = 0.0, model_note(model).weight
     for times in model.infer_times.values():
         sizes, durations_ns = times.sizes, times.ceilings_ns if highest else times.ns
         for index in range(len(sizes)):
             if index and sizes[index] > EXPECTED_ROWS:
                 break
-            best = max(best, 1.0 - per_ns * durations_ns[index] / min(sizes[index], EXPECTED_ROWS))
+            best = max(best, weight - per_ns * durations_ns[index] / min(sizes[index], EXPECTED_ROWS))
     return best

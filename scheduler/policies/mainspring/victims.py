@@ -174,6 +174,10 @@ class Losses:
 
     def worker_left(self, worker: Worker) -> None:
         """Forget a worker, and all orders: without the estimates of its kind what remains may lose less."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Have all orders made again: what evictions lose may have fallen below its bounds."""
         self._orders.clear()
         self._waiting.clear()
 
@@ -202,8 +206,9 @@ class Losses:
         A copy that is one of several is that part of it.
         """
         model, price = placement.model, self._price
-        loss = away * model_note(model).popularity
-        if price.per_ns:
+        note = model_note(model)
+        loss = away * note.popularity
+        if price.per_ns or note.weight_nats:
             loss *= price.worth_each(model)
         if not model.buckets:
             if model.queue.rows or model.backlog:
@@ -293,8 +298,9 @@ def bound_of(placement: Placement, price: float) -> float:
     """Return a lower bound of what an eviction loses, for each request that is to be expected of one, at no
     higher price of EXEC's time than one."""
     model = placement.model
-    asked = model_note(model).popularity * _ROUNDED
-    if price:
+    note = model_note(model)
+    asked = note.popularity * _ROUNDED
+    if price or note.weight_nats:
         asked *= least_worth_each(model, price)
     copies = len(model.usable)
     return asked / (1 << (copies - 1).bit_length()) if copies > 1 else asked

@@ -17,9 +17,17 @@ def test_each_model_has_a_bound_of_its_own(tmp_path: Path) -> None:
     assert scheduler_of(text, tmp_path) == {"a": 3, "b.c": 70}
 
 
+def test_each_model_has_a_weight_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text("[models.giant]\ngoodput_weight = 20\n[models.b]\nmax_queue_size = 7\n")
+    scheduler = read_config(read_tables(path), str(path)).scheduler
+    assert (scheduler.goodput_weights, scheduler.max_queue_sizes) == ({"giant": 20.0}, {"b": 7})
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("[models.a]\ngoodput_weight = 0\n", "give 0.001 to 1,000"),
         ("[models.a]\nmax_queue_size = 0\n", "it must be at least 1"),
         ("[models.a]\nmax_queue_sizes = 3\n", "max_queue_size"),
         ("[models.a]\nmax_queue_size = 'three'\n", "max_queue_size"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.cli.configuration.tables import ConfigError, build
+from mainspring.messages.operating import weight_fault
 
 MODELS = "models"
 
@@ -12,20 +13,23 @@ MODELS = "models"
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of one model."""
 
-    max_queue_size: int
+    max_queue_size: int | None = None
     """How many requests may wait for it; one more is refused at once."""
+    goodput_weight: float | None = None
+    """How many others' an answer of it in time counts as."""
 
     def __post_init__(self) -> None:
-        """Check the value."""
-        if self.max_queue_size < 1:
+        """Check the values."""
+        if self.max_queue_size is not None and self.max_queue_size < 1:
             raise ValueError(f"max_queue_size is {self.max_queue_size}; it must be at least 1")
+        if self.goodput_weight is not None and (fault := weight_fault(self.goodput_weight)):
+            raise ValueError(fault)
 
 
-def read_queues(tables: object, source: str) -> dict[str, int]:
-    """Return how many requests may wait for each model that is named; raise `ConfigError`."""
+def read_models(tables: object, source: str) -> dict[str, ModelConfig]:
+    """Return what is said of each model that is named; raise `ConfigError`."""
     if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
         raise ConfigError(f"{source}: models has a table for each model: write [{MODELS}.NAME]")
     return {
-        name: build(ModelConfig, table, f"{source}, [{MODELS}.{name}]", {}).max_queue_size
-        for name, table in tables.items()
+        name: build(ModelConfig, table, f"{source}, [{MODELS}.{name}]", {}) for name, table in tables.items()
     }
