@@ -12,6 +12,7 @@ more.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from mainspring.cluster.models import Model
@@ -89,20 +90,27 @@ class Waking:
 
     def next(self) -> Worker | None:
         """Return the worker to ask next at this instant; None if nobody else is."""
-        if not self._wanted:
+        wanted = self._wanted
+        if not wanted:
             return None
         found: Worker | None = None
-        done: list[int] = []
-        untried = self.idle & ~self._tried
-        for number, model in self._wanted.items():
-            if model.queue.dues and (able := model.held & untried):
-                if asked := able & ~self._waits:
+        untried, passed = self.idle & ~self._tried, 0
+        free = untried & ~self._waits
+        # On many workers there are many models, and of more than 62 workers sets are large numbers.
+        for number, model in wanted.items():
+            if model.queue.dues:
+                held = model.held
+                if asked := held & free:
                     found = self._cluster.seats.first_of(asked)
                     break
-                self._behind[number] = model
-            done.append(number)
-        for number in done:
-            del self._wanted[number]
+                if held & untried:
+                    self._behind[number] = model
+            passed += 1
+        if found is None:
+            wanted.clear()
+        elif passed:
+            for number in list(islice(wanted, passed)):
+                del wanted[number]
         return found
 
     def end(self) -> None:
