@@ -182,7 +182,11 @@ class CudaEngine:
         self._bound.pop(name, None)
 
     def takes_ahead(self, action: Infer) -> bool:
-        """See `mainspring.worker.engine.Queues`."""
+        """See `mainspring.worker.engine.Queues`.
+
+        Only what is one launch: launching more takes the host about as long as the kernels may take, and
+        holds the lock that EXEC's thread needs when the EXEC before has ended.
+        """
         bound = self._bound.get(action.model)
         return bound is not None and bound.at_once
 
