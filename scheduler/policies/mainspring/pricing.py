@@ -61,23 +61,22 @@ class ExecPrice:
         worth = self.worth(model, float(rows)) if rows else 0.0
         return worth + len(model.backlog)
 
-    def worth_each(self, model: Model) -> float:
+    def worth_each(self, model: Model, weight: float) -> float:
         """Return what a row of a model is worth that comes some time, from 0 to the model's weight."""
-        return _worth_each(model, self.per_ns, highest=False) if self.per_ns else model_note(model).weight
+        return _worth_each(model, weight, self.per_ns, highest=False) if self.per_ns else weight
 
 
-def least_worth_each(model: Model, per_ns: float) -> float:
+def least_worth_each(model: Model, weight: float, per_ns: float) -> float:
     """Return what `ExecPrice.worth_each` is at least, at no higher price than one, while no estimate rises
     beyond its ceiling (`Raised.count`)."""
-    return _worth_each(model, per_ns, highest=True) if per_ns else model_note(model).weight
+    return _worth_each(model, weight, per_ns, highest=True) if per_ns else weight
 
 
 def least_worth_waiting(model: Model, per_ns: float) -> float:
     """Return what `ExecPrice.worth_waiting` is at least, on the same conditions, until a request leaves."""
     if not model.buckets:
         rows = model.queue.rows
-        weight = model_note(model).weight
-        return _worth(model, float(rows), weight, per_ns, highest=True) if rows else 0.0
+        return _worth(model, float(rows), model_note(model).weight, per_ns, highest=True) if rows else 0.0
     worth = 0.0
     for bucket in model.buckets.values():
         worth += least_worth_waiting(bucket, per_ns)
@@ -99,8 +98,8 @@ def _worth(model: Model, rows: float, each: float, per_ns: float, *, highest: bo
     return best
 
 
-def _worth_each(model: Model, per_ns: float, *, highest: bool) -> float:
-    best, weight = 0.0, model_note(model).weight
+def _worth_each(model: Model, weight: float, per_ns: float, *, highest: bool) -> float:
+    best = 0.0
     for times in model.infer_times.values():
         sizes, durations_ns = times.sizes, times.ceilings_ns if highest else times.ns
         for index in range(len(sizes)):

@@ -209,7 +209,7 @@ class Losses:
         note = model_note(model)
         loss = away * note.popularity
         if price.per_ns or note.weight_nats:
-            loss *= price.worth_each(model)
+            loss *= price.worth_each(model, note.weight)
         if not model.buckets:
             if model.queue.rows or model.backlog:
                 loss += price.worth_waiting(model)
@@ -301,7 +301,7 @@ def bound_of(placement: Placement, price: float) -> float:
     note = model_note(model)
     asked = note.popularity * _ROUNDED
     if price or note.weight_nats:
-        asked *= least_worth_each(model, price)
+        asked *= least_worth_each(model, note.weight, price)
     copies = len(model.usable)
     return asked / (1 << (copies - 1).bit_length()) if copies > 1 else asked
 

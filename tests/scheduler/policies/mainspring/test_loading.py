@@ -139,7 +139,7 @@ def test_nothing_is_paid_while_exec_has_time_or_nothing_is_dropped(busy: float, 
     found = price(busy, dropped)
     assert found.per_ns == 0.0
     assert found.worth(model("long", 40), 3.0) == 3.0
-    assert found.worth_each(model("long", 40)) == 1.0
+    assert found.worth_each(model("long", 40), 1.0) == 1.0
 
 
 def test_what_takes_longer_is_worth_less_and_in_the_end_nothing() -> None:
@@ -147,8 +147,8 @@ def test_what_takes_longer_is_worth_less_and_in_the_end_nothing() -> None:
     worths = [found.worth(model("any", single_ms), 1.0) for single_ms in (1, 4, 20)]
     assert 1.0 > worths[0] > worths[1] > 0.0
     assert worths[2] == 0.0
-    assert found.worth_each(model("any", 1)) > found.worth_each(model("any", 4)) > 0.0
-    assert found.worth_each(model("any", 20)) == 0.0
+    assert found.worth_each(model("any", 1), 1.0) > found.worth_each(model("any", 4), 1.0) > 0.0
+    assert found.worth_each(model("any", 20), 1.0) == 0.0
 
 
 def test_full_batches_are_worth_more_than_as_many_single_rows() -> None:
