@@ -21,6 +21,7 @@ from mainspring.cli.main import build_app
 from mainspring.cli.verbs.models import print_list
 from mainspring.client.errors import GatewayUnreachable
 from mainspring.compiler.artifact import store
+from mainspring.messages.clients import WeighModel
 from mainspring.messages.model import Profile
 from mainspring.messages.peers import ModelStatus
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
@@ -93,6 +94,22 @@ def test_models_are_listed_removed_and_missed(address: str) -> None:
     assert run("models", "remove", "mute", "--address", address).output == "removed mute\n"
     missing = run("infer", "mute", "--random", "--address", address)
     assert missing.exit_code == 2
+
+
+def test_a_model_is_weighed_and_what_is_not_said_is_asked_for(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(Client, "_exchange", lambda self, message: sent.append(message))
+    weighed = run("models", "set", "double", "--goodput-weight", "20", "--address", address)
+    assert weighed.output == "an answer counts as 20: double\n"
+    back = run("models", "set", "double", "--goodput-weight", "0", "--address", address)
+    assert back.output == "as configured: double\n"
+    assert [(each.name, each.weight) for each in sent if isinstance(each, WeighModel)] == [
+        ("double", 20.0),
+        ("double", None),
+    ]
+    assert "--goodput-weight" in run("models", "set", "double", "--address", address).output
 
 
 def test_a_model_that_is_served_already_is_not_said_to_be_added(
