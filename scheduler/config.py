@@ -72,9 +72,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     equal_slack_ms: float = 1.0
     """Deadlines within the same slice of this length count as equal: there, priority decides. A request with
     a priority is due earlier for it by up to this."""
-    refuse: Literal["early", "last"] = "last"
+    refuse: Literal["early", "last"] | None = None
     """When a request that waits is refused: ``early``, once it is improbable that it is served in time, or
-    ``last``, once no device could serve it in time any more."""
+    ``last``, once no device could serve it in time any more; the policy's own default if it is not set:
+    ``early`` of mainspring, ``last`` of the others."""
     refuse_wrongly: float = 0.1
     """About this share of the requests that are refused early would have been served, as a sample shows that
     is kept. More of them: earlier refusals, and fewer answers."""
@@ -142,6 +143,7 @@ def completed(
     lookahead_ms: float = LOOKAHEAD_MS,
     pad_batches: bool = True,
     idle_loads: bool = True,
+    refuse: Literal["early", "last"] = "last",
 ) -> SchedulerConfig:
     """Return the configuration with the policy's defaults in the fields that it leaves to the policy."""
     return msgspec.structs.replace(
@@ -149,6 +151,7 @@ def completed(
         lookahead_ms=lookahead_ms if config.lookahead_ms is None else config.lookahead_ms,
         pad_batches=pad_batches if config.pad_batches is None else config.pad_batches,
         idle_loads=idle_loads if config.idle_loads is None else config.idle_loads,
+        refuse=refuse if config.refuse is None else config.refuse,
     )
 
 

@@ -2,8 +2,10 @@
 
 A request that waits would be refused anyway once no batch could serve it before its deadline. Under overload
 that is just before the deadline, and it was to be foreseen. So while requests are refused, each that waits is
-looked at when `LOOK_AT` shares of its time are left: its batch could begin once the work of models of higher
-rank (`Standing`), and of its own model's before it, is done. If it would be late then, it is refused.
+looked at `LOOKS` times: its batch could begin once the work of models of higher rank (`Standing`), and of its
+own model's before it, is done. If it would be late then, it is refused. When it is looked at follows from its
+id, so that of requests that come at once, with one deadline, each is looked at when it is known which of the
+others were refused.
 
 More will come that ranks higher, and some of what does will be refused itself or run in fewer batches. So the
 work counts times a margin, which each model learns, and a part of it all models together: of the requests
@@ -27,8 +29,12 @@ from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.standing import Standing
 from mainspring.scheduler.state import SchedulerState
 
-LOOK_AT: Final = (0.65, 0.58, 0.5, 0.42, 0.35, 0.28, 0.2)
-"""Shares of a request's time, from its arrival until it is due, that are left when it is looked at."""
+LOOKS: Final = 7
+"""How often a request is looked at."""
+FIRST_LOOK: Final = 0.34
+"""Part of a request's time, from its arrival until it is due, before which it is not looked at."""
+LOOK_EVERY: Final = 0.07
+"""Each look falls into a part of this length, where its id has it."""
 PRESSED_NS: Final = 2_000_000_000
 """For how long after a refusal requests are looked at: without one, nothing is kept for it."""
 FIRST_MARGIN: Final = 0.5
@@ -43,7 +49,10 @@ IDLE_STEP: Final = 0.01
 """Likewise for a request that was refused at last, while its model refuses none early."""
 IDLE_FROM: Final = 32
 """A model refuses none early that has refused so many at last since it would have refused one."""
-_HASHED: Final = 0x9E3779B1
+_LOOK_HASH: Final = 0x9E3779B1
+"""Multiples of the golden ratio: what follows one another is spread evenly."""
+_SAMPLE_HASH: Final = 0x6A09E667
+"""Likewise of the square root of 2, so that a sample is looked at no sooner than others."""
 SLACK_WEIGHT: Final = 1 / 64
 """Of one request, in the mean time that requests are given."""
 FAR: Final = 4.0
@@ -105,8 +114,9 @@ class Overload:
         if due_ns is None or now_ns >= self._until_ns:
             return None
         slack_ns = due_ns - request.arrived_ns
-        for share in LOOK_AT:
-            look_ns = due_ns - int(share * slack_ns)
+        shift = (request.id * _LOOK_HASH & 0xFFFFFFFF) / 2**32
+        for part in range(LOOKS):
+            look_ns = request.arrived_ns + int((FIRST_LOOK + LOOK_EVERY * (part + shift)) * slack_ns)
             if look_ns > now_ns:
                 return look_ns
         return None
@@ -151,7 +161,7 @@ class Overload:
         self._of(request.model).missed = 0
         if request.id in self._sampled:
             return True
-        if (request.id * _HASHED & 0xFFFFFFFF) * SAMPLED >> 32:
+        if (request.id * _SAMPLE_HASH & 0xFFFFFFFF) * SAMPLED >> 32:
             return False
         self._sampled[request.id] = request
         return True

@@ -6,6 +6,8 @@ beside ours. The others test what those leave out, so that nothing is tuned to e
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from mainspring.simulator.spec import Spread
@@ -334,6 +336,17 @@ def _beside(name: str, devices: int, even: int, spread: Spread, slo_ms: float) -
     )
 
 
+def _hidden(name: str, cv: float, slo_ms: float) -> Scenario:
+    return Scenario(
+        name=name,
+        title=f"4 x: 16 resnet50_v2, durations with cv {cv:g}, {slo_ms:g} ms",
+        groups=(_copies(16, slo_ms),),
+        devices={USUAL: 4},
+        spreads=(_lognormal(math.sqrt(math.log(1.0 + cv * cv))),),
+        seed=206,
+    )
+
+
 ERRATIC = (
     _alone("even", "even", _lognormal(0.01), 25.0),
     _alone("lognormal-0.3", "sigma 0.3", _lognormal(0.3), 15.0),
@@ -346,8 +359,11 @@ ERRATIC = (
     _beside("beside-1", 1, 4, _bimodal(0.1, 10.0, "resnet18_v2*"), 50.0),
     _beside("beside-2", 2, 8, _bimodal(0.1, 10.0, "resnet18_v2*"), 50.0),
     _beside("beside-4", 4, 16, _lognormal(1.0, "resnet18_v2*"), 50.0),
+    _hidden("hidden-1", 1.0, 40.0),
+    _hidden("hidden-1.5", 1.5, 40.0),
 )
-"""Kinds of distributions of Orloj (arXiv 2209.00159): alone, and beside models whose durations are even.
+"""Kinds of distributions of Orloj (arXiv 2209.00159): alone, beside models whose durations are even, and on
+several devices by their coefficient of variation.
 
 Batches take as long as the slowest of their requests."""
 

@@ -81,10 +81,11 @@ class Mainspring(ReadyQueuePolicy):
 
     @classmethod
     def complete(cls, config: SchedulerConfig) -> SchedulerConfig:
-        """Return the configuration with what it leaves to the policy: the lookahead follows the delay."""
+        """Return the configuration with what it leaves to the policy: the lookahead follows the delay, and
+        requests are refused early."""
         round_trip_ms = 2 * config.dispatch_delay_ms
         lookahead_ms = max(LEAST_LOOKAHEAD_MS, round_trip_ms + LOOKAHEAD_MARGIN_MS)
-        return completed(config, lookahead_ms, cls.pads_batches, cls.idle_loads)
+        return completed(config, lookahead_ms, cls.pads_batches, cls.idle_loads, "early")
 
     def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
         """Return the last instant at which its dispatch could help, earlier for the end of a long queue."""
