@@ -76,7 +76,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """When a request that waits is refused: ``early``, once it is improbable that it is served in time, or
     ``last``, once no device could serve it in time any more; the policy's own default if it is not set:
     ``early`` of mainspring, ``last`` of the others."""
-    refuse_wrongly: float = 0.1
+    refuse_wrongly: float = 0.15
     """About this share of the requests that are refused early would have been served, as a sample shows that
     is kept. More of them: earlier refusals, and fewer answers."""
     best_effort_share: float = 0.05

@@ -29,6 +29,8 @@ from mainspring.traces.records import FIRST_REASON, NO_DEADLINE, OUTPUTS, REASON
 EARLY = FIRST_REASON + REASONS.index(Reason.OVERLOADED)
 """No queue has a bound here, so that nothing else is refused as overloaded."""
 TIMES = (0.25, 0.5, 0.75)
+SIX = ("A", "D", "G", "H", "slos", "mixed-slos")
+"""The scenarios by which the default was chosen."""
 
 
 class Refusals(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +90,11 @@ def refusals_of(job: Job) -> Refusals:
 
 def main(
     scenarios: Annotated[
-        str, typer.Option(help="Names, or study, others, unlike-requests, erratic or all.")
+        str, typer.Option(help="Names, or six, study, others, unlike-requests, erratic or all.")
     ] = "all",
     policies: Annotated[str, typer.Option(help="Names with commas between.")] = "mainspring",
     loads: Annotated[str, typer.Option(help="Multiples of the fluid capacity.")] = "1,1.5",
-    wrongly: Annotated[str, typer.Option(help="Values of refuse_wrongly.")] = "0.1",
+    wrongly: Annotated[str, typer.Option(help="Values of refuse_wrongly.")] = "0.15",
     seed: Annotated[int, typer.Option(help="Of the arrivals.")] = 0,
     seconds: Annotated[float, typer.Option(help="Measured virtual time.")] = 20.0,
     most_requests: Annotated[int, typer.Option(help="Most requests that are measured.")] = 12_000,
@@ -194,6 +196,8 @@ def _scenarios(text: str) -> list[str]:
         "all": (*STUDY, *OTHERS),
     }
     names = [scenario.name for scenario in sets[text]] if text in sets else text.split(",")
+    if text == "six":
+        names = list(SIX)
     for name in names:
         if name not in SCENARIOS:
             raise typer.BadParameter(f"there is no scenario {name!r}: choose among {', '.join(SCENARIOS)}")

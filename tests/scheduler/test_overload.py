@@ -16,7 +16,8 @@ from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
-from mainspring.scheduler.overload import SAMPLED
+from mainspring.scheduler.overload import LOOKS, SAMPLED
+from mainspring.scheduler.policies.registry import policy_class, policy_names
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
 from tests.cluster import made
 from tests.scheduler.hand import MS, spec
@@ -186,6 +187,34 @@ def test_margins_settle_where_the_share_of_samples_that_are_served_is_what_may_b
         served.append(bool(rng.random() < margin / (1.0 + margin)))
         overload._move(refused, overload._if_wrong if served[-1] else overload._if_right)
     assert abs(fmean(served[1_000:]) - wrongly) < 0.03
+
+
+def test_requests_that_come_at_once_are_looked_at_one_after_the_other() -> None:
+    overload = Scheduler(SchedulerConfig(refuse="early"))._overload
+    model, slack_ns, count = Model(spec("m"), 1), 100 * MS, 400
+    overload.refused(0)
+    looks: list[int] = []
+    for id_ in range(1, count + 1):
+        request, now_ns, own = made.request(id_, model, 1, 0, slack_ns), 0, 0
+        while (look_ns := overload.next_look_ns(now_ns, request)) is not None:
+            assert now_ns < look_ns < slack_ns
+            now_ns, own = look_ns, own + 1
+            looks.append(look_ns)
+        assert own == LOOKS
+    first, last = min(looks), max(looks)
+    assert first < 0.4 * slack_ns
+    tenths = np.histogram(looks, bins=10, range=(first, last))[0]
+    assert tenths.min() > 0.8 * tenths.max(), "looks of a burst come together"
+
+
+def test_a_policy_refuses_early_or_at_last_unless_it_is_told() -> None:
+    found = {name: policy_class(name).complete(SchedulerConfig()).refuse for name in policy_names()}
+    assert {name for name, refuse in found.items() if refuse == "early"} == {"mainspring"}
+    assert set(found.values()) == {"early", "last"}
+    refuses: tuple[Literal["early", "last"], ...] = ("early", "last")
+    for refuse in refuses:
+        told = policy_class("mainspring").complete(SchedulerConfig(refuse=refuse))
+        assert told.refuse == refuse
 
 
 def test_what_may_be_wrong_is_a_share() -> None:
