@@ -37,7 +37,7 @@ Log = Annotated[
 Policy = Annotated[str | None, typer.Option(help="Instead of the spec's, or of the log's.")]
 Refuse = Annotated[
     RefuseWhen | None,
-    typer.Option(help="When requests that wait are refused, instead of as the spec, or the log, has it."),
+    typer.Option(help="Instead of the spec's, the log's, or the policy's own: mainspring refuses early."),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Instead of the spec's.")]
 Trace = Annotated[
