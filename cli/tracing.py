@@ -14,7 +14,7 @@ from mainspring.console.live import LiveStream
 from mainspring.console.perfetto import Tracer
 from mainspring.console.trace_file import TraceFile
 from mainspring.messages.observing import Stage
-from mainspring.telemetry.log import SegmentHeader
+from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.runs import LogProblem, Run, read_run, wall
 
 CONNECT_NS = 10_000_000_000

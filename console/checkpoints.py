@@ -16,8 +16,8 @@ from mainspring.cluster.snapshot import snapshot
 from mainspring.console.log_reader import LogReader, Place, Timed
 from mainspring.console.overview import RunOverview
 from mainspring.messages.snapshot import InferEstimate, LoadEstimate, ModelServed, ModelState, Told
+from mainspring.telemetry.entries import Entry, SegmentHeader
 from mainspring.telemetry.lifecycles import Lifecycles, RequestLife
-from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
 
 STEP_BYTES = 640 << 10

@@ -23,7 +23,7 @@ from mainspring.messages.observing import OBSERVER_VERSION, ObserverHello, Recor
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome
 from mainspring.messages.roles import Role
 from mainspring.messages.snapshot import Told
-from mainspring.telemetry.log import Entry
+from mainspring.telemetry.entries import Entry
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity

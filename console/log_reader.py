@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 import msgpack
 
 from mainspring.messages.codec import BadMessage, Codec
-from mainspring.telemetry.log import Entry
+from mainspring.telemetry.entries import Entry
 
 _LOGGER = logging.getLogger(__name__)
 PIECE_BYTES = 64 << 10

@@ -28,7 +28,8 @@ from mainspring.messages.scaling import Provide
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.actions import ActionCounts
-from mainspring.telemetry.log import EventLogWriter, Record
+from mainspring.telemetry.entries import Record
+from mainspring.telemetry.log import EventLogWriter
 
 _LOGGER = logging.getLogger(__name__)
 _WAKEUP: Final = Wakeup()

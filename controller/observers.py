@@ -35,7 +35,7 @@ from mainspring.messages.observing import (
 )
 from mainspring.messages.operating import Operated
 from mainspring.messages.peers import Goodbye, Welcome
-from mainspring.telemetry.log import FORMAT, SegmentHeader
+from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from mainspring.transport.bounds import Delivery
 
 _LOGGER = logging.getLogger(__name__)

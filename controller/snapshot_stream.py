@@ -16,7 +16,8 @@ import msgspec
 from mainspring.cluster.snapshot import Part
 from mainspring.messages.events import Wakeup
 from mainspring.messages.observing import Stage
-from mainspring.telemetry.log import EventLogWriter, Record, SegmentHeader, encoded
+from mainspring.telemetry.entries import Record, SegmentHeader
+from mainspring.telemetry.log import EventLogWriter, encoded
 
 SLICE_NS = 250_000
 """How long making one slice of a snapshot takes, apart from the part with which the slice ends."""

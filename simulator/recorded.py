@@ -30,7 +30,8 @@ from mainspring.messages.model import ModelSpec, Profile
 from mainspring.messages.targets import built_for, each_build
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.redecide import LogError, configuration, lacks_start
-from mainspring.telemetry.log import SegmentHeader, read_entries, read_log
+from mainspring.telemetry.entries import SegmentHeader
+from mainspring.telemetry.log import read_entries, read_log
 from mainspring.telemetry.runs import slice_note
 from mainspring.traces.arrival import Arrival
 

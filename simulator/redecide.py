@@ -15,7 +15,8 @@ from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.transcript import line
-from mainspring.telemetry.log import EVIDENCE, IN_PLACE, SegmentHeader, read_entries
+from mainspring.telemetry.entries import EVIDENCE, IN_PLACE, SegmentHeader
+from mainspring.telemetry.log import read_entries
 
 CONTEXT_LINES = 12
 """Lines of the conversation that are told before the first difference."""

@@ -21,6 +21,7 @@ from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
 from mainspring.messages.metrics import ClusterMetrics, ModelActions, WorkerActions
 from mainspring.telemetry.bounded import OTHER, BoundedLabels, key_labels, model_key
+from mainspring.telemetry.entries import Entry, Record
 from mainspring.telemetry.histograms import (
     BATCH_BOUNDS,
     ERROR_BOUNDS_NS,
@@ -28,7 +29,6 @@ from mainspring.telemetry.histograms import (
     LATENCY_BOUNDS_NS,
     Histogram,
 )
-from mainspring.telemetry.log import Entry, Record
 
 WORKERS_REMEMBERED = 4_096
 """Workers that left whose counts are kept for when they come back; one more makes it forget the oldest."""

@@ -29,7 +29,7 @@ from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import GatewayLeft, RequestArrived, RequestCancelled, WorkerJoined, WorkerLeft
 from mainspring.messages.evidence import Evidence, RejectEvidence
 from mainspring.messages.ids import gateway_of
-from mainspring.telemetry.log import SegmentHeader
+from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.settings import Settings
 
 OPEN_OUTCOMES: Final = ("waiting", "running")

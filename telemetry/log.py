@@ -37,17 +37,7 @@ from mainspring.messages.codec import BadMessage, Codec
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 from mainspring.messages.snapshot import Told
-
-FORMAT = 8
-"""Version of the log's format. In version 1 the commands that an event brought about came behind the next
-`Wakeup`, and what is noted and sent to nobody (`commands.Note`) was not written. Commands have no evidence
-(`messages.evidence`) in versions 1 and 2, there are no OPENs before version 4, no request is refused early
-before version 5, no cluster grows or shrinks before version 6, no worker moves to another controller by the
-scheduler's decision before version 7, and no model's queue has a bound of its own before version 8."""
-IN_PLACE = 2
-"""From this version on every command stands where it changed the state."""
-EVIDENCE = 3
-"""From this version on INFER, LOAD and rejections say what they were computed from."""
+from mainspring.telemetry.entries import FORMAT, Entry, Record, SegmentHeader
 
 _SUFFIX = ".events"
 _BUFFER_BYTES = 64 * 1024
@@ -56,25 +46,10 @@ HEADER_BYTES = 1 << 20
 _LOGGER = logging.getLogger(__name__)
 
 
-class SegmentHeader(msgspec.Struct, frozen=True, tag="segment_header"):
-    """The first entry of each segment."""
-
-    format: int
-    run: int
-    """Unix time in nanoseconds at which the writer was opened: the same in all segments of one run."""
-    first_of_run: bool
-    unix_ns: int
-    """Unix time of the record, to relate the controller's monotonic clock to the calendar."""
-    about: dict[str, Any]
-    """What a reader must know of the writer: for the controller, the scheduler's configuration."""
-
-
 class NewerFormat(OSError):
     """A log was written by a later release."""
 
 
-Entry = Event | Command | SegmentHeader | Told
-Record = tuple[int, Entry]
 _SNAPSHOT = frozenset(get_args(Told))
 
 _RECORD: Codec[tuple[int, Entry]] = Codec(tuple[int, Entry])

@@ -14,8 +14,8 @@ import msgspec
 from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
+from mainspring.telemetry.entries import Entry, SegmentHeader
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
-from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.telemetry.runs import Run, SliceNote, find_runs, read_run, slice_note
 

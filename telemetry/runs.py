@@ -13,15 +13,8 @@ from typing import Any
 
 import msgspec
 
-from mainspring.telemetry.log import (
-    HEADER_BYTES,
-    Entry,
-    SegmentHeader,
-    last_instant_ns,
-    read_segment,
-    segment_header,
-    segments,
-)
+from mainspring.telemetry.entries import Entry, SegmentHeader
+from mainspring.telemetry.log import HEADER_BYTES, last_instant_ns, read_segment, segment_header, segments
 
 SLICE = "slice"
 """Key in ``SegmentHeader.about`` of a `SliceNote`: the log is a part of another."""

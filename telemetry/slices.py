@@ -34,8 +34,9 @@ from mainspring.messages.actions import Prepare, Result, Timed, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, Resident, WorkerJoined
+from mainspring.telemetry.entries import Entry, SegmentHeader
 from mainspring.telemetry.lifecycles import Lifecycles
-from mainspring.telemetry.log import Entry, SegmentHeader, read_segment, segments
+from mainspring.telemetry.log import read_segment, segments
 from mainspring.telemetry.runs import SLICE, LogProblem, Run, SliceNote
 
 _WRITE_BYTES = 1 << 20

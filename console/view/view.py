@@ -41,8 +41,8 @@ from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.observing import Clocks, Devices, WorkerClock
 from mainspring.messages.operating import DrainWorker, OperatorCommand, ResumeWorker
 from mainspring.messages.snapshot import OperatorState, WorkerState
+from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife, outstanding
-from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.settings import Settings
 
 _GIVEN_UP = (State.FAILED, State.BROKEN)

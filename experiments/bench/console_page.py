@@ -30,7 +30,7 @@ from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.messages.events import Wakeup
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import SimulationSpec
-from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
+from mainspring.telemetry.entries import FORMAT, Entry, SegmentHeader
 
 if TYPE_CHECKING:
     from playwright.sync_api import CDPSession, Page

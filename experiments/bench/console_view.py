@@ -30,7 +30,7 @@ from mainspring.messages.events import Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
-from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
+from mainspring.telemetry.entries import FORMAT, Entry, SegmentHeader
 
 TARGET = 60_000.0
 """Records a second."""

@@ -14,7 +14,8 @@ from mainspring.console.log_reader import LogReader
 from mainspring.console.recorded import Recording
 from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, Wakeup, WorkerJoined
 from mainspring.messages.operating import DrainWorker, OperatorCommand, PinModel, ResumeWorker
-from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, segments
+from mainspring.telemetry.entries import SegmentHeader
+from mainspring.telemetry.log import EventLogWriter, read_entries, segments
 from mainspring.telemetry.runs import LogProblem
 from tests.cluster.replica import Replica
 from tests.controller.peers import spec

@@ -29,7 +29,8 @@ from mainspring.messages.peers import (
     Welcome,
     WorkerHello,
 )
-from mainspring.telemetry.log import SegmentHeader, read_entries
+from mainspring.telemetry.entries import SegmentHeader
+from mainspring.telemetry.log import read_entries
 from tests.cluster.replica import Replica, stands
 from tests.controller.failing import Untold
 from tests.controller.peers import FakeGateway, Stage, spec

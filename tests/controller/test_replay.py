@@ -14,7 +14,8 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.recorded import read_recording
 from mainspring.simulator.redecide import redecide
 from mainspring.simulator.whatif import other_policy, what_happened, what_if
-from mainspring.telemetry.log import SegmentHeader, read_entries, read_log, segments
+from mainspring.telemetry.entries import SegmentHeader
+from mainspring.telemetry.log import read_entries, read_log, segments
 from tests.controller.peers import FakeGateway, FakeWorker, Stage, spec
 
 EVENTS = Event.__args__

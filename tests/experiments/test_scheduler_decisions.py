@@ -10,7 +10,8 @@ from mainspring.experiments import scheduler_decisions
 from mainspring.experiments.scheduler_cost import scheduler_bytes
 from mainspring.experiments.scheduler_load import Setting, loaded_scheduler
 from mainspring.messages.actions import Infer
-from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries
+from mainspring.telemetry.entries import SegmentHeader
+from mainspring.telemetry.log import EventLogWriter, read_entries
 
 
 @pytest.fixture

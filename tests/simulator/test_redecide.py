@@ -33,7 +33,8 @@ from mainspring.simulator.spec import (
     WorkloadSpec,
 )
 from mainspring.simulator.whatif import bounded, other_policy, what_happened, what_if
-from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, read_log
+from mainspring.telemetry.entries import SegmentHeader
+from mainspring.telemetry.log import EventLogWriter, read_entries, read_log
 
 SPEC = SimulationSpec(
     devices=(DeviceGroup(count=2, pages=21),),

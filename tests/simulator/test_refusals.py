@@ -19,7 +19,8 @@ from mainspring.simulator.redecide import configuration, redecide
 from mainspring.simulator.run import SimulatedRun, simulate
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
 from mainspring.simulator.whatif import hastiness, other_policy, what_happened, what_if
-from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_log
+from mainspring.telemetry.entries import SegmentHeader
+from mainspring.telemetry.log import EventLogWriter, read_log
 from mainspring.traces.records import FIRST_REASON, REASONS
 
 DURATIONS_MS = {"1": 2.7, "2": 3.7, "4": 5.7, "8": 9.7, "16": 17.7}

@@ -19,8 +19,9 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
-from mainspring.telemetry.log import SegmentHeader, read_entries, read_log, segments
+from mainspring.telemetry.log import read_entries, read_log, segments
 from mainspring.telemetry.summary import analyse_log
 from tests.controller.peers import spec
 from tests.telemetry.recordings import record

@@ -16,14 +16,8 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled, Wakeup
 from mainspring.telemetry import log
-from mainspring.telemetry.log import (
-    EventLogWriter,
-    SegmentHeader,
-    last_instant_ns,
-    read_entries,
-    read_log,
-    segments,
-)
+from mainspring.telemetry.entries import FORMAT, SegmentHeader
+from mainspring.telemetry.log import EventLogWriter, last_instant_ns, read_entries, read_log, segments
 
 ENTRIES = st.one_of(
     st.builds(RequestCancelled, st.integers(0, 2**64 - 1)),
@@ -213,9 +207,9 @@ def test_a_log_of_a_later_release_is_refused_with_what_would_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(log, "FORMAT", log.FORMAT + 1)
+        later.setattr(log, "FORMAT", FORMAT + 1)
         fill(tmp_path, 3).close()
-    told = rf"version {log.FORMAT + 1} .* up to version {log.FORMAT}: read it with the release"
+    told = rf"version {FORMAT + 1} .* up to version {FORMAT}: read it with the release"
     with pytest.raises(log.NewerFormat, match=told):
         list(read_entries(tmp_path))
 

@@ -17,8 +17,9 @@ from mainspring.messages.operating import PinModel
 from mainspring.simulator.recorded import read_recording
 from mainspring.simulator.redecide import LogError, redecide
 from mainspring.simulator.whatif import what_happened, what_if
+from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
-from mainspring.telemetry.log import SegmentHeader, read_entries, read_log
+from mainspring.telemetry.log import read_entries, read_log
 from mainspring.telemetry.runs import LogProblem, choose_run, find_runs, read_run
 from mainspring.telemetry.slices import slice_run
 from mainspring.telemetry.summary import analyse_log

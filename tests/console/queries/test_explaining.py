@@ -16,7 +16,7 @@ from mainspring.console.view.view import View
 from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
-from mainspring.telemetry.log import SegmentHeader
+from mainspring.telemetry.entries import SegmentHeader
 from tests.cluster.test_apply import disturb, reader
 from tests.console.view.streams import EVERYTHING, Watched, feed
 

@@ -23,7 +23,7 @@ from mainspring.messages.events import ModelRemoved
 from mainspring.messages.metrics import READINGS, DeviceHealth, Reading
 from mainspring.messages.observing import Clocks, WorkerClock
 from mainspring.messages.sequencing import Sequencing, State
-from mainspring.telemetry.log import Entry
+from mainspring.telemetry.entries import Entry
 from tests.console.view.streams import EVERYTHING, Watched, feed
 from tests.fuzz import seeded
 

@@ -21,7 +21,7 @@ from mainspring.messages.evidence import (
     Readiness,
     RejectEvidence,
 )
-from mainspring.telemetry.log import FORMAT, SegmentHeader
+from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
 
 MS = 1_000_000

@@ -9,7 +9,7 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import LONGEST_WAIT_NS, random_scenario
-from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
+from mainspring.telemetry.entries import FORMAT, Entry, SegmentHeader
 from tests.cluster.described import described
 
 SECOND = 1_000_000_000

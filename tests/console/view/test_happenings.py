@@ -22,7 +22,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.operating import DrainWorker, ResumeWorker
-from mainspring.telemetry.log import FORMAT, SegmentHeader
+from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
 
 SECOND = 1_000_000_000

@@ -31,7 +31,7 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.model import Artifact, ModelSpec, Profile
 from mainspring.messages.snapshot import ModelServed, RecencyState, WorkerState
-from mainspring.telemetry.log import FORMAT, SegmentHeader
+from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from tests.console.view.streams import EVERYTHING, Watched, feed
 from tests.scheduler.hand import spec
 

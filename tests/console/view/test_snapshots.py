@@ -8,7 +8,7 @@ from mainspring.cluster.snapshot import snapshot
 from mainspring.console.view.view import View
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.events import RequestArrived, Wakeup
-from mainspring.telemetry.log import FORMAT, SegmentHeader
+from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from tests.console.view.streams import EVERYTHING, Watched, check, feed
 from tests.fuzz import seeded
 
