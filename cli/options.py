@@ -81,6 +81,15 @@ Insecure = Annotated[
 ]
 DEFAULT_STORE = Path("store")
 ModelStore = Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")]
+LibraryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--op-library",
+        help="A library with operators that ONNX Runtime lacks and the model has: a package, such as "
+        "onnxruntime-extensions, a .so file, or a folder of files that config.pbtxt may name. It is code "
+        "that is run.",
+    ),
+]
 Threads = Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")]
 Settings = Annotated[
     list[str] | None,

@@ -49,6 +49,7 @@ from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_s
 from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.blocked import in_blocks
 from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
+from mainspring.compiler.operators import in_use
 from mainspring.compiler.padded import Padded, padded
 from mainspring.compiler.random_numbers import FromTheBeginning, without_seeds
 from mainspring.compiler.reference import Prepared
@@ -266,7 +267,15 @@ class TvmArtifact(Artifact):
 
 
 def check_supported(prepared: Prepared, what: str) -> None:
-    """Raise `CompileError` for a model with strings, random numbers or shapes that follow from values."""
+    """Raise `CompileError` for a model that ONNX Runtime on the CPU alone can run.
+
+    Such are those with operators of libraries, strings, random numbers or shapes that follow from values.
+    """
+    if in_use().libraries:
+        raise CompileError(
+            f"the model has operators of {in_use().libraries[0].name}, which ONNX Runtime runs on the CPU "
+            f"alone, and not {what}: compile with `--engine {ONNXRUNTIME} --device {CPU}`"
+        )
     if prepared.draws:
         raise CompileError(
             f"the model draws random numbers, and {what} computes the same from the same inputs: compile "

@@ -31,11 +31,15 @@ class Described(NamedTuple):
     """Rows that the model takes."""
     optional: tuple[str, ...] = ()
     """Inputs that requests may leave out, for which the model has a default."""
+    libraries: tuple[Path, ...] = ()
+    """Libraries of operators that the model's configuration names: they run only where they are allowed."""
 
-    def over(self, sequencing: Sequencing | None, samples: Samples, optional: tuple[str, ...]) -> Described:
+    def over(self, configured: Described) -> Described:
         """Return what it says, and what a model's configuration says of the rest."""
-        return self._replace(
-            sequencing=self.sequencing or sequencing, samples=self.samples or samples, optional=optional
+        return configured._replace(
+            sequencing=self.sequencing or configured.sequencing,
+            samples=self.samples or configured.samples,
+            options=self.options,
         )
 
 

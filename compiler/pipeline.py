@@ -20,7 +20,8 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from mainspring.compiler.artifact.errors import CompileError, NoRows, RowsMix
+from mainspring.compiler.artifact import op_libraries
+from mainspring.compiler.artifact.errors import CannotRun, CompileError, NoRows, RowsMix
 from mainspring.compiler.artifact.manifest import (
     CPU,
     CUDA,
@@ -44,6 +45,7 @@ from mainspring.compiler.conversion.opening import Origin
 from mainspring.compiler.defaults import NO_DEFAULTS, Defaults, check_whole, take_defaults
 from mainspring.compiler.description import NOTHING, Described
 from mainspring.compiler.normalise import CONTROL_FLOW, graphs_of
+from mainspring.compiler.operators import apart, in_use, needed_by, use
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.row_axes import (
@@ -54,7 +56,7 @@ from mainspring.compiler.row_axes import (
     move_rows,
     moved_shapes,
 )
-from mainspring.compiler.sample_forms import NO_SAMPLES, Samples
+from mainspring.compiler.sample_forms import HINT, NO_SAMPLES, Samples
 from mainspring.compiler.shapes import Shapes, fix_shapes
 from mainspring.compiler.state_axes import put_rows_first
 from mainspring.compiler.tuning import Tuner
@@ -153,16 +155,24 @@ def compile_file(
         *(path, name, store, sizes, shapes, target, judge, most, origin, pad),
         *(described, text_bytes, or_fewer),
     )
+    with apart():
+        return _by_rows_or_whole(task, whole)
+
+
+def _by_rows_or_whole(task: Callable[..., Compiled], whole: bool | None) -> Compiled:
+    """Compile as `compile_file` says of ``whole``."""
     try:
         return _by_rows(task, whole)
-    except NoRows as error:
+    except (NoRows, CannotRun) as error:
         if whole is not None:
             raise
         try:
             compiled = task(whole=True)
         except CompileError as second:
+            if isinstance(error, CannotRun):
+                raise error from second
             raise CompileError(f"{error}; but that fails too: {second}") from error
-        return msgspec.structs.replace(compiled, whole_because=str(error))
+        return msgspec.structs.replace(compiled, whole_because=str(error).removesuffix(f"; {HINT}"))
 
 
 def _by_rows(task: Callable[..., Compiled], whole: bool | None) -> Compiled:
@@ -206,6 +216,7 @@ def _compile_file(
     If ``or_elsewhere``, raise `RowsElsewhere` for a model that has its rows on other axes.
     """
     model, digest = read_model(path)
+    use(needed_by(model, described.libraries))
     defaults = take_defaults(model, described.optional) if whole or or_whole or described.optional else {}
     check_whole(defaults, whole=whole)
     elsewhere = partial(_rows_elsewhere, path, shapes or {}, most or {}, described)
@@ -256,6 +267,7 @@ def _source_of(
         pad=dict(pad or {}),
         text_bytes=text_bytes,
         sequences=described.options,
+        libraries=op_libraries.entries() if in_use().libraries else (),
     )
 
 

@@ -22,6 +22,7 @@ from mainspring.compiler.locales import with_locales
 from mainspring.compiler.maps import without_maps
 from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype, opset_of
 from mainspring.compiler.open_dims import check_limits, open_axes
+from mainspring.compiler.operators import in_use
 from mainspring.compiler.outputs import OutputShapes
 from mainspring.compiler.proving import at_sizes, judge
 from mainspring.compiler.random_numbers import draws_numbers, with_seeds
@@ -216,7 +217,8 @@ class Prepared:
                 if given or isinstance(error, NoRoom) or (self._ran and not isinstance(error, CannotRun)):
                     raise
                 first = first or error
-        raise (NoRows if isinstance(first, NoRows) else CompileError)(f"{first}; {HINT}") from first
+        kind = next((each for each in (NoRows, CannotRun) if isinstance(first, each)), CompileError)
+        raise kind(f"{first}; {HINT}") from first
 
     def _check_rows(self) -> None:
         """Raise `CannotRun` unless the model runs with each of the sampled rows."""
@@ -267,7 +269,9 @@ class Prepared:
 
     @property
     def beginning(self) -> Arrays:
-        """A row with which the model runs, if it does not on zeros."""
+        """A row with which the model runs, if it does not on zeros; those are not tried with libraries."""
+        if in_use().libraries:
+            return [array[:1] for array in self.rows]
         with suppress(CompileError):
             self.choices.first(self.reference.run, [np.zeros_like(array[:1]) for array in self.rows])
             return []
@@ -352,9 +356,10 @@ class Prepared:
         rows = [[array[row : row + 1] for array in self.rows] for row in range(self._most_rows)]
         few = max(2, 1 + len(self.choices.ways))
         runs = [self._run_shapes(row) for row in rows[:few]]
-        with suppress(CompileError):
+        if not in_use().libraries:
             # Random numbers are almost never 0, and many models branch on 0.
-            runs.append(self._run_shapes([np.zeros_like(array[:1]) for array in self.rows]))
+            with suppress(CompileError):
+                runs.append(self._run_shapes([np.zeros_like(array[:1]) for array in self.rows]))
         found = self._shapes_out.whole(outputs, runs, self.shapes[0])
         if not any(spec.varies for spec in found):
             return found

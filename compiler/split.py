@@ -3,14 +3,15 @@
 Every floating-point initializer, and every other large one, becomes an input of the graph. All names in the
 rest are replaced by canonical ones, so that two models with the same graph and different weights become the
 same bytes (design, section 4). Shapes, axes and other small integers stay in the graph: they are part of the
-computation, and kernels need them constant. So do the weights of the operators in `_HOLDING`, and few ones
-that would be packed in every run.
+computation, and kernels need them constant. So do the weights of the operators in `_HOLDING` and of those of
+libraries, and few ones that would be packed in every run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTe
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
 from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.normalise import all_nodes, graphs_of, rename
+from mainspring.compiler.operators import in_use, is_of_library
 from mainspring.compiler.packing import held_weights
 from mainspring.messages.model import TEXT_BYTES, Symbol, TensorSpec, array_dtype
 
@@ -72,13 +74,14 @@ def split(
     executable = _executable(optimised, names, weights, constants, (inputs, outputs))
     if symbols:
         # What is measured is of these limits, so models of other limits don't share it.
-        held = executable.metadata_props.add()
-        held.key, held.value = "symbols", " ".join(f"{each} {each.ceilings}" for each in symbols)
+        _note(executable, "symbols", [f"{each} {each.ceilings}" for each in symbols])
     slots = {each.dtype for each in (*inputs, *outputs) if is_text(each.dtype)} - {f"S{TEXT_BYTES}"}
     if slots:
         # Texts of other sizes lie otherwise in memory.
-        held = executable.metadata_props.add()
-        held.key, held.value = "texts", " ".join(sorted(slots))
+        _note(executable, "texts", sorted(slots))
+    if libraries := in_use().libraries:
+        # Other code under the same operators' names computes something else.
+        _note(executable, "op_libraries", [each.sha256 for each in libraries])
     content = bytes(executable.SerializeToString(deterministic=True))
     info = ExecutableInfo(
         executable=hashlib.sha256(content).hexdigest(),
@@ -92,8 +95,14 @@ def split(
             for k, each in enumerate(outputs)
         ),
         symbols=symbols,
+        libraries=libraries,
     )
     return Split(content, info, tuple(weights.values()))
+
+
+def _note(executable: onnx.ModelProto, key: str, values: Sequence[str]) -> None:
+    """Make values part of the executable's bytes, and so of its name."""
+    executable.metadata_props.add(key=key, value=" ".join(values))
 
 
 class _Names:
@@ -155,7 +164,8 @@ def _sort_initializers(
 ) -> tuple[dict[str, Array], list[onnx.TensorProto]]:
     """Return the weights by canonical name and the constants that stay, both in the order of first use."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    kept = {name for node in all_nodes(graph) if node.op_type in _HOLDING for name in node.input}
+    holding = [node for node in all_nodes(graph) if node.op_type in _HOLDING or is_of_library(node)]
+    kept = {name for node in holding for name in node.input}
     weights: dict[str, Array] = {}
     constants = []
     for name in [name for node in all_nodes(graph) for name in node.input]:

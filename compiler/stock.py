@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from mainspring.compiler.artifact.errors import CannotRun, CompileError
 from mainspring.compiler.artifact.executable import FATAL_ONLY
 from mainspring.compiler.artifact.values import as_slots, as_texts, bound_as, memory_at
 from mainspring.compiler.contents import WEIGHTS, Content, Stored, source_of
+from mainspring.compiler.operators import register_used
 from mainspring.compiler.sequences import INSTEAD, STACKED
 from mainspring.messages.model import array_dtype
 
@@ -27,12 +27,6 @@ _BESIDE = "session.optimized_model_external_initializers_file_name"
 _BESIDE_LEAST = "session.optimized_model_external_initializers_min_size_in_bytes"
 _FREES = "memory.enable_memory_arena_shrinkage", "cpu:0"
 """Has a run give its activations' memory back when it ends."""
-_UNKNOWN = re.compile(r"(?P<domain>[\w.]+):(?P<operator>\w+)\(-?\d+\) is not a registered function/op")
-_OWN = ("ai.onnx", "ai.onnx.ml", "com.microsoft")
-_LIBRARIES = {
-    "ai.onnx.contrib": "the package onnxruntime-extensions",
-    "com.microsoft.extensions": "the package onnxruntime-extensions",
-}
 _LEVELS = onnxruntime.GraphOptimizationLevel
 
 
@@ -139,22 +133,10 @@ def _options(level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOp
 
 def _open(content: Content, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     try:
+        register_used(options)
         return onnxruntime.InferenceSession(source_of(content), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
-        raise CompileError(f"stock ONNX Runtime refuses the model: {_why(error)}") from error
-
-
-def _why(error: Exception) -> str:
-    """Return what ONNX Runtime says, and what it means for an operator of a library."""
-    found = _UNKNOWN.search(str(error))
-    if found is None or found["domain"] in _OWN:
-        return _first_line(error)
-    library = _LIBRARIES.get(found["domain"], "a library that registers it")
-    return (
-        f"{found['operator']} is an operator of the domain {found['domain']!r}, of {library}, and models run "
-        f"without operators of libraries; the model's author can compute what it does outside the model, or "
-        f"define it as a function in it ({_first_line(error)})"
-    )
+        raise CompileError(f"stock ONNX Runtime refuses the model: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

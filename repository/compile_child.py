@@ -1,4 +1,4 @@
-"""The compiler's process: ``python -m mainspring.repository.compile_child STORE MEMORY_BYTES``.
+"""The compiler's process: ``python -m mainspring.repository.compile_child STORE MEMORY_BYTES [LIBRARY ...]``.
 
 One job on each line of its input, one outcome on each line of its output, both JSON. It lowers its own
 priority and bounds its own memory before it reads the first one, and dies with the process that started it.
@@ -21,12 +21,10 @@ from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.layout import model_file
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import Recipe
-from mainspring.repository.warmup import samples_of
 
 if TYPE_CHECKING:
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.compiled import Target
-    from mainspring.compiler.description import Described
 
 CHANGED = "its files were changed while it was compiled"
 IN_CONFIG = {
@@ -37,6 +35,8 @@ IN_CONFIG = {
     "--text-bytes": " (in a model repository: it is the parameter text_bytes in config.pbtxt)",
 }
 """What the compiler's options are there."""
+_NO_MEMORY = "bad_alloc"
+"""What ONNX Runtime calls it."""
 LOWEST = 19
 """Niceness: any other program goes first."""
 _PR_SET_PDEATHSIG = 1
@@ -68,6 +68,7 @@ def stored(store: Store, name: str) -> ModelSpec | None:
     """Return the specification of an artifact that is in the store and that this version can run here."""
     from mainspring.compiler.artifact.errors import CompileError, ExecutableError, StoreError
     from mainspring.compiler.artifact.manifest import TVM
+    from mainspring.compiler.artifact.op_libraries import check_known
     from mainspring.compiler.artifact.plan import read_plans
     from mainspring.compiler.artifact.target import check_target
     from mainspring.compiler.proving import settled
@@ -77,7 +78,9 @@ def stored(store: Store, name: str) -> ModelSpec | None:
         if manifest is None:
             return None
         store.weights_path(manifest)
-        check_target(store.executable_info(manifest), "")
+        info = store.executable_info(manifest)
+        check_target(info, "")
+        check_known(info.libraries)
         if manifest.engine == TVM:
             read_plans(store, manifest)
     except (StoreError, CompileError, ExecutableError):
@@ -112,6 +115,7 @@ def run(store: Store, job: Job) -> Outcome:
     """Compile one job's file, unless that was done before."""
     from mainspring.compiler.artifact.errors import CompileError, StoreError
     from mainspring.compiler.pipeline import compile_file
+    from mainspring.repository.one_folder import described_by
 
     folder = Path(job.folder)
     try:
@@ -132,7 +136,7 @@ def run(store: Store, job: Job) -> Outcome:
             most=job.recipe.most,
             pad=job.recipe.pad,
             text_bytes=job.recipe.text_bytes,
-            described=_described(job, folder.parent),
+            described=described_by(job.recipe, folder),
             or_fewer=True,
         )
         if not _is_still(folder, job.digest):
@@ -140,6 +144,8 @@ def run(store: Store, job: Job) -> Outcome:
             store.remove(job.name)
             return Outcome(fault=CHANGED, changed=True)
     except (CompileError, StoreError, ConfigFault) as error:
+        if _NO_MEMORY in str(error):
+            return Outcome(fault=_no_memory(folder))
         where = [each for option, each in IN_CONFIG.items() if option in str(error)]
         return Outcome(fault=f"{error}{''.join(where)}")
     except MemoryError:
@@ -147,14 +153,6 @@ def run(store: Store, job: Job) -> Outcome:
     except Exception as error:  # no model may end the process
         return Outcome(fault=f"the compiler failed on it: {type(error).__name__}: {error}")
     return Outcome(compiled.manifest.spec())
-
-
-def _described(job: Job, folder: Path) -> Described:
-    """Return what the recipe says beside shapes; raise `ConfigFault`. ``folder`` is the model's."""
-    from mainspring.compiler.description import Described
-
-    samples = samples_of(job.recipe.warmup, folder)
-    return Described(job.recipe.sequencing, samples=samples, optional=job.recipe.optional)
 
 
 def _no_memory(folder: Path) -> str:
@@ -182,8 +180,8 @@ def bound_memory(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
 
 
-def main(store: str, memory_bytes: str) -> None:
-    """Do jobs until the input ends."""
+def main(store: str, memory_bytes: str, *libraries: str) -> None:
+    """Do jobs until the input ends; ``libraries`` of operators may be loaded."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
@@ -192,8 +190,10 @@ def main(store: str, memory_bytes: str) -> None:
     # What libraries print must not stand among the outcomes.
     outcomes = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    from mainspring.compiler.artifact.op_libraries import allow
     from mainspring.compiler.artifact.store import Store
 
+    allow(libraries)
     for line in sys.stdin.buffer:
         outcome = run(Store(store), msgspec.json.decode(line, type=Job))
         outcomes.write(msgspec.json.encode(outcome) + b"\n")

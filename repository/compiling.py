@@ -11,6 +11,7 @@ import contextlib
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
@@ -39,7 +40,11 @@ class CompileFailed(Exception):
 class Compiler:
     """Runs the process; `compile` is called for one job at a time."""
 
-    def __init__(self, store: str, timeout_s: float, memory_bytes: int) -> None:
+    def __init__(
+        self, store: str, timeout_s: float, memory_bytes: int, libraries: Sequence[str] = ()
+    ) -> None:
+        """``libraries`` of operators may be loaded there, as `artifact.op_libraries` has them."""
+        self._libraries = tuple(libraries)
         self._store = store
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
@@ -101,6 +106,7 @@ class Compiler:
                 "mainspring.repository.compile_child",
                 self._store,
                 str(self._memory_bytes),
+                *self._libraries,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=LINE_BYTES,
@@ -116,6 +122,7 @@ class Compiler:
         return (
             f"the compiler's process ended with it ({how}): most likely for want of memory, of which it may "
             f"have compile_memory_bytes = {self._memory_bytes:,}"
+            f"{', or by a library of op_libraries' if self._libraries else ''}"
         )
 
     def _end(self) -> None:

@@ -33,6 +33,8 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long the compilation of one version may take; then it is given up."""
     compile_memory_bytes: int = 16 << 30
     """Memory that the compiler's process may have."""
+    op_libraries: tuple[str, ...] = ()
+    """Libraries of operators that models may be compiled with."""
     prepare_patience_s: float = 60.0
     """How long a version that one worker has prepared waits for the others before it is served."""
     warm_patience_s: float = 5.0

@@ -20,7 +20,7 @@ READ: Mapping[str, frozenset[str]] = {
         {
             "name", "platform", "backend", "max_batch_size", "input", "output", "version_policy",
             "dynamic_batching", "parameters", "response_cache", "default_model_filename", "instance_group",
-            "model_transaction_policy", "sequence_batching", "model_warmup",
+            "model_transaction_policy", "sequence_batching", "model_warmup", "model_operations",
         }
     ),
     "input": frozenset({"name", "data_type", "dims", "reshape", "optional"}),
@@ -50,6 +50,7 @@ READ: Mapping[str, frozenset[str]] = {
     "value": frozenset({"string_value", "data_type", "dims", "zero_data", "input_data_file"}),
     "model_warmup": frozenset({"name", "batch_size", "inputs", "count"}),
     "inputs": frozenset({"key", "value"}),
+    "model_operations": frozenset({"op_library_filename"}),
 }  # fmt: skip
 """By the message that they are in; "" is the file itself."""
 
@@ -59,7 +60,6 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "cc_model_filenames": _ENGINE,
         "runtime": _ENGINE,
         "metric_tags": "metrics have the labels of docs/operations.md",
-        "model_operations": "there are no custom operator libraries",
     },
     "input": {
         "format": "the tensor is passed on as it comes",

@@ -107,6 +107,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The same of states' outputs that clients do not see."""
     initial_files: dict[str, str] = {}
     """For states' inputs, the files of their initial states, in the model's folder of these."""
+    libraries: tuple[str, ...] = ()
+    """Files of libraries of operators that the file names; none is loaded unless the operator allows it."""
     warmup: tuple[WarmupInput, ...] = ()
     """Rows that the model takes."""
     passed: dict[str, Any] = {}
@@ -165,6 +167,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         pads=_pads(fields, parameters),
         text_bytes=_text_bytes(fields, parameters),
         file_name=_file_name(fields),
+        libraries=_libraries(fields),
         warmup=read_warmup(fields),
         passed=_passed(fields),
         warnings=tuple(fields.warnings),
@@ -324,6 +327,11 @@ def _priorities(batching: Fields | None) -> tuple[int, int]:
             f"priority_levels: {levels} it is from 1, the highest, to {levels}"
         )
     return levels, default
+
+
+def _libraries(fields: Fields) -> tuple[str, ...]:
+    operations = fields.message("model_operations")
+    return () if operations is None else operations.texts("op_library_filename")
 
 
 def _flag(fields: Fields, message: str, name: str) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.description import Described
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.layout import CONFIG_FILE, Layout, model_file
 from mainspring.repository.model_config import ModelConfig
@@ -23,6 +22,7 @@ _MOST_NAMED = 8
 class ModelFolder(msgspec.Struct, frozen=True):
     """What a model's folder holds."""
 
+    folder: Path
     file: Path
     """The ONNX file of the highest version that the configuration has served."""
     version: int
@@ -34,13 +34,13 @@ class ModelFolder(msgspec.Struct, frozen=True):
         try:
             served_spec(spec, spec.name, self.version, self.config)
         except ConfigFault as error:
-            raise CompileError(f"{self.file.parent.parent / CONFIG_FILE}: {error}") from error
+            raise CompileError(f"{self.folder / CONFIG_FILE}: {error}") from error
 
     @property
-    def samples(self) -> Mapping[str, Any]:
-        """Rows that the model takes, as its configuration gives them; raises `CompileError`."""
+    def described(self) -> Described:
+        """What its configuration says beside shapes; raises `CompileError`."""
         try:
-            return samples_of(self.config.warmup, self.file.parent.parent)
+            return described_by(self.recipe, self.folder / str(self.version))
         except ConfigFault as error:
             raise CompileError(str(error)) from error
 
@@ -67,7 +67,24 @@ def read_folder(folder: Path) -> ModelFolder:
         raise CompileError(f"{folder}: {found.fault}")
     version = found.chosen[-1]
     file = Path(model_file(str(folder / str(version)), found.config.file_name))
-    return ModelFolder(file, version, recipe_of(found.config), found.config)
+    return ModelFolder(folder, file, version, recipe_of(found.config), found.config)
+
+
+def described_by(recipe: Recipe, version: Path) -> Described:
+    """Return what a recipe says beside shapes; raise `ConfigFault`. ``version`` is the version's folder.
+
+    Libraries of operators are looked for in that folder, in the model's and in the repository's.
+    """
+    libraries = []
+    for name in recipe.libraries:
+        places = [folder / name for folder in (version, version.parent, version.parent.parent)]
+        libraries.append(next((place for place in places if place.is_file()), places[0]))
+    return Described(
+        recipe.sequencing,
+        samples=samples_of(recipe.warmup, version.parent),
+        optional=recipe.optional,
+        libraries=tuple(libraries),
+    )
 
 
 def _models_in(folder: Path) -> list[str]:

@@ -97,6 +97,15 @@ class Fields:
             raise self._wrong(name, entry, "a text in quotes")
         return entry.value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return every value of a field whose values are texts."""
+        found = []
+        for entry in self._message.get(name, []):
+            if not isinstance(entry.value, str) or isinstance(entry.value, Word) or not entry.value:
+                raise self._wrong(name, entry, "a text in quotes")
+            found.append(str(entry.value))
+        return tuple(found)
+
     def word(self, name: str, default: str) -> str:
         """Return an enum's value."""
         entry = self._one(name)

@@ -54,6 +54,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """Rows that the model takes, of which samples are made."""
     optional: tuple[str, ...] = ()
     """Inputs that requests may leave out."""
+    libraries: tuple[str, ...] = ()
+    """Libraries of operators that it names, which run only where the cluster's operator allows them."""
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
@@ -79,6 +81,7 @@ def recipe_of(config: ModelConfig) -> Recipe:
         _sequencing(config),
         config.warmup,
         tuple([tensor.name for tensor in config.inputs if tensor.optional]),
+        config.libraries,
     )
 
 
@@ -107,6 +110,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
     told |= {"sequencing": recipe.sequencing} if recipe.sequencing is not None else {}
     told |= {"warmup": recipe.warmup} if recipe.warmup else {}
     told |= {"optional": recipe.optional} if recipe.optional else {}
+    told |= {"libraries": recipe.libraries} if recipe.libraries else {}
     content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
     digest = hashlib.sha256(content).hexdigest()
     return f"{model}{SEPARATOR}{version}-{digest[:DIGEST_DIGITS]}"

@@ -107,7 +107,9 @@ class Repository:
             self._wake.set,
             present(Role.REPOSITORY, config.secret_file, config.keys),
         )
-        self._compiler = Compiler(config.store, config.compile_timeout_s, config.compile_memory_bytes)
+        self._compiler = Compiler(
+            config.store, config.compile_timeout_s, config.compile_memory_bytes, config.op_libraries
+        )
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._jobs: asyncio.Queue[Build] = asyncio.Queue()
         self._adopted = False

@@ -74,6 +74,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     host_weights_bytes: int = 0
     """Pinned host memory that workers on GPUs of one machine share for the weights of prepared models; 0 for
     what the store's models need at the start. The memory grows when a new model does not fit."""
+    op_libraries: tuple[str, ...] = ()
+    """Libraries of operators that models may run with, in ONNX Runtime on the CPU."""
     threads: int = 1
     """Threads that compute one batch of ONNX Runtime; at least 1. The first is the EXEC thread."""
     realtime: bool = True

@@ -22,6 +22,7 @@ from mainspring.cli.configuration.models import MODELS, read_models
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build
 from mainspring.cli.launcher.logs import check_logging
+from mainspring.compiler.artifact.op_libraries import check_entry, is_path
 from mainspring.console.config import ConsoleConfig
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
@@ -58,6 +59,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     compiled for; or ``emulated``, which only sleeps."""
     store: str | None = None
     """Folder of the model store; all of its models are served. Relative to the configuration file."""
+    op_libraries: tuple[str, ...] = ()
+    """Libraries with operators that ONNX Runtime lacks, for models that have them: packages, such as
+    ``onnxruntime-extensions``, .so files, or folders, of whose files a ``config.pbtxt`` may name some (a path
+    has a / in it). They are code that compiler and workers run. Relative to the file."""
     profiles: str | None = None
     """Instead of a store, for the emulated engine: a CSV file of profiles. Relative to the file."""
     copies: int = 1
@@ -107,6 +112,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{field} is {getattr(self, field)}; it must be greater than 0")
         if self.restart_delay_max_ms < self.restart_delay_ms:
             raise ValueError("restart_delay_max_ms must be at least restart_delay_ms")
+        for entry in self.op_libraries:
+            check_entry(entry)
         _check_one_of("engine", self.engine, ENGINES)
         _check_one_of("device", self.device, DEVICES)
         if self.engine == "emulated" and self.device != "cpu":
@@ -174,6 +181,8 @@ DERIVED: dict[tuple[str, str], str] = {
     ("worker", "name"): "workers are named worker-0, worker-1 and so on",
     ("worker", "engine"): "set [cluster] engine",
     ("worker", "device"): "set [cluster] device",
+    ("worker", "op_libraries"): "set [cluster] op_libraries",
+    ("repository", "op_libraries"): "set [cluster] op_libraries",
     ("worker", "store"): "set [cluster] store",
     ("worker", "exec_core"): "the launcher divides the cores; [worker] realtime = false leaves them alone",
     ("worker", "exec_core_shared"): "the launcher knows what it has put on EXEC's core",
@@ -227,6 +236,11 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         table = tables.get(name, {})
         if isinstance(table.get(key), str) and table[key]:
             table[key] = str(path.parent / table[key])
+    libraries = tables.get("cluster", {}).get("op_libraries")
+    if isinstance(libraries, list):
+        tables["cluster"]["op_libraries"] = [
+            str(path.parent / each) if isinstance(each, str) and is_path(each) else each for each in libraries
+        ]
     return tables
 
 

@@ -52,6 +52,7 @@ def with_store(config: Config, run_dir: Path) -> Config:
             store=store or str(run_dir / "store"),
             own_store=store is None,
             state_dir=str(run_dir / NAME),
+            op_libraries=config.cluster.op_libraries,
         ),
     )
 

@@ -211,6 +211,7 @@ def _job(
         keys=own_keys(cluster.keys, "worker", name),
         engine=cluster.engine,
         store=cluster.store or "",
+        op_libraries=cluster.op_libraries,
         device_kind=_cpu_kind(config),
         exec_core=exec_cores[0] if len(exec_cores) == 1 else None,
         exec_core_shared=len(exec_cores) > 1 or not {*exec_cores}.isdisjoint(shared),

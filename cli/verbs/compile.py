@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from mainspring.cli.options import DEFAULT_STORE, AsJson, ModelStore
+from mainspring.cli.options import DEFAULT_STORE, AsJson, LibraryOption, ModelStore
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -166,6 +166,7 @@ def compile(
     state: StateOption = None,
     description: DescriptionOption = None,
     sample: SampleOption = None,
+    op_library: LibraryOption = None,
     beside: BesideOption = False,
     as_json: AsJson = False,
 ) -> None:
@@ -182,13 +183,13 @@ def compile(
     as_whole = whole or (False if asked else None)
     recipe = _recipe(batch_sizes, shape or [], as_whole, most or [], pad or [], text_bytes)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
-    sequences = with_samples(described(description, state or []), sample)
-    options = Options(engine, device, arch, precision, tune_seconds, instead, sequences, beside)
+    said, allowed = with_samples(described(description, state or []), sample), tuple(op_library or ())
+    options = Options(engine, device, arch, precision, tune_seconds, instead, said, beside, allowed)
     with console.status(f"compiling {model}"):
         compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
-    if not as_json:
-        return _print(console, compiled, notes)
-    return print(json.dumps(fields(compiled) | {"notes": notes}, indent=2))
+    if as_json:
+        return print(json.dumps(fields(compiled) | {"notes": notes}, indent=2))
+    return _print(console, compiled, notes)
 
 
 def _recipe(
@@ -224,6 +225,8 @@ class Options(NamedTuple):
     """What sequences of requests are, if they come in such."""
     beside: bool
     """Whether artifacts for other hosts stay."""
+    op_libraries: tuple[str, ...] = ()
+    """Libraries of operators that may be loaded."""
 
 
 def _compiled(
@@ -244,11 +247,13 @@ def _compiled(
 
     from mainspring.cli.profiling.gpu_judge import judge_for
     from mainspring.compiler.artifact.errors import CompileError
+    from mainspring.compiler.artifact.op_libraries import allow
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.conversion.opening import as_onnx
     from mainspring.compiler.pipeline import compile_file
     from mainspring.repository.one_folder import read_folder
 
+    allow(options.op_libraries)
     store, told, sequences = Store(root), options, options.sequences
     judged = judge_for(
         told.engine, told.device, told.arch, store, told.instead, told.precision, told.tune_seconds
@@ -257,7 +262,7 @@ def _compiled(
     folder = read_folder(path) if path.is_dir() else None
     if folder is not None:
         path, recipe = folder.file, _over(folder.recipe, recipe, asked=asked)
-        sequences = sequences.over(recipe.sequencing, folder.samples, recipe.optional)
+        sequences = sequences.over(folder.described)
     with as_onnx(path, trust=trust) as converted:
         compiled = compile_file(
             *(converted.path, name, store, recipe.batch_sizes, recipe.shapes, target, judge, recipe.whole),

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_STORE, AsJson, ModelStore, Threads
+from mainspring.cli.options import DEFAULT_STORE, AsJson, LibraryOption, ModelStore, Threads
 
+Realtime = Annotated[
+    bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
+]
 WIDTH = 140
 """Of what is printed where there is no terminal whose width would limit it."""
 
@@ -39,15 +42,14 @@ def profile(
         float, typer.Option(min=0, help="For each number; five runs are made in any case.")
     ] = 1.0,
     threads: Threads = 1,
+    op_library: LibraryOption = None,
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Store the profiles with the models.")] = False,
     fastest: Annotated[
         str | None, typer.Option(help="Store the fastest of the named models once more, under this name.")
     ] = None,
-    realtime: Annotated[
-        bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
-    ] = True,
+    realtime: Realtime = True,
     as_json: AsJson = False,
 ) -> None:
     """Measure LOAD and INFER of models on this machine's device, as the paper's appendix A does.
@@ -61,7 +63,7 @@ def profile(
 
     sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
     opened = Store(store)
-    config = _config(engine, device, store, threads, realtime=realtime)
+    config = _config(engine, device, store, threads, op_library or (), realtime=realtime)
     groups = by_executable(_manifests(opened, models or [], fastest))
     if save or fastest:
         opened.check_writable()
@@ -74,14 +76,22 @@ def profile(
     _print_json(rows, engine, device_kind or kind) if as_json else _print(rows)
 
 
-def _config(engine: str, device: str, store: Path, threads: int, *, realtime: bool) -> WorkerConfig:
+def _config(
+    engine: str, device: str, store: Path, threads: int, libraries: Sequence[str], *, realtime: bool
+) -> WorkerConfig:
     """Return the worker's part of the options; raise BadParameter for an unknown engine or device."""
     from mainspring.worker.config import WorkerConfig
     from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
 
     try:
         config = WorkerConfig(
-            name="profile", engine=engine, device=device, store=str(store), threads=threads, realtime=realtime
+            name="profile",
+            engine=engine,
+            device=device,
+            store=str(store),
+            threads=threads,
+            op_libraries=tuple(libraries),
+            realtime=realtime,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--device") from None

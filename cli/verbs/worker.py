@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -126,7 +126,7 @@ def worker(
     own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}
     flags = {each: (each, value) for each, value in own.items()}
     flags["drain_timeout"] = ("drain_timeout_ms", drain_ms)
-    table = replaced(whole.worker, **_fitting(tables.get("worker", {}), device, engine))
+    table = replaced(whole.worker, **_told(whole.cluster, tables.get("worker", {}), device, engine))
     settings = replaced(
         with_typed(context, table, flags),
         **{"name": name, "controller": door.address, "secret_file": door.secret_file, "keys": door.folder},
@@ -136,6 +136,11 @@ def worker(
     guards = (settings.data_address, door.secret_file, door.folder, "--data-address")
     check_guarded(*guards, insecure=insecure or whole.cluster.insecure)
     run(settings, begin(name, *log_of(context, whole, log_level, log_format), whole.transport), ready)
+
+
+def _told(cluster: ClusterConfig, table: Mapping[str, object], device: str, engine: str) -> dict[str, Any]:
+    """Return what a worker has of the cluster's table, and what fits this machine."""
+    return {**_fitting(table, device, engine), "op_libraries": cluster.op_libraries}
 
 
 def _fitting(told: Mapping[str, object], device: str, engine: str) -> dict[str, int]:

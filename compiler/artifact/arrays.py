@@ -58,8 +58,11 @@ class BatchArrays:
     def begin(self, model: Runnable) -> None:
         """Have a model run the zeros; where it can't, its executable's choices, or the sample that it has.
 
-        Later runs have the same inputs. Raises the `ExecutableError` of the zeros if it can run none.
+        Later runs have the same inputs. Raises the `ExecutableError` of the zeros if it can run none. Zeros
+        are not tried with operators of libraries: some end the process on what they don't take.
         """
+        if self._info.libraries and self._info.sample:
+            return self._run_sample(model)
         try:
             return self.run(model)
         except ExecutableError:
@@ -72,9 +75,12 @@ class BatchArrays:
                     continue
             if not self._info.sample:
                 raise
-            for array, row in zip(self.inputs, self._info.sample, strict=True):
-                array[...] = tiled(np.frombuffer(row.data, array.dtype).reshape(row.shape), array.shape)
-            return self.run(model)
+            return self._run_sample(model)
+
+    def _run_sample(self, model: Runnable) -> None:
+        for array, row in zip(self.inputs, self._info.sample, strict=True):
+            array[...] = tiled(np.frombuffer(row.data, array.dtype).reshape(row.shape), array.shape)
+        self.run(model)
 
     @property
     def found(self) -> Arrays:

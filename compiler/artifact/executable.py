@@ -35,6 +35,7 @@ from mainspring.compiler.artifact.arrays import BatchArrays, Sizes
 from mainspring.compiler.artifact.errors import ExecutableError, Interrupted
 from mainspring.compiler.artifact.failures import failed, not_run
 from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
+from mainspring.compiler.artifact.op_libraries import register
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
 from mainspring.compiler.artifact.values import bound_as, is_text, memory_at, put, texts_at, value_at
@@ -68,6 +69,8 @@ class Executable:
     ) -> None:
         """Open ``graph``, a file or its bytes; raise `ExecutableError` if ONNX Runtime refuses it.
 
+        It is one, too, if the graph needs a library of operators that is not allowed here.
+
         With ``own_workspace`` its activations have memory of their own, so that they can be measured.
         """
         self.info = info
@@ -84,6 +87,7 @@ class Executable:
         if not own_workspace:
             _register_shared_arena()
             options.add_session_config_entry("session.use_env_allocators", "1")
+        register(options, info.libraries)
         content = str(graph) if isinstance(graph, Path) else graph
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

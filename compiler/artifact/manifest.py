@@ -9,9 +9,11 @@ Nothing in this file does any input or output.
 from __future__ import annotations
 
 import math
+import shlex
 
 import msgspec
 
+from mainspring.compiler.artifact.op_libraries import OpLibrary
 from mainspring.messages.model import (
     MOST_BUCKETS,
     MOST_VARYING,
@@ -166,6 +168,8 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     """As `ModelSpec.symbols`."""
     choices: tuple[dict[int, int], ...] = ()
     """Numbers that fill inputs, by their index, with which it may run where it does not on zeros."""
+    libraries: tuple[OpLibrary, ...] = ()
+    """Libraries of operators that it was compiled with, which ONNX Runtime has to have."""
     sample: tuple[SampleRow, ...] = ()
     """A row of each input with which it runs, where it runs on neither."""
 
@@ -202,6 +206,8 @@ class Source(msgspec.Struct, frozen=True):
     """Bytes that each text of inputs and outputs may have."""
     sequences: str = ""
     """The options of the command line that said which tensors are a state, each after a space."""
+    libraries: tuple[str, ...] = ()
+    """Libraries of operators that were allowed, if the model needs one."""
 
     @property
     def options(self) -> str:
@@ -215,6 +221,7 @@ class Source(msgspec.Struct, frozen=True):
         options += [" --whole"] if self.whole else []
         options += [" --trust"] if self.trusted else []
         options += [f" --text-bytes {self.text_bytes}"] if self.text_bytes != TEXT_BYTES else []
+        options += [f" --op-library {shlex.quote(each)}" for each in self.libraries]
         options += [self.sequences]
         return "".join(options)
 

@@ -154,7 +154,7 @@ def test_optional_tensors_are_always_there(tmp_path: Path) -> None:
         (made([], [value("x")], []), "holds no graph with nodes"),
         (made([helper.make_node("Neg", ["x"], ["y"])], [value("x")], []), "has no outputs"),
         (made([], [], [value("c", [2])], [CONSTANT]), "has no input"),
-        (made([MINE], [value("x")], [value("y")]), "Mine is an operator of the domain 'ai.onnx.contrib'"),
+        (made([MINE], [value("x")], [value("y")]), "Mine of the domain 'ai.onnx.contrib' is an operator of"),
     ],
     ids=["empty", "no outputs", "no input", "library"],
 )  # fmt: skip

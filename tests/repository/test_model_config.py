@@ -287,6 +287,15 @@ def test_an_artifact_is_called_by_all_that_it_is_made_of() -> None:
     assert not is_artifact_name("net-1")
 
 
+def test_libraries_of_operators_are_named_and_are_part_of_the_artifact() -> None:
+    config = read_config('model_operations { op_library_filename: ["a.so", "b.so"] }', "net")
+    assert (config.libraries, config.warnings) == (("a.so", "b.so"), ())
+    names = {artifact_name("net", 1, "a", recipe_of(each)) for each in (config, ModelConfig())}
+    assert len(names) == 2
+    with pytest.raises(ConfigFault, match=r"line 1: .*op_library_filename"):
+        read_config("model_operations { op_library_filename: 3 }", "net")
+
+
 def test_what_is_as_usual_stands_in_no_name() -> None:
     told = b'{"batch_sizes":[1],"shapes":{}}'
     digest = hashlib.sha256(b"a" * 64 + told).hexdigest()

@@ -15,6 +15,9 @@ def make_engine(config: WorkerConfig) -> Engine:
 
     Raises `EngineError` for a GPU that can't be used.
     """
+    from mainspring.compiler.artifact.op_libraries import allow
+
+    allow(config.op_libraries)
     if config.cuda_device is not None:
         return _cuda(config, config.cuda_device)
     if config.engine not in ENGINES:

@@ -40,6 +40,19 @@ def test_every_table_reaches_its_process(tmp_path: Path) -> None:
     assert config.worker.pages == 12
 
 
+def test_libraries_of_operators_are_packages_or_paths_beside_the_file_and_have_to_be_there(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.so").touch()
+    libraries = read(tmp_path, '[cluster]\nop_libraries = ["msgspec", "mine.so", "./"]').cluster.op_libraries
+    assert [*libraries] == ["msgspec", str(tmp_path / "mine.so"), str(tmp_path)]
+    for entry, why in (("no-such-package", "pip install no-such-package"), ("none.so", "does not exist")):
+        with pytest.raises(ConfigError, match=why):
+            read(tmp_path, f'[cluster]\nop_libraries = ["{entry}"]')
+    with pytest.raises(ConfigError, match=r"set \[cluster\] op_libraries"):
+        read(tmp_path, '[worker]\nop_libraries = ["msgspec"]')
+
+
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, "") == Config()
 

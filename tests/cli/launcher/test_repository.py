@@ -78,7 +78,12 @@ class Site:
 
     @contextmanager
     def cluster(
-        self, *, compatibility: str = "", controllers: int = 1, **repository: Any
+        self,
+        *,
+        compatibility: str = "",
+        controllers: int = 1,
+        op_libraries: tuple[str, ...] = (),
+        **repository: Any,
     ) -> Iterator[tuple[LocalCluster, Client]]:
         gateway, control, http, grpc, *ports = free_ports(4 + controllers)
         self.address = f"tcp://127.0.0.1:{control}"
@@ -89,6 +94,7 @@ class Site:
                 "cluster": {
                     **{"run_dir": str(self.run_dir), "ready_timeout_s": 90, "log_level": "INFO"},
                     "workers": controllers,
+                    "op_libraries": op_libraries,
                 },
                 "worker": {"pages": 4, "io_bytes": 16 * MIB},
                 "gateway": {
