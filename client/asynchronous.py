@@ -25,7 +25,7 @@ from mainspring.client.requests import Call
 from mainspring.client.result import InferResult
 from mainspring.client.sequences import AsyncSequence, Places
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.status import ClusterStatus
 
 
 class AsyncClient(OfOneProcess):

@@ -31,7 +31,7 @@ from mainspring.client.sequences import NOWHERE, Place, Places, Sequence
 from mainspring.messages import clients
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.status import ClusterStatus
 
 _ADMIN_GUARD_S = 15.0
 

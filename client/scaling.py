@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.status import ClusterStatus
 
 
 def shares(status: ClusterStatus, kind: str, count: int) -> dict[int, int]:

@@ -11,8 +11,8 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import ScaleWorkers
-from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.messages.scaling import KindStatus
+from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 
 
 def cluster_status(cluster: Cluster, policy: str) -> ClusterStatus:

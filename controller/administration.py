@@ -43,8 +43,9 @@ from mainspring.messages.operating import (
     subject,
     weight_fault,
 )
-from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus, WorkerStatus
+from mainspring.messages.peers import AdminReply, AdminRequest
 from mainspring.messages.served import ServedModel
+from mainspring.messages.status import ClusterStatus, WorkerStatus
 
 REPOSITORY = "repository"
 """Who asks for what a model's configuration in a repository says."""

@@ -23,8 +23,8 @@ from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import OperatorCommand
-from mainspring.messages.peers import ClusterStatus
 from mainspring.messages.scaling import Provide
+from mainspring.messages.status import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.actions import ActionCounts

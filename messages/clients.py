@@ -11,7 +11,8 @@ import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus, TensorHeader
+from mainspring.messages.peers import TensorHeader
+from mainspring.messages.status import ClusterStatus
 
 
 class ClientHello(msgspec.Struct, frozen=True, tag="client_hello"):

@@ -109,7 +109,7 @@ class WorkerActions(msgspec.Struct, frozen=True):
     readings: tuple[Reading, ...] = ()
     """What the worker's GPU last said of itself. A state."""
     clock_offset_ns: int = 0
-    """As `peers.WorkerStatus` has it, and so the next two. States."""
+    """As `status.WorkerStatus` has it, and so the next two. States."""
     clock_error_ns: int = 0
     clock_rate_ppm: float = 0.0
 

@@ -78,9 +78,9 @@ class ShardStatus(msgspec.Struct, frozen=True):
     models: int = 0
     queued: int = 0
     arrived: int = 0
-    """As `peers.ModelStatus.arrived`, of all models."""
+    """As `status.ModelStatus.arrived`, of all models."""
     rejected: int = 0
-    """As `peers.ModelStatus.rejected`, of all models."""
+    """As `status.ModelStatus.rejected`, of all models."""
     kinds: tuple[KindStatus, ...] = ()
     """Its workers, by kind, if something starts and stops them."""
 

@@ -19,7 +19,7 @@ import msgspec
 
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
-from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.status import ClusterStatus
 from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import CONFIDENCE, Estimate, most_late
 from mainspring.planner.problem import Pool, Problem

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 import msgspec
 
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served
+from mainspring.messages.peers import ModelDown, ModelUp, Served
 from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import ShardMap
+from mainspring.messages.status import ClusterStatus, ModelStatus
 
 
 class Cluster:

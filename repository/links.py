@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import AdminReply, ClusterStatus
+from mainspring.messages.peers import AdminReply
 from mainspring.messages.readiness import Awaited
 from mainspring.messages.served import ServedModel
 from mainspring.messages.sharding import ShardMap, first_map, hashed
+from mainspring.messages.status import ClusterStatus
 from mainspring.repository.cluster import Cluster
 from mainspring.repository.controller_link import ControllerLink, Refusal, ToldMessage
 from mainspring.transport.greeting import Pass

@@ -34,8 +34,8 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.operating import OperatorCommand, SetGoodputWeight
-from mainspring.messages.peers import ClusterStatus
 from mainspring.messages.scaling import ProviderLeft, ProviderSaid
+from mainspring.messages.status import ClusterStatus
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.config import SchedulerConfig

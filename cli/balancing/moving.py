@@ -15,8 +15,8 @@ from mainspring.cli.balancing.planning import ModelMove, WorkerMove
 from mainspring.cli.balancing.session import Controller, until
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import MoveWorker
-from mainspring.messages.peers import ModelStatus
 from mainspring.messages.sharding import ShardMap
+from mainspring.messages.status import ModelStatus
 from mainspring.repository.controller_link import Refusal
 
 BATCH = 25

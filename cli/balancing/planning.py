@@ -19,7 +19,7 @@ import msgspec
 
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.status import ClusterStatus
 
 REFUSES = 0.005
 """A shard refuses if this share of its requests was rejected."""

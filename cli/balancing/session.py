@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus, ModelDown, ModelUp
+from mainspring.messages.peers import ModelDown, ModelUp
 from mainspring.messages.sharding import ShardMap
+from mainspring.messages.status import ClusterStatus
 from mainspring.repository.controller_link import ControllerLink, Refusal, ToldMessage
 from mainspring.transport.greeting import Pass
 

@@ -12,6 +12,7 @@ import msgspec
 
 from mainspring.cli.documents.sample import field_docstrings
 from mainspring.messages import PROTOCOL_VERSION, clients, codes, model, peers, sharding
+from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 
 PARTS: tuple[type[msgspec.Struct], ...] = (
     peers.TensorHeader,
@@ -23,10 +24,10 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     model.Term,
     model.Symbol,
     model.Profile,
-    peers.ClusterStatus,
+    ClusterStatus,
     sharding.ShardStatus,
-    peers.WorkerStatus,
-    peers.ModelStatus,
+    WorkerStatus,
+    ModelStatus,
 )
 """What messages are made of."""
 

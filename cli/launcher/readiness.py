@@ -9,7 +9,7 @@ from typing import Self
 from mainspring.client.connection import Connection
 from mainspring.client.errors import MainspringError
 from mainspring.messages.clients import GetStatus, StatusReply
-from mainspring.messages.peers import ClusterStatus, ModelStatus
+from mainspring.messages.status import ClusterStatus, ModelStatus
 from mainspring.repository.recipe import is_artifact_name
 
 ANSWER_POLLS = 20

@@ -16,8 +16,8 @@ from mainspring.cli.options import DEFAULT_GATEWAY, DEFAULT_STORE, AsJson, Gatew
 if TYPE_CHECKING:
     from mainspring.client.repository import RepositoryClient
     from mainspring.messages.model import ModelSpec, Profile
-    from mainspring.messages.peers import ModelStatus
     from mainspring.messages.repository import IndexEntry
+    from mainspring.messages.status import ModelStatus
 
 Http = Annotated[
     str | None, typer.Option(help="Where the gateway serves HTTP, if it is not to be asked for that.")

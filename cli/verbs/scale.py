@@ -11,8 +11,8 @@ from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Toke
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client
-    from mainspring.messages.peers import ClusterStatus
     from mainspring.messages.scaling import KindStatus
+    from mainspring.messages.status import ClusterStatus
 
 LOOK_S = 0.2
 _MOST_DIGITS = 9

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus, ModelStatus
 from mainspring.messages.repository import IndexEntry, ModelState
+from mainspring.messages.status import ClusterStatus, ModelStatus
 from mainspring.repository.recipe import SEPARATOR
 
 if TYPE_CHECKING:

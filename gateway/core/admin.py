@@ -24,8 +24,9 @@ from mainspring.messages.clients import (
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import ScaleWorkers, SetGoodputWeight, SetMaxQueue
-from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus
+from mainspring.messages.peers import AdminReply, AdminRequest
 from mainspring.messages.sharding import ShardMap
+from mainspring.messages.status import ClusterStatus
 
 
 class GetMetrics(msgspec.Struct, frozen=True):

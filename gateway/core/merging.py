@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions
-from mainspring.messages.peers import ClusterStatus
 from mainspring.messages.scaling import KindStatus
 from mainspring.messages.sharding import ShardMap, ShardStatus
+from mainspring.messages.status import ClusterStatus
 
 
 def merged_status(parts: Mapping[int, ClusterStatus], shard_map: ShardMap) -> ClusterStatus:

@@ -22,8 +22,8 @@ from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus
 from mainspring.messages.readiness import LEAVING, NO_MODEL, STARTING, Awaited, Standing, why
+from mainspring.messages.status import ClusterStatus
 
 
 class Readiness:

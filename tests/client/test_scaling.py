@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.client.scaling import divided, shares
-from mainspring.messages.peers import ClusterStatus
 from mainspring.messages.scaling import KindStatus
 from mainspring.messages.sharding import ShardStatus
+from mainspring.messages.status import ClusterStatus
 
 
 def test_new_workers_go_where_there_are_fewest_for_the_weight() -> None:

@@ -23,13 +23,13 @@ from mainspring.messages.peers import (
     AdminReply,
     AdminRequest,
     Arrival,
-    ClusterStatus,
     GatewayHello,
     Ping,
     Pong,
     Welcome,
     WorkerHello,
 )
+from mainspring.messages.status import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
 from tests.patience import PATIENCE_S
 

@@ -15,6 +15,7 @@ from mainspring.messages import PROTOCOL_VERSION, actions, clients, peers
 from mainspring.messages.codec import encode
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.messages.status import ClusterStatus
 from tests.gateway.fakes import make_spec
 
 MESSAGES = int(os.environ.get("FUZZ_MESSAGES", "2100"))
@@ -25,7 +26,7 @@ BATCH = 50
 
 SPEC = make_spec("fuzzed")
 HEADER = peers.TensorHeader("data", "float32", (1, 4))
-STATUS = peers.ClusterStatus("clockwork", (), (), 0, {})
+STATUS = ClusterStatus("clockwork", (), (), 0, {})
 RESULT = actions.Result(1, "w0", Status.OK, 1, 2, 1)
 
 TO_CONTROLLER: tuple[msgspec.Struct, ...] = (

@@ -21,7 +21,7 @@ from mainspring.cli.configuration.config import Config
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.result import InferResult
-from mainspring.messages.peers import ClusterStatus
+from mainspring.messages.status import ClusterStatus
 from tests.patience import PATIENCE_S
 
 INPUT = {"data": np.zeros((1, 1000), np.float32)}

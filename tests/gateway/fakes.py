@@ -23,6 +23,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.sharding import ShardMap
+from mainspring.messages.status import ClusterStatus, ModelStatus
 from tests.patience import PATIENCE_S
 
 WORKER = "fake"
@@ -176,8 +177,8 @@ class FakeCluster:
 
     def _admin(self, message: peers.AdminRequest) -> None:
         if message.status:
-            models = tuple([peers.ModelStatus(name, 1, (self.worker_name,), (), 0) for name in self.specs])
-            status = peers.ClusterStatus("clockwork", (), models, 0, {"odd": 1})
+            models = tuple([ModelStatus(name, 1, (self.worker_name,), (), 0) for name in self.specs])
+            status = ClusterStatus("clockwork", (), models, 0, {"odd": 1})
             self._send(peers.AdminReply(message.token, status=status))
         elif message.metrics:
             metrics = ClusterMetrics((1,), (1,), (1,), (), (), 9, 4, (1,))

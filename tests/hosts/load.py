@@ -23,7 +23,8 @@ from mainspring.client.client import Client
 from mainspring.client.connection import Connection
 from mainspring.client.errors import MainspringError
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest
-from mainspring.messages.peers import ClusterStatus, TensorHeader
+from mainspring.messages.peers import TensorHeader
+from mainspring.messages.status import ClusterStatus
 from tests.patience import PATIENCE_S
 
 MODELS = ("quick-1", "quick-2")

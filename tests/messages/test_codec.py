@@ -26,6 +26,7 @@ from mainspring.messages.codec import (
 )
 from mainspring.messages.model import Artifact, ModelSpec, Profile, TensorSpec
 from mainspring.messages.served import ServedModel
+from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 
 CODECS: dict[str, tuple[Codec[Any], Any]] = {
     "to the controller": (TO_CONTROLLER, peers.ToController | actions.Result),
@@ -82,12 +83,12 @@ def built(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
 
 
 NESTED = (
-    *(Artifact, events.Resident, peers.TensorHeader, clients.Timing, peers.WorkerStatus, peers.ModelStatus),
+    *(Artifact, events.Resident, peers.TensorHeader, clients.Timing, WorkerStatus, ModelStatus),
     *(ServedModel, sharding.Shard, sharding.ShardStatus, operating.MoveWorker),
 )
 for nested in NESTED:
     st.register_type_strategy(nested, built(nested))
-for whole in (peers.ClusterStatus, sharding.ShardMap):
+for whole in (ClusterStatus, sharding.ShardMap):
     st.register_type_strategy(whole, built(whole))
 
 

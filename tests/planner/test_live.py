@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from mainspring.client.errors import InvalidRequest
-from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.messages.scaling import KindStatus
+from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.planner import live
 from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate

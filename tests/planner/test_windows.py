@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.messages.peers import ClusterStatus, ModelStatus
+from mainspring.messages.status import ClusterStatus, ModelStatus
 from mainspring.planner import windows
 from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate

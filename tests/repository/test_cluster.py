@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served, WorkerStatus
+from mainspring.messages.peers import ModelDown, ModelUp, Served
 from mainspring.messages.served import ServedModel
+from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.repository.cluster import Cluster, Preparation
 from tests.repository.world import spec
 

@@ -7,9 +7,10 @@ import dataclasses
 import msgspec
 
 from mainspring.messages.model import ModelSpec, Profile, TensorSpec
-from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served, WorkerStatus
+from mainspring.messages.peers import ModelDown, ModelUp, Served
 from mainspring.messages.repository import ModelState
 from mainspring.messages.served import ServedModel
+from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.repository.builds import Patience
 from mainspring.repository.index import index_of
 from mainspring.repository.layout import FoundModel

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mainspring.cli.balancing.planning import ModelMove, Observed, WorkerMove, busiest, needed, observed, plan
 from mainspring.messages.metrics import ClusterMetrics, WorkerActions
 from mainspring.messages.model import Profile
-from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
+from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 from tests.controller.peers import spec
 
 

@@ -30,7 +30,7 @@ from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.zoo import build
 from mainspring.messages.actions import Infer, Prepare, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.peers import ModelStatus
+from mainspring.messages.status import ModelStatus
 from mainspring.telemetry.log import read_log
 from tests.patience import PATIENCE_S
 from tests.worker.engines.zoo import check_outputs, random_inputs

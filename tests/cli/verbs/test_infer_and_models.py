@@ -23,7 +23,7 @@ from mainspring.client.errors import GatewayUnreachable
 from mainspring.compiler.artifact import store
 from mainspring.messages.clients import WeighModel
 from mainspring.messages.model import Profile
-from mainspring.messages.peers import ModelStatus
+from mainspring.messages.status import ModelStatus
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 from tests.patience import PATIENCE_S
 

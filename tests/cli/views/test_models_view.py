@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mainspring.cli.views.models_view import rows, state_of, table
 from mainspring.messages.model import ModelSpec, Profile, TensorSpec
-from mainspring.messages.peers import ClusterStatus, ModelStatus
+from mainspring.messages.status import ClusterStatus, ModelStatus
 
 TENSOR = (TensorSpec("x", "float32", (4,)),)
 

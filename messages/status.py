@@ -1,0 +1,78 @@
+"""The cluster at one moment, for a person: what `mainspring status` and the model repository are told."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.messages.metrics import Outlier
+from mainspring.messages.scaling import KindStatus
+from mainspring.messages.sharding import ShardStatus
+
+
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """One worker, for a person."""
+
+    worker: str
+    device_kind: str
+    pages: int
+    pages_free: int
+    prepared: int
+    resident: int
+    outstanding: int
+    clock_offset_ns: int
+    """The worker's clock less the controller's."""
+    notes: tuple[str, ...]
+    clock_error_ns: int = 0
+    """By how much that may be wrong; the windows of its actions end earlier by as much."""
+    clock_rate_ppm: float = 0.0
+    """What the worker's clock gains, in microseconds for a second."""
+    targets: tuple[str, ...] = ()
+    """As `WorkerHello.targets`."""
+
+
+class ModelStatus(msgspec.Struct, frozen=True):
+    """One model, for a person."""
+
+    name: str
+    pages: int
+    prepared_on: tuple[str, ...]
+    resident_on: tuple[str, ...]
+    queued: int
+    failed_on: tuple[str, ...] = ()
+    """Workers that could not prepare it, each followed by why."""
+    arrived: int = 0
+    """Requests that reached the scheduler since the model was added, or the controller started."""
+    finished: int = 0
+    """Of these, executed by their deadline; best-effort ones count too."""
+    late: int = 0
+    rejected: int = 0
+    """Of these, executed after their deadline, and given up by the scheduler, on arrival or later."""
+    slo_ns: int | None = None
+    """The time to its deadline that its newest request had when it came; None without one."""
+    erratic: bool = False
+    """Whether its INFERs take so differently long on some kind of device that no estimate holds."""
+    outlier: Outlier | None = None
+    """Its last INFER or LOAD that took far longer than expected."""
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """The cluster at one moment, for a person."""
+
+    policy: str
+    workers: tuple[WorkerStatus, ...]
+    models: tuple[ModelStatus, ...]
+    requests_queued: int
+    dropped_messages: dict[str, int]
+    """Messages that could not be used, by why."""
+    left_out: dict[str, str] = {}
+    """Models of the store that are not served because their manifest can't be read, each with why."""
+    shards: tuple[ShardStatus, ...] = ()
+    """With several controllers; ``workers`` and ``models`` are theirs, in this order."""
+    map_version: int = 0
+    """Of the map that says which of them has which model; 0 until the first controller has told one."""
+    kinds: tuple[KindStatus, ...] = ()
+    """Kinds of workers that can be had in other numbers (`scaling`)."""
+    not_ready: str = ""
+    """Why the gateway that was asked is not ready (`readiness`); empty: it is."""
+    unready: dict[str, str] = {}
+    """Models that are not, by what clients call them, each with why."""
