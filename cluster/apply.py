@@ -45,6 +45,7 @@ from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, R
 from mainspring.messages.events import (
     Event,
     GatewayLeft,
+    GatewayRefused,
     ModelAdded,
     ModelRemoved,
     ModelRestored,
@@ -120,7 +121,7 @@ def settle(cluster: Cluster) -> None:
 
 def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> None:
     match event:
-        case Wakeup():
+        case Wakeup() | GatewayRefused():
             pass
         case RequestCancelled(request_id=request_id):
             request = cluster.requests.get(request_id)

@@ -41,6 +41,9 @@ class Attainment(msgspec.Struct, frozen=True):
     late: int
     rejected: dict[str, int]
     """By reason code."""
+    turned_away: dict[str, int]
+    """By reason code, requests that gateways refused themselves: the controller never saw them, and no other
+    count has them."""
     cold: int
     p50_ms: float | None
     p99_ms: float | None
@@ -58,6 +61,8 @@ class Series(msgspec.Struct, frozen=True):
     in_time: list[int]
     late: list[int]
     rejected: list[int]
+    turned_away: list[int]
+    """As `Attainment.turned_away`."""
     cold: list[int]
     p99_ms: list[float | None]
 
@@ -94,7 +99,7 @@ class WorkerPicture(msgspec.Struct, frozen=True):
     name: str
     device_kind: str
     state: str
-    """``serving``, ``draining`` or ``gone``."""
+    """``serving``, ``draining``, ``silent`` (it gives no sign of life) or ``gone``."""
     pages: int
     pages_free: int
     resident: int
@@ -149,6 +154,10 @@ class Cluster(msgspec.Struct, frozen=True):
     """What happened to workers and the controller, newest first."""
     kinds: list[KindStatus] = []
     """Kinds of workers that a provider starts and stops."""
+    awaited: dict[str, str] = {}
+    """Models that are to be served and are not yet, by what clients call them, each with why."""
+    awaited_more: int = 0
+    """How many more of these there are."""
 
 
 class HappeningLine(msgspec.Struct, frozen=True):
@@ -156,10 +165,10 @@ class HappeningLine(msgspec.Struct, frozen=True):
 
     at_ns: int
     kind: str
-    """``gone``, ``back``, ``stopping``, ``drained``, ``resumed``, ``slow``, ``failed`` or ``controller``; of
-    models ``added`` or ``removed``."""
+    """``gone``, ``back``, ``silent``, ``stopping``, ``drained``, ``resumed``, ``slow``, ``failed`` or
+    ``controller``; of models ``added`` or ``removed``, of gateways ``refused``."""
     worker: str
-    """Empty for the controller, and for models."""
+    """Empty for the controller, for models and for gateways."""
     text: str
 
 
@@ -326,115 +335,6 @@ class Models(msgspec.Struct, frozen=True):
     """Models that the search found."""
     offset: int
     rows: list[ModelLine]
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """How the durations of a model's INFERs spread: those of the batch size that ran most."""
-
-    batch_size: int
-    sizes: str
-    """The bucket, such as ``128``; empty for a model of fixed shapes."""
-    durations: int
-    """How many are known; from 1,000 on older ones count less."""
-    median_ms: float
-    mean_ms: float
-    p99_ms: float
-    estimate_ms: float
-    """What the next one is expected to take, by which requests of other models are planned behind it."""
-
-
-class OutlierShown(msgspec.Struct, frozen=True):
-    """The last of a model's INFERs and LOADs that took far longer than expected."""
-
-    count: int
-    """How many there were."""
-    at_ns: int
-    worker: str
-    action_id: int
-    took_ms: float
-    expected_ms: float
-
-
-class ModelPage(msgspec.Struct, frozen=True):
-    """Query ``model``: one model in full."""
-
-    line: ModelLine
-    versions_of: str
-    """What clients call it."""
-    weights_bytes: int
-    extents: list[int]
-    inputs: list[str]
-    outputs: list[str]
-    profiles: dict[str, dict[int, float]]
-    """Seed durations in ms by device kind and batch size."""
-    load_ms: dict[str, float]
-    """Seed durations of LOAD by device kind."""
-    placements: dict[str, str]
-    """By worker: ``resident``, ``loading``, ``prepared``, ``preparing``, ``closed``,
-    ``opening``, ``failed: why``."""
-    recent: list[RequestLine]
-    """Its newest requests of any outcome."""
-    not_ready: str = ""
-    """Why requests for it could not be answered, in the words of `messages.readiness`; empty: they could."""
-    evicted_for: dict[str, int] = {}
-    """How often it made room for which model, most often first; of evictions that are remembered."""
-    evicted: dict[str, int] = {}
-    """How often which model made room for it."""
-    load_now_ms: float | None = None
-    """The present estimate of LOAD, of the device kind that most workers have."""
-    buckets: dict[str, dict[int, float]] = {}
-    """Of a model with open dimensions, present estimates in ms of that kind by bucket, such as ``128``, the
-    smallest first, and batch size."""
-    spread: Spread | None = None
-    """None before enough durations are known."""
-    outlier: OutlierShown | None = None
-    """None if nothing stood out."""
-    states: list[str] | None = None
-    """What a sequence carries from each of its requests to the next, as ``output to input``; None of a model
-    whose requests don't come in sequences."""
-
-
-class Norm(msgspec.Struct, frozen=True):
-    """Prediction errors of the workers of one kind: p99 of each, of which this is the median."""
-
-    workers: int
-    infer_error_us: float | None
-    load_error_us: float | None
-
-
-class Gpu(msgspec.Struct, frozen=True):
-    """What a worker's GPU says of itself; None where its driver reports nothing."""
-
-    notes: list[str]
-    """What makes its timing unpredictable now, for a person."""
-    throttled: list[str]
-    """What holds its clocks down."""
-    clock_mhz: float | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    memory_used_bytes: float | None = None
-    uncorrected_errors: float | None = None
-    remapped_rows: float | None = None
-    xid_errors: float | None = None
-    without_graph: float | None = None
-    """Executables whose kernels are launched one by one."""
-
-
-class WorkerPage(msgspec.Struct, frozen=True):
-    """Query ``worker``: one worker in full."""
-
-    picture: WorkerPicture
-    norm: Norm
-    """Of the other workers of its kind."""
-    first_ns: int
-    """Instant at which the series begin; one number for each second."""
-    infer_worst_ms: list[float | None]
-    load_worst_ms: list[float | None]
-    """The longest that an INFER or LOAD took beyond its prediction; None where none ended."""
-    resident: list[str]
-    happenings: list[HappeningLine]
-    gpu: Gpu | None = None
-    """None where the worker has none, or where a recorded run is shown."""
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ from mainspring.messages.observing import (
     ObserverHello,
     Records,
     Stage,
+    Unready,
     WorkerClock,
 )
 from mainspring.messages.operating import Operated
@@ -63,6 +64,8 @@ class Observer(PeerSession):
         """Whether its snapshot has begun, so that it receives the records that follow."""
         self.devices: Devices | None = None
         """What it was told last of workers' GPUs."""
+        self.unready: Unready | None = None
+        """What it was told last of what can't be counted on."""
 
 
 class Observers:
@@ -78,9 +81,10 @@ class Observers:
         devices: Callable[[], dict[str, DeviceHealth]] = dict,
         clock: Callable[[], int] = time.monotonic_ns,
         clocks: Callable[[int], dict[str, WorkerClock]] = lambda _now_ns: {},
+        unready: Callable[[int], Unready] = lambda _now_ns: Unready(),
     ) -> None:
-        """``devices`` returns what workers' GPUs say, ``clocks`` how their clocks go at an instant; ``clock``
-        only measures how long slices take."""
+        """``devices`` returns what workers' GPUs say, ``clocks`` how their clocks go at an instant,
+        ``unready`` what can't be counted on then; ``clock`` only measures how long slices take."""
         self.due_ns = NEVER_NS
         """The instant of the next `turn`."""
         self._config = config
@@ -90,7 +94,7 @@ class Observers:
         self._wire = wire
         self._outbox = outbox
         self._dropped = dropped
-        self._devices, self._clocks = devices, clocks
+        self._devices, self._clocks, self._unready = devices, clocks, unready
         self._devices_ns = 0
         """When it is looked at again."""
         self._clock = clock
@@ -183,6 +187,7 @@ class Observers:
                 continue
             if self._wire.send(observer.peer, (encode(observer.ping(now_ns)),)) is Delivery.GONE:
                 self.end(observer, "its connection ended")
+        self._send_unready(now_ns)
         if now_ns >= self._devices_ns:
             self._devices_ns = now_ns + DEVICES_NS
             self._send_devices(now_ns)
@@ -194,6 +199,14 @@ class Observers:
             self._send_records(now_ns)
             for observer in self._observers.values():
                 self._wire.send(observer.peer, (encode(Goodbye(detail)),))
+
+    def _send_unready(self, now_ns: int) -> None:
+        """Send observers that are not slow what can't be counted on, if they were told otherwise."""
+        unready = self._unready(now_ns)
+        for observer in list(self._observers.values()):
+            if observer.informed and observer.unready != unready and not self._slow(observer):
+                observer.unready = unready
+                self._wire.send(observer.peer, (encode(unready),))
 
     def _send_devices(self, now_ns: int) -> None:
         """Send observers that are not slow what GPUs say, if they were told otherwise, and how clocks go."""

@@ -19,6 +19,7 @@ from mainspring.controller.moves import Moves
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.reachable import address_fault, cut_off, unreachable
 from mainspring.controller.recovery import ModelRecovery
+from mainspring.controller.refusals import Refusals
 from mainspring.controller.registry import MAX_NAME_CHARACTERS, MAX_PAGES, ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.controller.shards import Shards
@@ -124,6 +125,7 @@ class PeerLifecycle:
         """``certified``: the certificate of a peer, of one that has shown one; ``tell`` is given lines for
         operators."""
         self._absences = Absences(tell)
+        self.refusals = Refusals(scheduler, sessions)
         self._shards = shards
         self._moves = moves
         self._config = config
@@ -195,6 +197,8 @@ class PeerLifecycle:
             if len(pong.dropped) <= MAX_REASONS:
                 session.dropped = pong.dropped
             session.health = _bounded(pong.health) if pong.health is not None else DeviceHealth()
+        elif isinstance(session, GatewaySession):
+            self.refusals.heard(session, pong.refused)
         samples = session.clock.samples
         if samples < self._config.join_pongs or (samples < PRECISE_SAMPLES and samples % EXCHANGES_A_BEAT):
             self._outbox.send(session, session.ping(now_ns))
@@ -251,6 +255,7 @@ class PeerLifecycle:
             self._sessions.close(session, name_lost)
             if not wanted:
                 self._absences.lost(now_ns, session, reason)
+            self.refusals.enter(now_ns, session)
             self._scheduler.handle(now_ns, GatewayLeft(session.number))
             self._registry.gateway_left(now_ns, session)
 
@@ -295,6 +300,7 @@ class PeerLifecycle:
             self.end(now_ns, session, f"silent for {silent_ms:.0f} ms")
         for session in self._sessions.all():
             self._outbox.send(session, session.ping(now_ns))
+        self.refusals.beat(now_ns)
         self.end_broken(now_ns)
 
     def goodbye(self, detail: str) -> None:

@@ -100,6 +100,10 @@ class GatewaySession(Session):
 
     def __init__(self, peer: bytes, hello: GatewayHello, number: int, now_ns: int, clock_window: int) -> None:
         super().__init__(peer, hello.gateway, number, now_ns, clock_window)
+        self.refused: dict[str, int] | None = None
+        """Requests that it has refused itself since it started, by reason; None before its first pong."""
+        self.refused_noted: dict[str, int] = {}
+        """How many of them the event log has, or were refused before this session."""
 
 
 class SessionTable:

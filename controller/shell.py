@@ -111,6 +111,7 @@ class Shell:
         self.observers = Observers(
             *(config, scheduler, wire, outbox, dropped, self.sessions.devices),
             clocks=self.sessions.clocks,
+            unready=registry.readiness.unready,
         )
         self.providers = Providers(
             *(config, scheduler, wire, outbox, dropped, self.administration.restore), journal.places

@@ -7,12 +7,14 @@ case. Nothing is told that has not changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from mainspring.cluster.readiness import takers, why_not
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.sessions import GatewaySession, SessionTable
+from mainspring.messages.observing import Unready
 from mainspring.messages.readiness import CANT_BE_LOADED, Awaited, Standing, why
 
 AT_ONCE: Final = 2_000
@@ -20,6 +22,8 @@ AT_ONCE: Final = 2_000
 IN_PASSING: Final = 100
 """Models that are looked at in one without."""
 MOST_AWAITED: Final = 100_000
+MOST_NAMED: Final = 200
+"""Awaited models that observers are told of by name."""
 MOST_CHARACTERS: Final = 1_000
 """Of a reason; the rest is cut off."""
 
@@ -94,6 +98,11 @@ class Readiness:
         """Tell a new gateway all of it."""
         self._outbox.send(gateway, Awaited(dict(self._told_awaited), whole=True))
         self._outbox.send(gateway, Standing(dict(self._unready)))
+
+    def unready(self, now_ns: int) -> Unready:
+        """Return what observers are told."""
+        named = dict(islice(self._told_awaited.items(), MOST_NAMED))
+        return Unready(tuple(sorted(self._silent(now_ns))), named, len(self._told_awaited) - len(named))
 
     def _silent(self, now_ns: int) -> frozenset[str]:
         """Return the workers from which nothing has come for a while."""

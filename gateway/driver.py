@@ -14,22 +14,24 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
-from mainspring.gateway.core.admin import AdminCommand, AdminTable, Reply, asked_of, wrong_shard
+from mainspring.gateway.core.admin import AdminCommand, AdminTable, asked_of, wrong_shard
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
 from mainspring.gateway.core.readiness import Readiness
+from mainspring.gateway.core.refusals import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.triton_texts import of_request
 from mainspring.gateway.peer_connections import WorkerLinks
+from mainspring.gateway.replies import Replies
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
 from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, Scale, StatusReply
@@ -42,25 +44,6 @@ from mainspring.transport.hub import Hub
 from mainspring.transport.token_file import TokenFile
 
 log = logging.getLogger("mainspring.gateway")
-
-_NO_ANSWER = "the gateway failed at this answer; its log says how"
-
-
-class FrontEnd(Protocol):
-    """What brings requests in, and gets the reply to each.
-
-    An error that a front end raises ends with the reply at hand: it is logged and counted, and all other
-    replies go out as usual.
-    """
-
-    def answer(self, answer: Answer) -> None:
-        """Send a request's outputs."""
-
-    def refuse(self, refusal: Refuse) -> None:
-        """Send a request's refusal."""
-
-    def reply(self, connection: Connection, message: Reply) -> None:
-        """Send the reply to an administrative request."""
 
 
 class GatewayDriver:
@@ -77,8 +60,11 @@ class GatewayDriver:
         self.core = GatewayCore(config, self.catalog.signatures, self.cache, self.told.shards)
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
-        self.front_ends: dict[str, FrontEnd] = {}
+        self._replies = Replies(self.counts)
+        self.front_ends = self._replies.front_ends
         """By the name in their connections."""
+        self._refusals = OwnRefusals()
+        self.core.observers.add(self._refusals)
         self._performing = False
         self._max_slo_ns = milliseconds(config.max_slo_ms)
         self._admin = AdminTable(config, self._newest_map)
@@ -162,13 +148,13 @@ class GatewayDriver:
     def ask(self, connection: Connection, command: AdminCommand) -> None:
         """Pass a command to change or see the cluster on to the controllers that it concerns."""
         if isinstance(command, Scale) and (fault := wrong_shard(command.shard, len(self.shards))):
-            self._reply(connection, ErrorReply(command.key, Reason.BAD_INPUT, fault))
+            self._replies.reply(connection, ErrorReply(command.key, Reason.BAD_INPUT, fault))
             return
         concerned = [self.shards[number] for number in asked_of(command, self.told)]
         shards = [each for each in concerned if each.session.welcomed]
         asked = self._admin.ask(monotonic_ns(), connection, command, [each.number for each in shards])
         if isinstance(asked, ErrorReply):
-            self._reply(connection, asked)
+            self._replies.reply(connection, asked)
             return
         for each in shards:
             each.send(asked)
@@ -227,7 +213,8 @@ class GatewayDriver:
                 # The first one comes behind all models and workers.
                 if shard.session.welcomed:
                     self.readiness.told_all(now_ns, shard.number)
-                pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
+                refused = self._refusals.counts
+                pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns(), refused=refused)
                 shard.link.send(pong)
                 self.workers.settle()
             case peers.ModelUp():
@@ -283,7 +270,7 @@ class GatewayDriver:
         self.core.controller_lost(now_ns, shard.number)
         shard.draining.controller_lost()
         for connection, reply in self._admin.controller_lost(shard.number):
-            self._reply(connection, reply)
+            self._replies.reply(connection, reply)
 
     def _model_up(self, now_ns: int, shard: Shard, message: peers.ModelUp) -> None:
         try:
@@ -344,7 +331,7 @@ class GatewayDriver:
             connection, reply = answered
             if isinstance(reply, StatusReply):
                 reply = msgspec.structs.replace(reply, status=self.readiness.shown(reply.status))
-            self._reply(connection, reply)
+            self._replies.reply(connection, reply)
 
     def all_counts(self) -> dict[str, int]:
         """Return what was counted here, by name."""
@@ -387,7 +374,7 @@ class GatewayDriver:
         self.core.tick(now_ns)
         self.tokens.tick(now_ns)
         for connection, reply in self._admin.tick(now_ns):
-            self._reply(connection, reply)
+            self._replies.reply(connection, reply)
         confirm_ns = self.told.next_wakeup_ns()
         workers, moved = self.told.tick(now_ns)
         for worker in workers:
@@ -429,9 +416,9 @@ class GatewayDriver:
                 if not self.workers.send(effect.worker, effect.message, effect.frames):
                     self.counts["unsent_to_workers"] += 1
             case Answer():
-                self._answer(effect)
+                self._replies.answer(effect)
             case Refuse():
-                self._refuse(effect)
+                self._replies.refuse(effect)
             case Withdraw():
                 self.shards[shard_of(effect.request_id)].send(peers.Cancel(effect.request_id))
 
@@ -452,31 +439,7 @@ class GatewayDriver:
 
     def _turn_away(self, connection: Connection, request: InferRequest, reason: Reason, detail: str) -> None:
         self.core.observers.turned_away(request, reason)
-        self._refuse(Refuse(connection, request.key, reason, detail))
-
-    def _answer(self, answer: Answer) -> None:
-        """Hand outputs over; if that fails, a refusal."""
-        try:
-            self.front_ends[answer.connection.front_end].answer(answer)
-        except Exception:
-            self._failed(answer.connection, "an answer")
-            self._refuse(Refuse(answer.connection, answer.key, Reason.WORKER_FAILED, _NO_ANSWER))
-
-    def _refuse(self, refusal: Refuse) -> None:
-        try:
-            self.front_ends[refusal.connection.front_end].refuse(refusal)
-        except Exception:
-            self._failed(refusal.connection, f"a refusal ({refusal.reason})")
-
-    def _reply(self, connection: Connection, reply: Reply) -> None:
-        try:
-            self.front_ends[connection.front_end].reply(connection, reply)
-        except Exception:
-            self._failed(connection, "a reply")
-
-    def _failed(self, connection: Connection, what: str) -> None:
-        self.counts["front_end_failures"] += 1
-        log.exception("the front end %r failed at %s", connection.front_end, what)
+        self._replies.refuse(Refuse(connection, request.key, reason, detail))
 
     # --- the end ---
 

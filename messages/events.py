@@ -41,6 +41,15 @@ class GatewayLeft(msgspec.Struct, frozen=True, tag="gateway_left"):
     number: int
 
 
+class GatewayRefused(msgspec.Struct, frozen=True, tag="gateway_refused"):
+    """A gateway has refused requests that no controller saw; nothing is decided by it."""
+
+    gateway: str
+    """Its name."""
+    requests: dict[str, int]
+    """How many since it said so last, by `Reason`."""
+
+
 class ModelAdded(msgspec.Struct, frozen=True, tag="model_added"):
     """A model may be served from now on."""
 
@@ -106,6 +115,7 @@ Event = (
     | RequestArrived
     | RequestCancelled
     | GatewayLeft
+    | GatewayRefused
     | ModelAdded
     | ModelRemoved
     | ModelRestored

@@ -8,8 +8,8 @@ First comes a snapshot, behind the log's ``SegmentHeader`` with the run, the cal
 configuration. `messages.snapshot` has its entries, their order and how to read them. It is made in slices
 while the controller goes on serving, and what happens meanwhile comes in between, in order.
 
-Beside the records comes what no log has: what workers' GPUs say of themselves (`Devices`), and how their
-clocks go (`Clocks`).
+Beside the records comes what no log has: what workers' GPUs say of themselves (`Devices`), how their clocks
+go (`Clocks`), and what can't be counted on at the moment (`Unready`).
 """
 
 from __future__ import annotations
@@ -81,8 +81,20 @@ class Clocks(msgspec.Struct, frozen=True, tag="clocks"):
     workers: dict[str, WorkerClock]
 
 
+class Unready(msgspec.Struct, frozen=True, tag="unready"):
+    """What can't be counted on: sent at a heartbeat, if it has changed."""
+
+    silent: tuple[str, ...] = ()
+    """Workers that give no sign of life, and are not given up yet."""
+    awaited: dict[str, str] = {}
+    """Models that are to be served and are not yet, by what clients call them, each with why
+    (`messages.readiness`)."""
+    more: int = 0
+    """How many more there are of these than are named."""
+
+
 FromObserver = ObserverHello | Operate
 """What a controller may receive of an observer, beside `peers.Pong` and `peers.Goodbye`."""
 
-ToObserver = Records | Operated | Devices | Clocks
+ToObserver = Records | Operated | Devices | Clocks | Unready
 """What an observer may receive, beside what every peer may (`peers.ToWorker`)."""

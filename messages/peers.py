@@ -93,6 +93,8 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     """Messages that a worker could not use or deliver since it started, by why."""
     health: DeviceHealth | None = None
     """Of a worker's GPU, if it has a monitor."""
+    refused: dict[str, int] = {}
+    """Requests that a gateway has refused since it started and that no controller saw, by `Reason`."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):

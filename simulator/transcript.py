@@ -10,6 +10,7 @@ from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, R
 from mainspring.messages.events import (
     Event,
     GatewayLeft,
+    GatewayRefused,
     ModelAdded,
     ModelRemoved,
     ModelRestored,
@@ -88,6 +89,8 @@ def _event(message: Event | Command) -> str:
             return f"cancel request {message.request_id}"
         case GatewayLeft():
             return f"gateway {message.number} left"
+        case GatewayRefused():
+            return f"{message.gateway} refused by itself {dict(sorted(message.requests.items()))}"
         case ModelAdded(model=spec):
             return f"model {spec.name} added, extents {list(spec.extents)}"
         case ModelRemoved():

@@ -15,7 +15,8 @@ FORMAT = 8
 `Wakeup`, and what is noted and sent to nobody (`commands.Note`) was not written. Commands have no evidence
 (`messages.evidence`) in versions 1 and 2, there are no OPENs before version 4, no request is refused early
 before version 5, no cluster grows or shrinks before version 6, no worker moves to another controller by the
-scheduler's decision before version 7, and no model's queue has a bound of its own before version 8."""
+scheduler's decision before version 7, and before version 8 no model's queue has a bound of its own and
+nothing is said of what gateways refuse themselves."""
 IN_PLACE = 2
 """From this version on every command stands where it changed the state."""
 EVIDENCE = 3

@@ -43,6 +43,8 @@ def cluster(view: View, *, recent: int = 50) -> Cluster:
         ],
         happenings=happenings(view),
         kinds=[kind_status(view.cluster, each) for each in view.cluster.kinds.values()],
+        awaited=view.unready.awaited,
+        awaited_more=view.unready.more,
     )
 
 
@@ -50,11 +52,12 @@ def worker_picture(view: View, worker: Standing) -> WorkerPicture:
     """Return one worker as it is, or as it was when it was found to be gone."""
     history, now_ns = view.history(worker.name), view.now_ns
     there = None if isinstance(worker, Session) else view.cluster.workers[worker.name]
+    silent = there is not None and worker.name in view.unready.silent
     detail = worker.why if isinstance(worker, Session) else _why_draining(view, worker.name)
     return WorkerPicture(
         name=worker.name,
         device_kind=worker.device_kind,
-        state="gone" if there is None else "draining" if detail else "serving",
+        state="gone" if there is None else "silent" if silent else "draining" if detail else "serving",
         pages=worker.pages,
         pages_free=worker.pages_free,
         resident=len(worker.resident),
@@ -65,7 +68,7 @@ def worker_picture(view: View, worker: Standing) -> WorkerPicture:
         infer_error_p99_us=_p99_us(sorted(history.errors_ns)),
         failed=dict(history.failed),
         last_result_ns=history.last_result_ns,
-        detail=detail,
+        detail="it gives no sign of life" if silent else detail,
         load_error_p99_us=_p99_us(sorted(history.load_errors_ns)),
         targets=[] if there is None else [*there.targets],
         clock=None if there is None else _clock(view.clocks.get(worker.name)),
@@ -106,6 +109,7 @@ def _attainment(seconds: Seconds, length: int) -> Attainment:
         in_time_rps=totals.in_time / max(1, whole),
         late=totals.late,
         rejected=dict(sorted(totals.rejected.items())),
+        turned_away=dict(sorted(totals.turned_away.items())),
         cold=totals.cold,
         p50_ms=totals.latencies.percentile_ms(50),
         p99_ms=totals.latencies.percentile_ms(99),
@@ -123,6 +127,7 @@ def _series(seconds: Seconds, most: int) -> Series:
         in_time=[each.in_time for each in totals],
         late=[each.late for each in totals],
         rejected=[each.rejections for each in totals],
+        turned_away=[sum(each.turned_away.values()) for each in totals],
         cold=[each.cold for each in totals],
         p99_ms=[second.p99_ms for second in past],
     )

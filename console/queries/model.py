@@ -10,7 +10,8 @@ from mainspring.cluster.pairs import at, hosts
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.readiness import takers, why_not
 from mainspring.cluster.spread import LONG, TYPICAL
-from mainspring.console.payloads import ModelPage, OutlierShown, RequestLine, Spread
+from mainspring.console.pages import ModelPage, ModelSeries, OutlierShown, Spread
+from mainspring.console.payloads import RequestLine
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.models import commonest_kind, estimates_ms, model_line
 from mainspring.console.queries.recent import request_line
@@ -45,7 +46,8 @@ def model(view: View, name: str) -> ModelPage:
             if each.state is not State.KNOWN and not each.leaving
         },
         recent=_recent(view, known),
-        not_ready=why_not(view.cluster, known, takers(view.cluster)),
+        series=_series(view, name),
+        not_ready=why_not(view.cluster, known, takers(view.cluster, view.unready.silent)),
         evicted_for=_room(view, name, of_it=True),
         evicted=_room(view, name, of_it=False),
         buckets={
@@ -98,6 +100,25 @@ def _recent(view: View, model: Model) -> list[RequestLine]:
     found = [request_line(still_open(view.cluster, each, view.now_ns)) for each in reversed(opened)]
     found += [request_line(each) for each in reversed(view.traffic.model(model.name).recent or ())]
     return found[:most]
+
+
+def _series(view: View, name: str) -> ModelSeries:
+    """Return a model's whole seconds, as far back as anything is known."""
+    end = view.now_ns // SECOND_NS
+    first = view.first_ns // SECOND_NS
+    zeros, nothing = [0] * max(0, end - first), [None] * max(0, end - first)
+    found = ModelSeries(
+        first * SECOND_NS, zeros, [*zeros], [*zeros], [*zeros], mean_ms=[*nothing], longest_ms=[*nothing]
+    )
+    for point in view.traffic.model(name).seconds.points(first, end):
+        at = point.second - first
+        found.offered[at], found.in_time[at] = point.offered, point.in_time
+        found.late[at], found.rejected[at] = point.late, point.rejected
+        executed = point.in_time + point.late
+        if executed:
+            found.mean_ms[at] = point.total_ns / executed / 1e6
+            found.longest_ms[at] = point.longest_ns / 1e6
+    return found
 
 
 def _room(view: View, name: str, *, of_it: bool) -> dict[str, int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from mainspring.console.payloads import Gpu, Norm, WorkerPage, WorkerPicture
+from mainspring.console.pages import Gpu, Norm, WorkerPage, WorkerSeries
+from mainspring.console.payloads import WorkerPicture
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import worker_picture
 from mainspring.console.queries.recent import happenings
+from mainspring.console.view.actions import LANE_SECONDS
 from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import NO_ERROR, WORST_SECONDS, History
@@ -28,13 +30,14 @@ def worker(view: View, name: str) -> WorkerPage:
     pictures = {each.name: worker_picture(view, each) for each in everyone.values()}
     own = pictures.pop(name)
     first = max(view.first_ns, view.now_ns - WORST_SECONDS * SECOND_NS) // SECOND_NS
-    infers, loads = _series(view.history(name), first, view.now_ns // SECOND_NS)
+    infers, loads = _worst(view.history(name), first, view.now_ns // SECOND_NS)
     return WorkerPage(
         picture=own,
         norm=_norm([each for each in pictures.values() if each.device_kind == own.device_kind]),
         first_ns=first * SECOND_NS,
         infer_worst_ms=infers,
         load_worst_ms=loads,
+        series=_series(view, name),
         resident=sorted(known.resident),
         happenings=happenings(view, (name,)),
         gpu=None
@@ -60,7 +63,21 @@ def _gpu(health: DeviceHealth) -> Gpu:
     )
 
 
-def _series(history: History, first: int, now: int) -> tuple[list[float | None], list[float | None]]:
+def _series(view: View, name: str) -> WorkerSeries:
+    """Return a worker's whole seconds, as far back as they are known."""
+    history, end = view.history(name), view.now_ns // SECOND_NS
+    first = max(view.first_ns // SECOND_NS, end - LANE_SECONDS + 1)
+    seconds = range(first, end)
+    return WorkerSeries(
+        first_ns=first * SECOND_NS,
+        exec_busy=[history.exec.busy_ns[each] / SECOND_NS for each in seconds],
+        load_busy=[history.load.busy_ns[each] / SECOND_NS for each in seconds],
+        batches=[history.batches[each] for each in seconds],
+        rows=[history.rows[each] for each in seconds],
+    )
+
+
+def _worst(history: History, first: int, now: int) -> tuple[list[float | None], list[float | None]]:
     """Return the worst error of INFER and of LOAD in each second from ``first`` to ``now``."""
     infers: list[float | None] = [None] * (now - first + 1)
     loads = [*infers]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from mainspring.console.payloads import Attainment, Cluster, RequestLine, WorkerPicture
+from mainspring.console.payloads import Attainment, Cluster, HappeningLine, RequestLine, WorkerPicture
 from mainspring.console.queries.schedule import in_order
 from mainspring.console.terminal.lines import (
     NOTHING,
@@ -19,13 +19,20 @@ from mainspring.console.terminal.lines import (
     sparkline,
     table,
 )
+from mainspring.console.view.happenings import ADDED, REFUSED, REMOVED
 
 GOOD, FAIR = 0.99, 0.95
 """Shares answered in time from which on a row is green, or yellow."""
 HAPPENINGS = 5
 """The newest that are shown."""
-_STATES = {"gone": "red", "draining": "yellow"}
-_HAPPENED = {"gone": "red", "failed": "red", "slow": "yellow", "back": "green"}
+AWAITED = 3
+"""Models that are not served yet and are named."""
+_STATES = {"gone": "red", "silent": "red", "draining": "yellow"}
+_HAPPENED = {
+    **dict.fromkeys(("gone", "silent", "failed"), "red"),
+    **dict.fromkeys(("refused", "slow"), "yellow"),
+    "back": "green",
+}
 _ATTAINMENT = (
     Column("last s", 6),
     Column("offered/s", 9, right=True),
@@ -73,13 +80,21 @@ def cluster_lines(found: Cluster, width: int, now_ns: int) -> list[Text]:
     lines += _series(found, width)
     codes = ", ".join(f"{code} {count:,}" for code, count in found.last_300s.rejected.items())
     lines.append(Text(cut(f"rejected, by code: {codes or 'none'}", width)))
+    turned_away = ", ".join(f"{code} {count:,}" for code, count in found.last_300s.turned_away.items())
+    if turned_away:
+        lines.append(Text(cut(f"refused by gateways themselves: {turned_away}", width)))
+    awaited = [*found.awaited.items()][:AWAITED]
+    lines += [Text(cut(f"{name} is not served yet: {why}", width)) for name, why in awaited]
+    more = len(found.awaited) + found.awaited_more - len(awaited)
+    if more:
+        lines.append(Text(f"and {more:,} more models are not served yet"))
     lines += [Text(""), heading(f"{len(found.workers)} worker{'s' * (len(found.workers) != 1)}", width)]
     lines += _workers(found, width)
     if found.happenings:
         lines += [Text(""), heading("what happened to workers and the controller", width)]
         lines += [
             Text(
-                cut(f"{ago(each.at_ns, now_ns):>7} ago  {each.worker or 'controller'}: {each.text}", width),
+                cut(f"{ago(each.at_ns, now_ns):>7} ago  {_told(each)}", width),
                 style=_HAPPENED.get(each.kind, ""),
             )
             for each in found.happenings[:HAPPENINGS]
@@ -97,6 +112,13 @@ def cluster_lines(found: Cluster, width: int, now_ns: int) -> list[Text]:
     else:
         lines.append(Text("none"))
     return lines
+
+
+def _told(each: HappeningLine) -> str:
+    """Return what happened, and to whom unless the text says it."""
+    if each.kind in (ADDED, REMOVED, REFUSED):
+        return each.text
+    return f"{each.worker or 'controller'}: {each.text}"
 
 
 def _workers(found: Cluster, width: int) -> list[Text]:

@@ -12,6 +12,7 @@ from struct import Struct, error
 
 import msgspec
 
+from mainspring.console.view.series import Ring
 from mainspring.messages.actions import KINDS, Infer, Load, Timed, kind_of, model_of
 from mainspring.messages.actions import Action as Command
 from mainspring.messages.codes import Status
@@ -32,6 +33,8 @@ _DONE_NS = Struct("<8xq")
 _HIDDEN_MOST = 1024
 """Ended actions that are trimmed off at the least before the list is cut: cutting costs its length."""
 SECOND_NS = 1_000_000_000
+LANE_SECONDS = 301
+"""Seconds of which it is remembered how long actions ran, the present one among them."""
 
 
 class Action(msgspec.Struct, gc=False):
@@ -212,8 +215,8 @@ class Lane:
         """``EXEC``, ``LOAD`` or ``OTHER``."""
         self.sent: dict[int, int] = {}
         """Which record of the stream (`View.seq`) each outstanding action was, by id."""
-        self.busy_ns: dict[int, int] = {}
-        """Time in which actions ran, by second of the controller's clock; the last seconds only."""
+        self.busy_ns = Ring(LANE_SECONDS)
+        """Time in which actions ran, by second of the controller's clock."""
         self._ended: list[bytes] = []
         """In the order of their results."""
         self._first = 0
@@ -235,12 +238,12 @@ class Lane:
             return
         self.longest_ns = max(self.longest_ns, action.done_ns - action.sent_ns)
         if action.status == "ok":
-            self._busy(action.begin_ns, action.end_ns)
+            self._busy(action.begin_ns, min(action.end_ns, action.done_ns))
 
     def busy_share(self, now_ns: int, seconds: int) -> float:
         """Return the share of the last whole seconds in which actions ran that have ended."""
         last = now_ns // SECOND_NS
-        busy_ns = sum(self.busy_ns.get(second, 0) for second in range(last - seconds, last))
+        busy_ns = sum(self.busy_ns[second] for second in range(last - seconds, last))
         return min(1.0, busy_ns / (seconds * SECOND_NS))
 
     def newest(self) -> Iterator[Action]:
@@ -272,16 +275,10 @@ class Lane:
 
     def _busy(self, begin_ns: int, end_ns: int) -> None:
         """Enter a time in which an action ran, split over the seconds that it touches."""
-        busy_ns, second = self.busy_ns, begin_ns // SECOND_NS
-        if begin_ns <= end_ns < (second + 1) * SECOND_NS and second in busy_ns:
-            busy_ns[second] += end_ns - begin_ns
-            return
         # A worker that says an action took hours is wrong, and would have us enter each second of them.
         begin_ns = max(begin_ns, end_ns - 60 * SECOND_NS)
         while begin_ns < end_ns:
             second = begin_ns // SECOND_NS
             until_ns = min(end_ns, (second + 1) * SECOND_NS)
-            busy_ns[second] = busy_ns.get(second, 0) + until_ns - begin_ns
+            self.busy_ns.add(second, until_ns - begin_ns)
             begin_ns = until_ns
-        while len(busy_ns) > 90:
-            del busy_ns[min(busy_ns)]

@@ -19,11 +19,16 @@ SLOW_NS = 20_000_000
 """and longer by at least this."""
 PAUSE_NS = 10 * SECOND_NS
 """Between two marks that say that the same executor was slow."""
+REMEMBERED = 1_000
+"""Reasons of gateways that are remembered at least, of those that have ceased."""
 NAMED = 5
 """Models that a line names of those that were added or removed within one second."""
-GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER, ADDED, REMOVED = (
+GATEWAY_PAUSE_NS = 60 * SECOND_NS
+"""How long a gateway refuses no request for a reason before it is marked again that it does."""
+GONE, BACK, SILENT, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER, ADDED, REMOVED, REFUSED = (
     "gone",
     "back",
+    "silent",
     "stopping",
     "drained",
     "resumed",
@@ -32,6 +37,7 @@ GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER, ADDED, REMOVED
     "controller",
     "added",
     "removed",
+    "refused",
 )
 
 
@@ -46,7 +52,7 @@ class Happening(msgspec.Struct, frozen=True):
     unix_ns: int
     kind: str
     worker: str
-    """Empty if it concerns the controller, or models."""
+    """Empty if it concerns the controller, a gateway, or models."""
     text: str
     models: list[str] = []
     """The models that were added or removed within the second; ``text`` is empty then."""
@@ -69,6 +75,8 @@ class Happenings:
         self._log: deque[Happening] = deque(maxlen=most)
         self._left_unix_ns: dict[str, int] = {}
         self._slow_unix_ns: dict[tuple[str, str], int] = {}
+        self._refused_unix_ns: dict[tuple[str, str], int] = {}
+        """When a gateway refused requests for a reason last, by both."""
         self._run = 0
         self._second: dict[tuple[str, int], Happening] = {}
         """Those that name models, by kind and second of Unix time."""
@@ -82,6 +90,7 @@ class Happenings:
         if not keep_history:
             self._left_unix_ns.clear()
             self._slow_unix_ns.clear()
+            self._refused_unix_ns.clear()
 
     def run(self, unix_ns: int, run: int) -> None:
         """The stream is of this run of a controller from now on."""
@@ -104,6 +113,27 @@ class Happenings:
         left_unix_ns = self._left_unix_ns.pop(worker, None)
         if left_unix_ns is not None:
             self._add(Happening(unix_ns, BACK, worker, f"back after {_away(unix_ns - left_unix_ns)}"))
+
+    def silent(self, unix_ns: int, worker: str) -> None:
+        """Nothing has come from a worker for a while."""
+        self._add(Happening(unix_ns, SILENT, worker, "gives no sign of life"))
+
+    def turned_away(self, unix_ns: int, gateway: str, requests: dict[str, int]) -> None:
+        """A gateway refused requests itself; that it begins to is remembered."""
+        known = self._refused_unix_ns
+        begun = [
+            reason
+            for reason in requests
+            if unix_ns - known.get((gateway, reason), -GATEWAY_PAUSE_NS) >= GATEWAY_PAUSE_NS
+        ]
+        known.update({(gateway, reason): unix_ns for reason in requests})
+        if len(known) > REMEMBERED:
+            for key in [key for key, last in known.items() if unix_ns - last >= GATEWAY_PAUSE_NS]:
+                del known[key]
+        if begun:
+            counts = ", ".join(f"{requests[each]:,} {each.replace('_', ' ')}" for each in sorted(begun))
+            text = f"gateway {gateway} refuses requests before they reach the controller: {counts}"
+            self._add(Happening(unix_ns, REFUSED, "", text))
 
     def stopping(self, unix_ns: int, worker: str) -> None:
         """A worker says that it begins nothing more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from mainspring.console.view.requests import Request
+from mainspring.console.view.series import ModelSeconds
 
 ARRIVED, IN_TIME, LATE, REJECTED, COLD, LOADS, EVICTIONS = range(7)
 """What is counted of each model: its requests, and how often it was loaded and gave its pages up."""
@@ -17,7 +18,7 @@ SPAN_NS = 10_000_000_000
 class ModelHistory:
     """What is remembered of one model."""
 
-    __slots__ = ("counts", "demand", "last_load_ns", "latencies_ns", "recent")
+    __slots__ = ("counts", "demand", "last_load_ns", "latencies_ns", "recent", "seconds")
 
     def __init__(self) -> None:
         self.counts = [0] * (EVICTIONS + 1)
@@ -30,6 +31,7 @@ class ModelHistory:
         """Its requests that ended last, the newest last; None before the first."""
         self.last_load_ns: int | None = None
         """When its last LOAD was sent."""
+        self.seconds = ModelSeconds()
 
 
 class Counts:

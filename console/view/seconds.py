@@ -14,7 +14,7 @@ WINDOWS = (10, 60, 300)
 class Totals:
     """What happened within some time."""
 
-    __slots__ = ("cold", "in_time", "late", "latencies", "offered", "rejected", "slos")
+    __slots__ = ("cold", "in_time", "late", "latencies", "offered", "rejected", "slos", "turned_away")
 
     def __init__(self) -> None:
         self.offered = 0
@@ -26,6 +26,8 @@ class Totals:
         """Of those two, requests whose model was resident nowhere when they arrived."""
         self.rejected: dict[str, int] = {}
         """By reason."""
+        self.turned_away: dict[str, int] = {}
+        """By reason, requests that gateways refused themselves: they are not among those that arrived."""
         self.latencies = DurationHistogram()
         """From arrival to EXEC's end, of requests that ended in time or late."""
         self.slos = DurationHistogram()
@@ -42,14 +44,19 @@ class Totals:
         self.in_time += sign * other.in_time
         self.late += sign * other.late
         self.cold += sign * other.cold
-        for reason, rejected in other.rejected.items():
-            count = self.rejected.get(reason, 0) + sign * rejected
-            if count:
-                self.rejected[reason] = count
-            else:
-                self.rejected.pop(reason, None)
+        _add(self.rejected, other.rejected, sign)
+        _add(self.turned_away, other.turned_away, sign)
         self.latencies.merge(other.latencies, sign)
         self.slos.merge(other.slos, sign)
+
+
+def _add(totals: dict[str, int], counts: dict[str, int], sign: int) -> None:
+    for reason, count in counts.items():
+        total = totals.get(reason, 0) + sign * count
+        if total:
+            totals[reason] = total
+        else:
+            totals.pop(reason, None)
 
 
 class Second:

@@ -20,6 +20,7 @@ from mainspring.console.view.models import LATE as COUNT_LATE
 from mainspring.console.view.models import REJECTED as COUNT_REJECTED
 from mainspring.console.view.requests import IN_TIME, LATE, REJECTED, EndedRequests, Request
 from mainspring.console.view.seconds import Seconds
+from mainspring.console.view.series import Point
 from mainspring.messages.events import RequestArrived
 
 _COUNTED = {IN_TIME: COUNT_IN_TIME, LATE: COUNT_LATE, REJECTED: COUNT_REJECTED}
@@ -31,7 +32,8 @@ class Traffic:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.ended = EndedRequests(limits.notable_requests, limits.other_requests)
-        self.seconds = Seconds(-(-limits.keep_ns // SECOND_NS))
+        self._keep_s = -(-limits.keep_ns // SECOND_NS)
+        self.seconds = Seconds(self._keep_s)
         self._models: dict[str, ModelHistory] = {}
         self._counts = Counts(SPAN_NS, -(-limits.keep_ns // SPAN_NS))
         self._demand = Demand()
@@ -57,6 +59,7 @@ class Traffic:
             model = self.model(event.model)
             self._counts.add(model, ARRIVED)
             self._demand.add(model)
+            self._second(model).offered += 1
 
     def add(self, request: Request, *, served: bool) -> None:
         """Remember a request that has ended; ``served``: whether there is its model."""
@@ -72,13 +75,29 @@ class Traffic:
         if served:
             self._add_to_model(self.model(request.model), request)
 
+    def turned_away(self, requests: dict[str, int]) -> None:
+        """Count requests that a gateway refused itself, by reason."""
+        totals = self.seconds.now.turned_away
+        for reason, count in requests.items():
+            totals[reason] = totals.get(reason, 0) + count
+
+    def _second(self, model: ModelHistory) -> Point:
+        """Return what is counted of a model in the second that is going on."""
+        return model.seconds.at(self.seconds.number, self._keep_s)
+
     def _add_to_model(self, model: ModelHistory, request: Request) -> None:
         if model.recent is None:
             model.recent = deque(maxlen=self._limits.requests_of_model)
         model.recent.append(request)
+        second = self._second(model)
         if request.outcome in _COUNTED:
             self._counts.add(model, _COUNTED[request.outcome])
+            second.in_time += request.outcome == IN_TIME
+            second.late += request.outcome == LATE
+            second.rejected += request.outcome == REJECTED
         if request.latency_ns is not None:
+            second.total_ns += request.latency_ns
+            second.longest_ns = max(second.longest_ns, request.latency_ns)
             if request.cold:
                 self._counts.add(model, COLD)
             if model.latencies_ns is None:

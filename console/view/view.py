@@ -30,6 +30,7 @@ from mainspring.messages.actions import Action as Command
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import (
+    GatewayRefused,
     ModelAdded,
     ModelRemoved,
     OperatorAsked,
@@ -38,7 +39,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.metrics import DeviceHealth
-from mainspring.messages.observing import Clocks, Devices, WorkerClock
+from mainspring.messages.observing import Clocks, Devices, Unready, WorkerClock
 from mainspring.messages.operating import DrainWorker, OperatorCommand, ResumeWorker
 from mainspring.messages.snapshot import OperatorState, WorkerState
 from mainspring.telemetry.entries import SegmentHeader
@@ -92,18 +93,16 @@ class View:
         """What each worker's GPU says of itself: no record has it, and who follows a live cluster sets it."""
         self.clocks: dict[str, WorkerClock] = {}
         """How each worker's clock goes; likewise."""
+        self.unready = Unready()
+        """What can't be counted on at the moment; likewise."""
         self._lifecycles = Lifecycles(self._request_ended, self._action_ended)
-        self._began_ns = 0
-        self._unix_offset_ns = 0
-        self._second_ends_ns = 0
+        self._began_ns = self._unix_offset_ns = self._second_ends_ns = 0
         self._contradicted = False
         self._before: dict[type, Callable[[int, Any], None]] = {
             RequestArrived: self._arrives,
             Load: self._loads,
             Unload: self._unloads,
-            WorkerJoined: self._leaves,
-            WorkerLeft: self._leaves,
-            DropWorker: self._leaves,
+            **dict.fromkeys((WorkerJoined, WorkerLeft, DropWorker), self._leaves),
         }
         """What looks at how things stand before the record changes that."""
         self._after: dict[type, Callable[[int, Any], None]] = {
@@ -112,6 +111,7 @@ class View:
             ModelAdded: self._added,
             WorkerJoined: lambda now_ns, event: self._there(now_ns, event.worker),
             OperatorAsked: self._asked,
+            GatewayRefused: self._turned_away,
             WorkerState: lambda now_ns, state: self._there(now_ns, state.worker),
             OperatorState: self._set_before,
         }
@@ -234,6 +234,10 @@ class View:
                 self.devices = devices
             case Clocks(workers=clocks):
                 self.clocks = clocks
+            case Unready():
+                for worker in set(message.silent) - set(self.unready.silent):
+                    self.happenings.silent(self._unix_offset_ns + self.now_ns, worker)
+                self.unready = message
 
     def workers(self) -> list[Standing]:
         """Return what each worker has, and what those had that are gone."""
@@ -328,6 +332,10 @@ class View:
                 self.happenings.drained(self._unix_offset_ns + now_ns, worker, event.who)
             case ResumeWorker(worker=worker):
                 self.happenings.resumed(self._unix_offset_ns + now_ns, worker, event.who)
+
+    def _turned_away(self, now_ns: int, event: GatewayRefused) -> None:
+        self.traffic.turned_away(event.requests)
+        self.happenings.turned_away(self._unix_offset_ns + now_ns, event.gateway, event.requests)
 
     def _operated(self, operation: Operation) -> None:
         """Put a command into its place in time; a snapshot repeats what was granted before it."""

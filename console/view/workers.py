@@ -9,8 +9,9 @@ import msgspec
 
 from mainspring.cluster.placements import State
 from mainspring.cluster.workers import Worker
-from mainspring.console.view.actions import LOST, Action, Lane
+from mainspring.console.view.actions import LANE_SECONDS, LOST, Action, Lane
 from mainspring.console.view.limits import SECOND_NS
+from mainspring.console.view.series import Ring
 
 EXECUTORS = ("EXEC", "LOAD", "OTHER")
 """An executor's name by the lane that its actions are in; UNLOAD, PREPARE and RELEASE are in the last."""
@@ -119,6 +120,8 @@ class History:
         self.worst: deque[list[int]] = deque(maxlen=WORST_SECONDS)
         """By second in which actions ended, the newest last: the second, and the longest that an INFER and a
         LOAD took beyond their predictions in it, or the shortest if none took longer."""
+        self.batches, self.rows = Ring(LANE_SECONDS), Ring(LANE_SECONDS)
+        """INFERs that ended well, and their rows, by second of the controller's clock."""
         self.last_result_ns: int | None = None
         self.joined_ns = 0
         """When its present session, or its last one, began; 0 if that is not known."""
@@ -148,6 +151,9 @@ class History:
         elif action.kind in ("INFER", "LOAD"):
             error_ns = action.end_ns - action.begin_ns - action.predicted_duration_ns
             self._erred(now_ns, error_ns, load=action.kind == "LOAD")
+            if action.kind == "INFER":
+                self.batches.add(now_ns // SECOND_NS, 1)
+                self.rows.add(now_ns // SECOND_NS, action.rows)
 
     def unloaded(self, now_ns: int, model: str, pages: Iterable[int]) -> None:
         """Remember that a model gives its pages up."""

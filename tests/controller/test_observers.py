@@ -17,7 +17,7 @@ from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, encode
 from mainspring.messages.events import RequestArrived, Wakeup
 from mainspring.messages.metrics import DeviceHealth, Reading
-from mainspring.messages.observing import OBSERVER_VERSION, Clocks, Devices, ObserverHello
+from mainspring.messages.observing import OBSERVER_VERSION, Clocks, Devices, ObserverHello, Unready
 from mainspring.messages.observing import Stage as Part
 from mainspring.messages.peers import (
     Arrival,
@@ -385,3 +385,20 @@ def test_what_gpus_say_is_told_once_as_long_as_it_stays_the_same(
     late.stream.on_answer = devices_to(heard)
     stage.until(lambda: watcher.live and late.live and bool(heard))
     assert heard == [Devices({})]
+
+
+def test_observers_are_told_of_silent_workers(stage: Stage, watch: Any) -> None:
+    stage.start(MODELS, heartbeat_timeout_ms=4_000.0)
+    worker = stage.worker("w0")
+    watcher, told = watch(), list[msgspec.Struct]()
+    watcher.stream.on_answer = told.append
+
+    def unready() -> list[msgspec.Struct]:
+        return [each for each in told if isinstance(each, Unready)]
+
+    stage.until(lambda: watcher.live and bool(unready()))
+    assert unready() == [Unready()]
+    worker.answers_pings = False
+    stage.until(lambda: watcher.live and Unready(("w0",)) in unready())
+    worker.answers_pings = True
+    stage.until(lambda: watcher.live and unready()[-1] == Unready())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mainspring.controller.standing import MOST_NAMED
 from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.observing import Unready
 from mainspring.messages.peers import GatewayHello, Goodbye
 from mainspring.messages.readiness import Awaited
 from tests.controller.peers import spec
@@ -52,3 +54,14 @@ def test_what_a_repository_awaits_is_passed_on_and_replaced_as_a_whole() -> None
     assert [each["models"] for each in told(bench, "awaited")] == [{"a": ""}]
     readiness.await_(Awaited({"c": "starting"}, whole=True))
     assert [each["models"] for each in told(bench, "awaited")] == [{"c": "starting", "b": ""}]
+
+
+def test_observers_hear_of_silent_workers_and_of_some_awaited_models_by_name() -> None:
+    bench = Bench()
+    readiness = bench.shell.registry.readiness
+    assert readiness.unready(SECOND // 2) == Unready()
+    many = {f"m{number:03}": "starting" for number in range(MOST_NAMED + 7)}
+    readiness.await_(Awaited(many, whole=True))
+    told = readiness.unready(SECOND * 8 // 10)
+    assert (told.silent, told.more) == (("w0",), 7)
+    assert told.awaited == dict([*many.items()][:MOST_NAMED])

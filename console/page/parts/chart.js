@@ -4,6 +4,7 @@ import { el } from "../dom.js";
 import { colour } from "../palette.js";
 import { when } from "../text.js";
 import { pairs, surface, tip } from "./canvas.js";
+import { told } from "./happenings.js";
 
 const LEFT = 54;
 const RIGHT = 8;
@@ -18,6 +19,23 @@ const MOST_TOLD = 4;
 export function ceiling(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value);
+}
+
+/** What becomes of requests, as layers of a chart. */
+export const OUTCOMES = [
+  { name: "in time", colour: "chart-good", pick: (series) => series.in_time },
+  { name: "late", colour: "chart-warn", pick: (series) => series.late },
+  { name: "rejected", colour: "chart-bad", pick: (series) => series.rejected },
+  { name: "offered", colour: "ink", line: true, pick: (series) => series.offered },
+];
+
+/** What each layer of a chart is drawn with. */
+export function legend(layers) {
+  return el("div.legend", { "aria-hidden": "true" }, ...layers.map((layer) => {
+    const swatch = el(layer.line ? "i.thin" : "i");
+    swatch.style.background = `var(--${layer.colour})`;
+    return el("span", {}, swatch, layer.name);
+  }));
 }
 
 function at(seconds, until) {
@@ -90,7 +108,7 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
       return;
     }
     const marks = happenings
-      .map((one) => ({ column: Math.floor((one.at_ns - series.first_ns) / SECOND_NS) - first, text: `${one.worker || "controller"}: ${one.text}` }))
+      .map((one) => ({ column: Math.floor((one.at_ns - series.first_ns) / SECOND_NS) - first, text: told(one) }))
       .filter((one) => one.column >= 0 && one.column < length - first);
     const key = `${series.first_ns} ${seconds} ${limit?.value} ${marks.map((one) => one.column + one.text).join()} ${cut.map((column) => column.join()).join(";")}`;
     if (view?.key === key) return;
@@ -203,10 +221,10 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
       const value = view.cut[index][column];
       return [layer.name, value === null || value === undefined ? "–" : unit(value)];
     });
-    const told = view.marks.filter((one) => Math.abs(one.column - column) <= 1).map((one) => el("li", {}, `▼ ${one.text}`));
-    const more = told.length > MOST_TOLD ? [el("li", {}, `and ${told.length - MOST_TOLD} more, listed below`)] : [];
+    const near = view.marks.filter((one) => Math.abs(one.column - column) <= 1).map((one) => el("li", {}, `▼ ${one.text}`));
+    const more = near.length > MOST_TOLD ? [el("li", {}, `and ${near.length - MOST_TOLD} more, listed below`)] : [];
     const heading = `${when(instantOf(column), view.head)}, ${at(column - view.count + 1, 0)}`;
-    box.show(x(column), TOP + 40, el("b", {}, heading), pairs(values.reverse()), el("ul.told", {}, ...told.slice(0, MOST_TOLD), ...more));
+    box.show(x(column), TOP + 40, el("b", {}, heading), pairs(values.reverse()), el("ul.told", {}, ...near.slice(0, MOST_TOLD), ...more));
   }
 
   function end() {

@@ -3,8 +3,16 @@
 import { el, keyed, panel, put, write } from "../dom.js";
 import { ago, when } from "../text.js";
 
+/** Kinds of what happened to neither a worker nor the controller: their texts say to what. */
+const OTHERS = new Set(["added", "removed", "refused"]);
+
+/** What happened, in one line. */
+export function told(line) {
+  return OTHERS.has(line.kind) ? line.text : `${line.worker || "controller"}: ${line.text}`;
+}
+
 function make(line) {
-  const who = line.worker ? el("a", { href: `#/worker/${encodeURIComponent(line.worker)}` }, line.worker) : "controller";
+  const who = line.worker ? el("a", { href: `#/worker/${encodeURIComponent(line.worker)}` }, line.worker) : OTHERS.has(line.kind) ? "" : "controller";
   return el("li", { "data-kind": line.kind }, el("span", {}, el("b", {}, who), " ", el("span.tag", { hidden: true }), ` ${line.text}`), el("span.soft"));
 }
 

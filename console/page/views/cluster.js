@@ -1,7 +1,7 @@
 // The cluster as a whole: how many requests are answered in time, how late, and by whom.
 
 import { choice, el, keyed, panel, put, write } from "../dom.js";
-import { chart } from "../parts/chart.js";
+import { OUTCOMES, chart, legend } from "../parts/chart.js";
 import { Cursor } from "../parts/cursor.js";
 import { happeningPanel } from "../parts/happenings.js";
 import { momentPanel } from "../parts/moment.js";
@@ -25,14 +25,8 @@ function goodputPanel(cursor) {
   const share = el("strong.hero");
   const rate = el("p.soft");
   const holder = el("div.tall");
-  const legend = el("div.legend", { "aria-hidden": "true" });
-  for (const [name, ink] of [["in time", "chart-good"], ["late", "chart-warn"], ["rejected", "chart-bad"], ["offered", "ink"]]) {
-    const swatch = el("i");
-    swatch.style.background = `var(--${ink})`;
-    if (name === "offered") swatch.classList.add("thin");
-    legend.append(el("span", {}, swatch, name));
-  }
-  const root = panel("Goodput", legend);
+  const layers = [...OUTCOMES.slice(0, -1), { name: "refused by gateways", colour: "soft", pick: (series) => series.turned_away }, OUTCOMES.at(-1)];
+  const root = panel("Goodput", legend(layers));
   root.classList.add("goodput");
   root.append(el("div.pair", {}, share, rate), holder);
   const plot = chart(holder, {
@@ -40,12 +34,7 @@ function goodputPanel(cursor) {
     axis: "requests each second",
     label: "Requests each second",
     unit: (value) => `${count(value)}/s`,
-    layers: [
-      { name: "in time", colour: "chart-good", pick: (series) => series.in_time },
-      { name: "late", colour: "chart-warn", pick: (series) => series.late },
-      { name: "rejected", colour: "chart-bad", pick: (series) => series.rejected },
-      { name: "offered", colour: "ink", line: true, pick: (series) => series.offered },
-    ],
+    layers,
   });
   return { root, share, rate, plot };
 }
@@ -90,6 +79,38 @@ function drawReasons(list, rejected) {
     (node, [, number]) => write(node.lastChild, count(number)));
 }
 
+/** What gateways refused themselves, and what they are yet to serve; neither is among the requests above. */
+function refusedPanel() {
+  const root = panel("Refused by gateways");
+  const list = el("ul.reasons");
+  root.append(el("p.soft.small", {}, "These requests never reached the controller, and no other count has them."), list);
+  return {
+    root,
+    draw(reasons) {
+      const all = Object.entries(reasons).sort((a, b) => b[1] - a[1]);
+      root.hidden = all.length === 0;
+      keyed(list, all, ([code]) => code, ([code]) => el("li", {}, el("span", {}, words(code)), el("b")), (node, [, number]) => write(node.lastChild, count(number)));
+    },
+  };
+}
+
+/** Models that are to be served and are not yet. */
+function awaitedPanel() {
+  const root = panel("Not served yet");
+  const list = el("ul.deeds");
+  const more = el("p.soft.small");
+  root.append(list, more);
+  return {
+    root,
+    draw(awaited, others) {
+      root.hidden = Object.keys(awaited).length === 0;
+      keyed(list, Object.entries(awaited), ([name]) => name, ([name]) => el("li", {}, el("b", {}, name), el("span")), (node, [, why]) => write(node.lastChild, why));
+      more.hidden = others === 0;
+      write(more, `and ${count(others)} more`);
+    },
+  };
+}
+
 /** The view; see main.js for what it returns. */
 export function cluster(root, rest, app, params) {
   const asked = Object.keys(NAMES).find((name) => NAMES[name] === params.get("window"));
@@ -120,6 +141,9 @@ export function cluster(root, rest, app, params) {
   const deedsPanel = panel("What operators did");
   deedsPanel.append(deeds);
   const happened = happeningPanel();
+  const refusals = refusedPanel();
+  const awaited = awaitedPanel();
+  const aside = el("div.two.even", {}, refusals.root, awaited.root);
   const windows = choice("Over the last", WINDOWS, chosen, (name) => {
     chosen = name;
     sessionStorage.setItem(KEPT, name);
@@ -131,7 +155,7 @@ export function cluster(root, rest, app, params) {
     el("div.head", {}, el("h1", {}, "Cluster"), windows),
     el("div.two", {}, goodput.root, latency.root), moment.root,
     el("div.tiles", {}, ...tiles.map((one) => one.root)),
-    cards.root, happened.root, recentPanel, deedsPanel,
+    aside, cards.root, happened.root, recentPanel, deedsPanel,
   );
 
   function draw(data, head) {
@@ -150,6 +174,9 @@ export function cluster(root, rest, app, params) {
     goodput.plot.label(`Requests each second: ${count(window.offered_rps)} offered, ${count(window.in_time_rps)} in time`);
     drawLatency(latency, window, data, seconds, head);
     happened.draw(data.happenings, head);
+    refusals.draw(window.turned_away);
+    awaited.draw(data.awaited, data.awaited_more);
+    aside.hidden = refusals.root.hidden && awaited.root.hidden;
     const all = window.offered_rps * window.seconds;
     const refused = Object.values(window.rejected).reduce((sum, number) => sum + number, 0);
     write(offered.value, `${count(window.offered_rps)}/s`);

@@ -2,9 +2,13 @@
 
 import { el, keyed, panel, put, write } from "../dom.js";
 import { tint } from "../palette.js";
+import { OUTCOMES, chart, legend } from "../parts/chart.js";
+import { Cursor } from "../parts/cursor.js";
 import { requestTable } from "../parts/requests.js";
 import { COMMANDS, commandPanel } from "../parts/commands.js";
-import { UNSEEN, ago, byName, bytes, count, ms, percent, plural } from "../text.js";
+import { UNSEEN, ago, byName, bytes, count, ms, percent, plural, stamp } from "../text.js";
+
+const SECONDS = 300;
 
 function facts(names) {
   const values = Object.fromEntries(names.map((name) => [name, el("dd")]));
@@ -39,6 +43,29 @@ function placementsPanel() {
         write(item.why, why.join(": "));
       });
     },
+  };
+}
+
+/** Charts of what became of its requests in each second, and how long those took that were executed. */
+function coursePanels(cursor) {
+  const requests = el("div.tall");
+  const latencies = el("div.tall");
+  const lines = [
+    { name: "longest", colour: "accent", line: true, pick: (series) => series.longest_ms },
+    { name: "mean", colour: "soft", line: true, pick: (series) => series.mean_ms },
+  ];
+  const outcomes = panel("Requests", legend(OUTCOMES));
+  outcomes.append(requests);
+  const times = panel("Latency", legend(lines));
+  times.append(latencies);
+  const shown = [
+    chart(requests, { cursor, axis: "requests each second", label: "Requests for the model each second", unit: (value) => `${count(value)}/s`, layers: OUTCOMES }),
+    chart(latencies, { cursor, axis: "latency in each second, ms", label: "Latency of the model's requests each second", unit: ms, least: 0.1, layers: lines }),
+  ];
+  return {
+    roots: [outcomes, times],
+    draw: (series, head) => shown.forEach((one) => one.set(series, SECONDS, head)),
+    close: () => shown.forEach((one) => one.close()),
   };
 }
 
@@ -157,7 +184,10 @@ function actions(name) {
 }
 
 /** The view of the model called `name`. */
-export function model(root, name) {
+export function model(root, name, app) {
+  let now = null;
+  const cursor = new Cursor((at_ns) => at_ns !== null && app.go(`#/cluster?moment=${stamp(at_ns, now)}&model=${encodeURIComponent(name)}`));
+  const course = coursePanels(cursor);
   const swatch = el("i.swatch.large");
   tint(swatch, name);
   const pinned = el("span.tag", { hidden: true }, "pinned");
@@ -174,13 +204,15 @@ export function model(root, name) {
   whatPanel.append(what.root);
   root.append(el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/models" }, "Models")),
     el("div.head", {}, swatch, el("h1.break", {}, name), pinned), el("section.panel", { "aria-label": "The last minutes" }, numbers.root),
-    el("div.two.even", {}, places.root, whatPanel), room.root, durations.root, operate.root, recentPanel);
+    el("div.two", {}, ...course.roots), el("div.two.even", {}, places.root, whatPanel), room.root, durations.root, operate.root, recentPanel);
 
   return {
     title: name,
     ask: { show: "model", params: { name }, every_ms: 200 },
     draw(data, head) {
       const { line } = data;
+      now = head;
+      course.draw(data.series, head);
       const all = line.in_time + line.late + line.rejected;
       pinned.hidden = !line.pinned;
       [count(line.demand_rps), all ? `${count(line.in_time)} (${percent(line.in_time / all)})` : "0", count(line.late), count(line.rejected), count(line.cold), count(line.queued), ms(line.p50_ms), ms(line.p99_ms)]
@@ -203,6 +235,6 @@ export function model(root, name) {
       durations.draw(data, head);
       recent.draw(data.recent, head);
     },
-    close() {},
+    close: course.close,
   };
 }

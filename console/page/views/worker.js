@@ -1,7 +1,7 @@
 // One worker: is it well? How wrong predictions are there beside the others of its kind, what happened to it.
 
 import { el, keyed, panel, put, write } from "../dom.js";
-import { chart } from "../parts/chart.js";
+import { chart, legend } from "../parts/chart.js";
 import { Cursor } from "../parts/cursor.js";
 import { happeningPanel } from "../parts/happenings.js";
 import { COMMANDS, commandPanel } from "../parts/commands.js";
@@ -52,6 +52,16 @@ function errorPanel(kind, key, cursor) {
       plot.set(data, SECONDS, head, norm_us === null ? null : { value: norm_us / 1e3, name: "norm of its kind" }, data.happenings);
     },
   };
+}
+
+/** A chart of what it did in each second; `layers` are lines over `WorkerSeries`. */
+function coursePanel(title, cursor, axis, unit, layers) {
+  const holder = el("div.tall");
+  const lines = layers.map(([name, colour, key]) => ({ name, colour, line: true, pick: (series) => series[key] }));
+  const root = panel(title, legend(lines));
+  root.append(holder);
+  const plot = chart(holder, { cursor, axis, label: `${title}, each second`, unit, layers: lines });
+  return { root, close: plot.close, draw: (data, head) => plot.set(data.series, SECONDS, head, null, data.happenings) };
 }
 
 /** What its GPU says of itself, or what limits its host; `draw(null)` where it has none, or of a recorded run, which has no word of it. */
@@ -106,6 +116,8 @@ export function worker(root, name, app) {
   const figures = el("dl.figures", {}, ...names.map((text, at) => el("div", {}, el("dt", {}, text), values[at])));
   const infers = errorPanel("EXEC", "infer_worst_ms", cursor);
   const loads = errorPanel("LOAD", "load_worst_ms", cursor);
+  const busy = coursePanel("Busy", cursor, "share of each second", whole, [["EXEC", "accent", "exec_busy"], ["LOAD", "chart-warn", "load_busy"]]);
+  const batches = coursePanel("Batches", cursor, "each second", (value) => `${count(value)}/s`, [["batches", "accent", "batches"], ["rows", "soft", "rows"]]);
   const happened = happeningPanel("What happened to it");
   const gpu = gpuPanel();
   const operate = actions(name);
@@ -116,7 +128,7 @@ export function worker(root, name, app) {
   root.append(el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/cluster" }, "Cluster")),
     el("div.head", {}, el("h1.break", {}, name), kind, state,
       el("span.end.row", {}, el("a", { href: `#/memory/${to}` }, "Memory"), el("a", { href: `#/schedule/${to}` }, "Schedule"))),
-    verdict, el("section.panel", { "aria-label": "Now" }, figures), gpu.root, el("div.two.even", {}, loads.root, infers.root), operate.root, happened.root, residents);
+    verdict, el("section.panel", { "aria-label": "Now" }, figures), gpu.root, el("div.two.even", {}, busy.root, batches.root), el("div.two.even", {}, loads.root, infers.root), operate.root, happened.root, residents);
 
   return {
     title: name,
@@ -135,6 +147,8 @@ export function worker(root, name, app) {
       [whole(picture.exec_busy), whole(picture.load_busy), `${count(used)} of ${count(picture.pages)}`, `${count(picture.resident)} of ${count(picture.prepared)}`, count(picture.outstanding), failed || "–", clockOf(picture.clock), picture.targets.join(", ") || "any artifact"]
         .forEach((text, at) => write(values[at], text));
       gpu.draw(data.gpu);
+      busy.draw(data, now);
+      batches.draw(data, now);
       infers.draw(data, now, picture.infer_error_p99_us, norm.infer_error_us);
       loads.draw(data, now, picture.load_error_p99_us, norm.load_error_us);
       happened.draw(data.happenings, now);
@@ -147,6 +161,8 @@ export function worker(root, name, app) {
       }, () => {});
     },
     close() {
+      busy.close();
+      batches.close();
       infers.close();
       loads.close();
     },

@@ -119,7 +119,7 @@ export function workerCards() {
         return norms.get(worker.device_kind);
       };
       const lines = byName(workers).map((worker) => ({ worker, head, mark: marks.get(worker.name), ill: errors(worker, norm(worker)) }));
-      const rank = ({ worker, ill }) => (worker.state === "gone" ? 0 : worker.state === "draining" ? 1 : ill.length ? 2 : 3);
+      const rank = ({ worker, ill }) => (worker.state === "gone" || worker.state === "silent" ? 0 : worker.state === "draining" ? 1 : ill.length ? 2 : 3);
       // Those of a kind stand together.
       if (kinds.length > 1) lines.sort((a, b) => kinds.indexOf(a.worker.device_kind) - kinds.indexOf(b.worker.device_kind));
       if (workers.length > MANY) lines.sort((a, b) => rank(a) - rank(b));

@@ -7,7 +7,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from mainspring.console.payloads import Clock, Gpu, WorkerPage
+from mainspring.console.pages import Gpu, WorkerPage
+from mainspring.console.payloads import Clock
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import LEAST_SAMPLES, cluster
 from mainspring.console.queries.model import ROOM, model

@@ -14,6 +14,7 @@ from mainspring.console.view.view import View
 from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.events import (
+    GatewayRefused,
     ModelAdded,
     ModelRemoved,
     OperatorAsked,
@@ -21,6 +22,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.observing import Unready
 from mainspring.messages.operating import DrainWorker, ResumeWorker
 from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
@@ -147,3 +149,48 @@ def test_models_that_come_and_go_leave_a_line_for_each_second() -> None:
         model(view, "m1")
     view.take(43 * SECOND, ModelAdded(spec("m1")))
     assert model(view, "m1").line.name == "m1"
+
+
+def test_what_gateways_refuse_is_counted_each_second_and_marked_when_it_begins() -> None:
+    view = View()
+    view.take(0, header(1))
+    for second in range(1, 200):
+        requests = {"unknown_model": 3} if second <= 30 or second > 150 else {}
+        requests |= {"bad_input": 1} if second == 20 else {}
+        if requests:
+            view.take(second * SECOND, GatewayRefused("g0", requests))
+        view.take(second * SECOND + MS, Wakeup())
+    found = cluster(view)
+    assert found.last_300s.turned_away == {"bad_input": 1, "unknown_model": 30 * 3 + 48 * 3}
+    assert found.last_10s.turned_away == {"unknown_model": 30}
+    assert found.last_300s.offered_rps == 0
+    assert sum(found.series.turned_away) == 30 * 3 + 1 + 48 * 3
+    assert [(round(at_s), text.partition(": ")[2]) for at_s, _, text in reversed(told(view))] == [
+        (1, "3 unknown model"),
+        (20, "1 bad input"),
+        (151, "3 unknown model"),
+    ]
+    lines = "\n".join(line.plain for line in cluster_lines(found, 120, view.now_ns))
+    assert "refused by gateways themselves: bad_input 1, unknown_model 234" in lines
+    assert "gateway g0 refuses requests" in lines
+
+
+def test_a_worker_that_gives_no_sign_of_life_and_models_awaited_are_shown_while_it_is_so() -> None:
+    view = View()
+    view.take(0, header(1))
+    view.take(0, ModelAdded(spec("m")))
+    view.take(1 * SECOND, WorkerJoined("w0", "gpu", 8, {"m": spec("m").artifact}))
+    assert model(view, "m").not_ready == ""
+    view.take(20 * SECOND, Wakeup())
+    view.told(Unready(("w0",), {"big": "being compiled"}, 7))
+    found = cluster(view)
+    assert (found.workers[0].state, found.workers[0].detail) == ("silent", "it gives no sign of life")
+    assert model(view, "m").not_ready == "no worker: w0 gives no sign of life"
+    assert (found.awaited, found.awaited_more) == ({"big": "being compiled"}, 7)
+    assert told(view) == [(20.0, "w0", "gives no sign of life")]
+    lines = "\n".join(line.plain for line in cluster_lines(found, 120, view.now_ns))
+    assert "big is not served yet: being compiled" in lines
+    assert "and 7 more models are not served yet" in lines
+    view.told(Unready())
+    assert cluster(view).workers[0].state == "serving"
+    assert model(view, "m").not_ready == ""
