@@ -7,6 +7,7 @@ from itertools import chain, islice
 
 from mainspring.console.payloads import HappeningLine, RequestLine
 from mainspring.console.queries.asking import BadQuery
+from mainspring.console.view.happenings import REFUSED
 from mainspring.console.view.requests import CANCELLED, IN_TIME, LOST, NOTABLE, Request
 from mainspring.console.view.view import View
 
@@ -59,10 +60,10 @@ def request_line(request: Request) -> RequestLine:
 
 
 def happenings(view: View, workers: tuple[str, ...] = ()) -> list[HappeningLine]:
-    """Return the newest of what happened to the controller and to these workers, all workers if empty."""
+    """Return the newest of what happened to the controller and to these workers; if empty, of all."""
     found = (
         HappeningLine(at_ns, each.kind, each.worker, each.said)
         for at_ns, each in view.happened()
-        if not workers or not each.worker or each.worker in workers
+        if not workers or each.worker in workers or not (each.worker or each.kind == REFUSED)
     )
     return list(islice(found, HAPPENINGS))

@@ -7,6 +7,7 @@ import pytest
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.model import model
+from mainspring.console.queries.recent import happenings
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.terminal.cluster import cluster_lines
 from mainspring.console.view.limits import Limits
@@ -173,6 +174,7 @@ def test_what_gateways_refuse_is_counted_each_second_and_marked_when_it_begins()
     lines = "\n".join(line.plain for line in cluster_lines(found, 120, view.now_ns))
     assert "refused by gateways themselves: bad_input 1, unknown_model 234" in lines
     assert "gateway g0 refuses requests" in lines
+    assert happenings(view, ("w0",)) == []
 
 
 def test_a_worker_that_gives_no_sign_of_life_and_models_awaited_are_shown_while_it_is_so() -> None:
