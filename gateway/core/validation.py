@@ -349,11 +349,9 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
         # A model without inputs runs one row.
         rows = 1
     if rows > signature.max_rows:
-        raise BadRequest(
-            Reason.TOO_MANY_ROWS,
-            f"{rows} rows are more than model {request.model!r} takes at once ({signature.max_rows})"
-            + (f": {signature.spec.unshared}" if signature.spec.unshared else ""),
-        )
+        remedy = signature.spec.unshared or "compile it with a larger batch size, or send fewer rows at once"
+        most = f"more than model {request.model!r} takes at once ({signature.max_rows})"
+        raise BadRequest(Reason.TOO_MANY_ROWS, f"{rows} rows are {most}: {remedy}")
     return rows
 
 

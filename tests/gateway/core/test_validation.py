@@ -110,7 +110,7 @@ WRONG: list[tuple[dict[str, object], Reason, str]] = [
     (
         {"inputs": (TensorHeader("ids", "int64", (5, 3)), TensorHeader("mask", "float32", (5, 3, 2)))},
         Reason.TOO_MANY_ROWS,
-        "5 rows are more than model 'encoder' takes at once (4)",
+        "5 rows are more than model 'encoder' takes at once (4): compile it with a larger batch size",
     ),
     ({"frame_bytes": (48,)}, Reason.BAD_INPUT, "1 frames came for 2 inputs"),
     ({"frame_bytes": (48, 48, 48)}, Reason.BAD_INPUT, "3 frames came for 2 inputs"),
