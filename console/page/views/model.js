@@ -89,7 +89,8 @@ export function outlierText(outlier, now) {
   return `${many} took so much longer than expected that no estimate follows one alone; the last, action ${outlier.action_id} on ${outlier.worker} ${ago(outlier.at_ns, now)}, ${ms(outlier.took_ms)} instead of ${ms(outlier.expected_ms)}.`;
 }
 
-function durationsPanel() {
+/** How long a model's batches take, by size; `draw(data, head)` shows a model's picture. */
+export function durationsPanel() {
   const flag = el("span.mark", { "data-is": "late", hidden: true, title: "The 99th percentile of its durations passed three times their median" }, "erratic");
   const root = panel("How long it takes", flag);
   const spread = el("p", { hidden: true });
