@@ -186,6 +186,63 @@ def test_pure_core_touches_nothing_outside(path: str) -> None:
     assert not wrong, f"{path} is a pure core and uses {wrong}"
 
 
+def reached(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the modules from outside that a file imports, by way of ours too, each with ours that does it.
+
+    What is imported for types alone does not count.
+    """
+    seen, left = {path}, [path]
+    while left:
+        file = left.pop()
+        for module in imported_when_run(file):
+            found = file_of(module)
+            if found is None:
+                yield module, file
+            elif found not in seen:
+                seen.add(found)
+                left.append(found)
+
+
+@functools.cache
+def imported_when_run(path: str) -> tuple[str, ...]:
+    """Return the modules, and their members, that a file imports other than for types."""
+    for_types = {
+        id(node)
+        for block in ast.walk(tree(path))
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    found: list[str] = []
+    for node in ast.walk(tree(path)):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(found)
+
+
+@functools.cache
+def file_of(module: str) -> str | None:
+    """Return the file of a module of ours; None for any other, and for a member of one."""
+    if not module.startswith("mainspring."):
+        return None
+    path = module.removeprefix("mainspring.").replace(".", "/")
+    return next((each for each in (f"{path}.py", f"{path}/__init__.py") if (ROOT / each).is_file()), None)
+
+
+@pytest.mark.parametrize("folder", PURE_FOLDERS)
+def test_what_pure_cores_import_is_pure_too(folder: str) -> None:
+    wrong = {
+        f"{module} by {by}"
+        for path in python_files(folder)
+        for module, by in reached(path)
+        if module.split(".")[0] in IMPURE_MODULES and not by.startswith("mainspring/")
+    }
+    assert not wrong, f"{folder} reaches {sorted(wrong)}"
+
+
 @pytest.mark.parametrize("path", python_files(*PURE_FOLDERS))
 def test_pure_core_does_not_iterate_over_sets(path: str) -> None:
     wrong = [
