@@ -1,9 +1,9 @@
-"""Statistics of each model, with Triton's meanings (its statistics extension). Pure.
+"""Statistics of each model, with Triton's meanings (its statistics extension).
 
 One observer counts for them and for the metrics, so that nothing is measured or looked up twice. On a
 request's own way it only keeps what became of it; these notes are counted together, once there are `KEPT` or
 somebody asks, so that whoever asks finds every request counted. A note refers to no tensor. What all of it
-costs is stated in docs/metrics.md.
+costs is stated in docs/measurements.md.
 """
 
 from __future__ import annotations
