@@ -93,8 +93,6 @@ class InvalidSlo(InvalidRequest):
 class TooManyRows(InvalidRequest):
     """More rows than the model's largest batch."""
 
-    remedy = "Split the rows over several requests"
-
 
 class UnknownSequence(InvalidRequest):
     """The gateway has no state of the sequence, or has one that the request does not go on with."""

@@ -349,9 +349,10 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
         # A model without inputs runs one row.
         rows = 1
     if rows > signature.max_rows:
-        remedy = signature.spec.unshared or "compile it with a larger batch size, or send fewer rows at once"
+        because = signature.spec.unshared
         most = f"more than model {request.model!r} takes at once ({signature.max_rows})"
-        raise BadRequest(Reason.TOO_MANY_ROWS, f"{rows} rows are {most}: {remedy}")
+        remedy = f", {because}: split" if because else ": compile it with a larger batch size, or split"
+        raise BadRequest(Reason.TOO_MANY_ROWS, f"{rows} rows are {most}{remedy} the rows over several requests")
     return rows
 
 

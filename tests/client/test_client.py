@@ -111,7 +111,7 @@ def test_nan_is_a_number_like_any_other(client: Client) -> None:
         (
             ("double", {"data": np.zeros((9, 4), np.float32)}),
             mainspring.TooManyRows,
-            r"^9 rows .* at once \(8\)\. Split the rows over several requests$",
+            r"^9 rows .* at once \(8\): .*batch size, or split the rows over several requests$",
         ),
         (("double", {"data": X}, 0), mainspring.InvalidSlo, "not positive"),
         (("double", {"data": X}, -5), mainspring.InvalidSlo, "not positive"),
