@@ -8,6 +8,7 @@ the older version: run this file with the Python of its checkout.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Annotated
 
@@ -83,18 +84,22 @@ def specs() -> dict[str, SimulationSpec]:
 
 
 @app.command()
-def record(folder: Path, policy: str = "") -> None:
-    """Write the event log of each run to an empty folder."""
+def record(
+    folder: Path,
+    policy: Annotated[str, typer.Option(help="Record this policy alone.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Play each scenario with this many seeds.")] = 6,
+) -> None:
+    """Write the event log of each run to an empty folder: 60 runs of each policy, unless told otherwise."""
     for name in [policy] if policy else policy_names():
-        for told, spec in specs().items():
-            played = msgspec.structs.replace(spec, scheduler=SchedulerConfig(policy=name))
-            run = folder / f"{name}, {told}"
+        for seed, (told, spec) in itertools.product(range(seeds), specs().items()):
+            played = msgspec.structs.replace(spec, scheduler=SchedulerConfig(policy=name), seed=seed)
+            run = folder / f"{name}, {told}, seed {seed}"
             if run.exists():
                 raise typer.BadParameter(f"{run} has a run already: give an empty folder")
             log = EventLogWriter(run, about=about(played.scheduler))
             simulate(played, analyse=False, record=log.append)
             log.close()
-            typer.echo(f"{name}, {told}")
+            typer.echo(run.name)
 
 
 @app.command()
