@@ -1,8 +1,11 @@
 """Which files a request passes: `python -m mainspring.experiments.request_path` starts a cluster and looks.
 
-Every process of a local cluster notes the files of ours whose functions it calls, as Python, for compiled
-code can't be watched. Requests are sent over ZeroMQ and HTTP, to a model that is resident and to one that has
-to be loaded first. What the processes call while one is under way is its path, with what they always call.
+The rule: a file of ours is on the way if one of its functions runs, or one of its structs is created, between
+a client's call and the end of what follows the reply (`structs_on_path`).
+
+Every process of a local cluster with the CPU engine notes the lines of ours that it runs, as Python, for
+compiled code can't be watched. Requests are sent over ZeroMQ and HTTP, to a model that is resident and to one
+that has to be loaded first. What the processes always run, such as timers, counts as well.
 """
 
 from __future__ import annotations
@@ -19,23 +22,32 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 from urllib.request import Request as UrlRequest
 from urllib.request import urlopen
 
 import msgspec
 import numpy as np
+import onnx
 import typer
 
 from mainspring.client.client import Client
+from mainspring.experiments.bench.repository_models import COLUMNS, net
+from mainspring.experiments.structs_on_path import ROOT, passed
 
-ROOT = Path(__file__).resolve().parent.parent
 RECORDER = """
 import os, sys, threading, time
-folder, called = os.environ["CALLED_FOLDER"], set()
+folder, root, ran = os.environ["RAN_FOLDER"], os.environ["RAN_ROOT"], set()
 
-def note(frame, event, argument):
-    if event == "call":
-        called.add(frame.f_code.co_filename)
+def line(frame, event, argument):
+    ran.add((frame.f_code.co_filename, frame.f_lineno))
+    return line
+
+def call(frame, event, argument):
+    name = frame.f_code.co_filename
+    if not name.startswith(root) or "/.venv/" in name:
+        return None
+    return line(frame, event, argument)
 
 def watch():
     seen = ""
@@ -47,67 +59,48 @@ def watch():
             continue
         if asked != seen:
             seen = asked
-            files = list(called)
-            called.clear()
+            lines = list(ran)
+            ran.clear()
             path = os.path.join(folder, f"{asked}.{os.getpid()}")
             with open(path + "~", "w") as file:
-                file.write("\\n".join([" ".join(sys.argv), *files]))
+                print(" ".join(sys.argv), file=file)
+                for name, number in lines:
+                    print(name, number, sep="\\t", file=file)
             os.replace(path + "~", path)
 
 threading.Thread(target=watch, daemon=True).start()
-threading.setprofile(note)
-sys.setprofile(note)
+threading.settrace(call)
+sys.settrace(call)
 """
-PROFILES = """model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms
-first,4,4,20,2,2
-second,4,4,20,2,2
-"""
+MODELS = ("first", "second")
+STORE = ("--store", "store")
 SETTLED_S = 0.3
 """How long what follows a reply may take, such as the result's way to the controller."""
 
 
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
+
+
 class Watched:
-    """A cluster whose processes note what they call."""
+    """A cluster whose processes note which lines they run; it serves `MODELS` on the CPU."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
+        mainspring = [sys.executable, "-m", "mainspring"]
+        here = {**os.environ, "PYTHONPATH": str(ROOT), "MAINSPRING_NATIVE": "0"}
+        for number, model in enumerate(MODELS):
+            onnx.save(net(number + 1.0), folder / f"{model}.onnx")
+            compile_it = [*mainspring, "compile", f"{model}.onnx", "--name", model, *STORE]
+            subprocess.run(compile_it, cwd=folder, env=here, check=True, stdout=subprocess.DEVNULL)
         (folder / "sitecustomize.py").write_text(RECORDER)
-        (folder / "profiles.csv").write_text(PROFILES)
-        environment = {
-            **os.environ,
-            "CALLED_FOLDER": str(folder),
-            "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
-            "MAINSPRING_NATIVE": "0",
-        }
-        command = [
-            sys.executable,
-            "-m",
-            "mainspring",
-            "up",
-            "--engine",
-            "emulated",
-            "--profiles",
-            "profiles.csv",
-        ]
+        watched = {"RAN_FOLDER": str(folder), "RAN_ROOT": str(ROOT), "PYTHONPATH": f"{folder}:{ROOT}"}
+        ports = ["--port", "0", "--console-port", "off", "--grpc-port", "off"]
         self._process = subprocess.Popen(
-            [
-                *command,
-                "--engine",
-                "emulated",
-                "--profiles",
-                "profiles.csv",
-                "--pages",
-                "8",
-                "--port",
-                "0",
-                "--console-port",
-                "off",
-                "--grpc-port",
-                "off",
-            ],
+            [*mainspring, "up", *STORE, "--pages", "8", *ports],
             cwd=folder,
-            env=environment,
+            env=here | watched,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -137,49 +130,43 @@ class Watched:
         files: dict[str, set[str]] = {}
         for path in self._folder.glob(f"{self._count}.*"):
             if not path.name.endswith("~"):
-                argv, *names = path.read_text().splitlines()
-                files.setdefault(kind_of(argv), set()).update(filter(None, map(ours, names)))
+                argv, *lines = path.read_text().splitlines()
+                ran = [(name, int(number)) for name, number in (line.split("\t") for line in lines)]
+                files.setdefault(kind_of(argv), set()).update(passed(ran))
         return files
 
 
 class Own:
-    """What this process calls of the client, whose thread begins while this watches."""
+    """What this process runs of the client, whose thread begins while this watches."""
 
     def __init__(self) -> None:
-        self._called: set[str] = set()
-        threading.setprofile(self._note)
+        self._ran: set[tuple[str, int]] = set()
+        threading.settrace(self._call)
 
-    def _note(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call":
-            self._called.add(frame.f_code.co_filename)
+    def _call(self, frame: FrameType, event: str, argument: Any) -> TraceFunction | None:
+        mine = frame.f_code.co_filename.startswith(str(ROOT / "mainspring"))
+        return self._line(frame, event, argument) if mine else None
+
+    def _line(self, frame: FrameType, _event: str, _argument: Any) -> TraceFunction:
+        self._ran.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
 
     def called(self, act: Callable[[], object]) -> set[str]:
-        """Return which files this process calls while something is done."""
-        self._called.clear()
-        sys.setprofile(self._note)
+        """Return which files this process passes while something is done."""
+        self._ran.clear()
+        before = sys.gettrace()
+        sys.settrace(self._call)
         try:
             act()
         finally:
-            sys.setprofile(None)
-        return set(filter(None, map(ours, self._called)))
+            sys.settrace(before)
+        return passed(self._ran)
 
 
 def kind_of(argv: str) -> str:
     """Return what a process is by its job file, such as ``worker``."""
     found = re.search(r"(gateway|controller|worker)[-0-9a-z]*\.json", argv)
     return "launcher" if found is None else found[1]
-
-
-def ours(name: str) -> str | None:
-    """Return a file of the product below the repository's root, None for any other."""
-    if not name.startswith("/"):
-        return None  # Code that was generated.
-    try:
-        path = Path(name).resolve().relative_to(ROOT)
-    except ValueError:
-        return None
-    skipped = ("tests", "experiments", ".venv")
-    return None if path.parts[0] in skipped else path.as_posix()
 
 
 def paths(folder: Path) -> dict[str, dict[str, set[str]]]:
@@ -189,10 +176,9 @@ def paths(folder: Path) -> dict[str, dict[str, set[str]]]:
     found: dict[str, dict[str, set[str]]] = {}
     try:
         with Client(cluster.address) as client:
-            rows = {"data": np.zeros((1, 1000), np.float32)}
-            body = {
-                "inputs": [{"name": "data", "datatype": "FP32", "shape": [1, 1000], "data": [0.0] * 1000}]
-            }
+            rows = {"x": np.zeros((1, COLUMNS), np.float32)}
+            tensor = {"name": "x", "datatype": "FP32", "shape": [1, COLUMNS], "data": [0.0] * COLUMNS}
+            body = {"inputs": [tensor]}
             post = UrlRequest(f"{cluster.http}/v2/models/first/infer", msgspec.json.encode(body))
 
             def over_zeromq(model: str) -> None:
@@ -230,12 +216,12 @@ def main(files: bool = typer.Option(False, help="Print each file.")) -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         found = paths(folder)
-    for name, passed in found.items():
-        every = set[str]().union(*passed.values())
-        shares = ", ".join(f"{kind} {len(each)}" for kind, each in sorted(passed.items()))
+    for name, kinds in found.items():
+        every = set[str]().union(*kinds.values())
+        shares = ", ".join(f"{kind} {len(each)}" for kind, each in sorted(kinds.items()))
         print(f"{name}: {len(every)} files, {lines_of(every):,} lines ({shares})")
         if files:
-            for kind, each in sorted(passed.items()):
+            for kind, each in sorted(kinds.items()):
                 print(f"  {kind}:", *sorted(each), sep="\n    ")
 
 

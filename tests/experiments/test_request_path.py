@@ -1,14 +1,18 @@
-"""What the processes call while a request is under way, and that the architecture names it."""
+"""What the processes run while a request is under way, and that the architecture names it."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from mainspring.experiments.request_path import ROOT, lines_of, paths
+import pytest
+
+from mainspring.experiments import structs_on_path
+from mainspring.experiments.request_path import lines_of, paths
+from mainspring.experiments.structs_on_path import ROOT, passed
 
 ELSEWHERE = {"gateway/grpc/inference.py", "worker/engines/cuda/engine.py"}
-"""Files of the section that these requests do not pass: they go over ZeroMQ and HTTP, to emulated devices."""
+"""Files of the section that these requests do not pass: they go over ZeroMQ and HTTP, to the CPU."""
 
 
 def named() -> set[str]:
@@ -26,3 +30,32 @@ def test_a_request_passes_the_files_that_the_architecture_names(tmp_path: Path) 
     passed = set[str]().union(*[files for way in found.values() for files in way.values()])
     assert len(named()) > 15
     assert named() - passed == ELSEWHERE
+
+
+def test_a_struct_is_passed_where_a_line_that_ran_creates_it_or_a_function_that_ran_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(structs_on_path, "ROOT", tmp_path)
+    sources = {
+        "messages/said.py": "import msgspec\n\n\nclass Said(msgspec.Struct):\n    text: str\n",
+        "messages/told.py": "from mainspring.messages.said import Said\n\n\nclass Told(Said):\n    to: str\n",
+        "gateway/rooms.py": "from typing import NamedTuple\n\n\nclass Room(NamedTuple):\n    seats: int\n",
+        "gateway/act.py": (
+            "from mainspring.gateway.rooms import Room\n"
+            "from mainspring.messages.told import Told\n"
+            "\n\n"
+            "def hear(told: Told, room: Room) -> None:\n"
+            "    print(told)\n"
+            "\n\n"
+            "def book() -> Room:\n"
+            "    return Room(3)\n"
+        ),
+    }
+    for name, text in sources.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    act = str(tmp_path / "gateway" / "act.py")
+    assert passed([(act, 5)]) == {"gateway/act.py"}, "defined, not called"
+    assert passed([(act, 6)]) == {"gateway/act.py", "messages/told.py"}
+    assert passed([(act, 10)]) == {"gateway/act.py", "gateway/rooms.py"}
+    assert passed([("/usr/lib/python3/os.py", 1), ("<string>", 1)]) == set()
