@@ -351,8 +351,9 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
     if rows > signature.max_rows:
         because = signature.spec.unshared
         most = f"more than model {request.model!r} takes at once ({signature.max_rows})"
-        remedy = f", {because}: split" if because else ": compile it with a larger batch size, or split"
-        raise BadRequest(Reason.TOO_MANY_ROWS, f"{rows} rows are {most}{remedy} the rows over several requests")
+        remedy = f", {because}: " if because else ": compile it with a larger batch size, or "
+        text = f"{rows} rows are {most}{remedy}split the rows over several requests"
+        raise BadRequest(Reason.TOO_MANY_ROWS, text)
     return rows
 
 
