@@ -1,4 +1,4 @@
-"""The table of the default policy's constants in docs/policies.md, from the constants' docstrings."""
+"""Prints the default policy's constants as a table, from their docstrings."""
 
 from __future__ import annotations
 
