@@ -1,4 +1,4 @@
-"""What the controller tells a worker to do, and the worker's one `Result` for each action.
+"""The actions that the controller sends to a worker, and the worker's one `Result` for each action.
 
 Clockwork, sections 4.4 and 5.2. An action may *begin* only within ``[earliest_ns, latest_ns]``. On the
 wire these instants are on the **worker's** clock: the controller's shell translates them when it sends,
@@ -61,7 +61,7 @@ class Load(msgspec.Struct, frozen=True, tag="load", omit_defaults=True):
     predicted_begin_ns: int
     predicted_duration_ns: int
     evidence: LoadEvidence | None = None
-    """Not on the wire, nor in logs of versions 1 and 2."""
+    """Numbers that the LOAD was decided from; neither on the wire nor in logs of versions 1 and 2."""
 
 
 class Unload(msgspec.Struct, frozen=True, tag="unload"):
@@ -83,17 +83,18 @@ class Infer(msgspec.Struct, frozen=True, tag="infer", omit_defaults=True):
     rows: tuple[int, ...]
     """Rows of each request; their sum is at most ``batch_size``."""
     cold: tuple[bool, ...]
-    """For each request, whether the model was resident nowhere when it arrived."""
+    """True for each request whose model was resident nowhere when the request arrived."""
     earliest_ns: int
     latest_ns: int
     predicted_begin_ns: int
     predicted_duration_ns: int
     evidence: Evidence | None = None
-    """As `Load.evidence`."""
+    """Numbers that the batch was decided from; kept where `Load.evidence` is."""
     sizes: tuple[int, ...] = ()
     """The size of each of the model's symbols, that of the largest request; empty if the model has none."""
     request_sizes: tuple[tuple[int, ...], ...] = ()
-    """Of each request, where they differ: smaller ones are padded as `ModelSpec.pad` says."""
+    """Sizes of each request, if requests differ; smaller ones are padded as `ModelSpec.pad` says. Empty if
+    all are alike."""
 
     def sizes_of(self, index: int) -> tuple[int, ...]:
         """Return the sizes of the request with this index in ``request_ids``."""
@@ -102,13 +103,13 @@ class Infer(msgspec.Struct, frozen=True, tag="infer", omit_defaults=True):
 
 Action = Prepare | Release | Open | Load | Unload | Infer
 Executed = Infer | Open
-"""What EXEC does."""
+"""Actions that EXEC runs."""
 Timed = Infer | Load | Open
-"""What has a window and a prediction."""
+"""Actions that have a window and a prediction."""
 KINDS: dict[type, str] = {
     kind: kind.__name__.upper() for kind in (Infer, Load, Unload, Prepare, Release, Open)
 }
-"""What logs and displays call each action, by its class: ``INFER`` and so on."""
+"""Name of each action in logs and displays, by its class: ``INFER`` and so on."""
 
 
 def kind_of(action: Action) -> str:
@@ -122,17 +123,18 @@ def model_of(action: Action) -> str:
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
-    """How an action ended: exactly one for each action."""
+    """The end of an action; there is exactly one for each action."""
 
     action_id: int
     worker: str
     status: Status
     begin_ns: int
-    """When it began, or when it was rejected."""
+    """Instant at which the action began or was rejected."""
     end_ns: int
     device_ns: int = 0
     """Duration on the device alone: the copy of a LOAD, the EXEC of an INFER."""
     detail: str = ""
-    """What went wrong, for a person."""
+    """Description of what went wrong, for a person."""
     inputs_ns: int = 0
-    """When an INFER's last input was in place, or one that can't be used came; 0 if not all had come."""
+    """Instant at which an INFER's last input was in place, or at which an unusable one came; 0 if not all had
+    come."""

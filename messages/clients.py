@@ -1,4 +1,4 @@
-"""What a client and its gateway say to each other, over ZeroMQ (client DEALER, gateway ROUTER).
+"""The messages between a client and its gateway, over ZeroMQ (client DEALER, gateway ROUTER).
 
 One message is one multipart: the encoded message, then a frame for each tensor that it announces. The
 client chooses ``key``, unique among its requests in flight on the connection, and gets exactly one reply
@@ -20,13 +20,13 @@ class ClientHello(msgspec.Struct, frozen=True, tag="client_hello"):
 
     protocol: int
     client: str
-    """What the client calls itself, for the logs."""
+    """Name that the client gives itself, for the logs."""
     token: str = ""
-    """Where the gateway needs one."""
+    """Access token, if the gateway needs one."""
     sent_ns: int | None = None
-    """As `InferRequest.sent_ns`."""
+    """Same as `InferRequest.sent_ns`."""
     goes: bool = False
-    """Whether it knows `GoAway`."""
+    """True if the client knows `GoAway`."""
 
 
 class ClientWelcome(msgspec.Struct, frozen=True, tag="client_welcome"):
@@ -38,7 +38,7 @@ class ClientWelcome(msgspec.Struct, frozen=True, tag="client_welcome"):
     max_in_flight: int
     """Requests that one connection may have in flight."""
     acknowledges: bool = False
-    """Whether the gateway answers ``acknowledge`` of a request with `Received`."""
+    """True if the gateway answers ``acknowledge`` of a request with `Received`."""
     memory_bytes: int = 0
     """The most that `OfferMemory` may offer; 0: nothing, as over ZeroMQ."""
 
@@ -73,22 +73,22 @@ class OfferMemory(msgspec.Struct, frozen=True, tag="offer_memory"):
     """
 
     size: int
-    """In bytes."""
+    """Size of the memory, in bytes."""
 
 
 class MemoryTaken(msgspec.Struct, frozen=True, tag="memory_taken"):
     """The gateway reads the memory that was offered, or says why not."""
 
     refusal: str = ""
-    """Why it does not; empty: it does."""
+    """Reason why the gateway does not read it; empty if it does."""
 
 
 class Stretch(msgspec.Struct, frozen=True, array_like=True):
-    """Where a tensor lies in the client's memory."""
+    """The position of a tensor in the client's memory."""
 
     offset: int
     size: int
-    """In bytes."""
+    """Size of the tensor, in bytes."""
 
 
 class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaults=True):
@@ -109,26 +109,28 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaul
     priority: int = 0
     """Its turn among requests of equal slack: 1 before 2 and so on, 0 behind all."""
     sent_ns: int | None = None
-    """When it was sent, on any steady clock of the client: the gateway compares it with its own clock,
-    message by message, and subtracts from ``slo_ns`` the time for which this message was held on its way,
-    compared with the message that was held least."""
+    """Instant at which the request was sent, on any steady clock of the client. The gateway compares it with
+    its own clock, message by message, and subtracts from ``slo_ns`` the time for which this message was held
+    on its way, compared with the message that was held least."""
     back_ns: int = 0
-    """What the answer is expected to take from the gateway to the caller. The gateway plans for
-    outputs to leave that long before the deadline."""
+    """Time that the answer is expected to take from the gateway to the caller. The gateway plans for outputs
+    to leave that long before the deadline."""
     acknowledge: bool = False
     """Answer with `Received` as soon as this message is read, beside its one reply."""
     late_outputs: bool = True
-    """Whether outputs are wanted that come after the deadline and within the gateway's grace."""
+    """True if outputs are wanted that come after the deadline and within the gateway's grace."""
     sequence_id: int | str = 0
-    """Which sequence it belongs to, of a model whose requests come in sequences; 0 and empty are none."""
+    """Sequence that the request belongs to, if the model's requests come in sequences; 0 and empty are
+    none."""
     sequence_start: bool = False
-    """Whether it is the first of its sequence, of which nothing is left if there was one of this id."""
+    """True for the first request of a sequence; it discards what is left of an earlier sequence of this
+    id."""
     sequence_end: bool = False
-    """Whether it is the last."""
+    """True for the last request of a sequence."""
     places: tuple[Stretch | None, ...] = ()
-    """Of each input, where it lies in the memory that was offered, and None if its bytes are the next frame;
-    empty if all are frames. They may be read until the reply has come: what is written there before may show
-    in this request's answer, and in no other."""
+    """Position of each input in the memory that was offered, None if its bytes are the next frame; empty if
+    all are frames. They may be read until the reply has come: what is written there before may show in this
+    request's answer, and in no other."""
 
 
 class Received(msgspec.Struct, frozen=True, tag="received"):
@@ -138,12 +140,12 @@ class Received(msgspec.Struct, frozen=True, tag="received"):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Where a request's time went: the durations of its parts add up to ``total_ns``."""
+    """The time that a request took, by parts that add up to ``total_ns``."""
 
     total_ns: int
-    """From its first bytes at the gateway to its outputs there."""
+    """Time from the request's first bytes at the gateway to its outputs there."""
     queue_ns: int
-    """From arrival at the gateway to the controller's dispatch, its LOAD apart."""
+    """Time from arrival at the gateway to the controller's dispatch, without its LOAD."""
     execute_ns: int
     """EXEC's duration, of the whole batch; of a request that shares an execution under way, what was left of
     it; 0 for cached outputs."""
@@ -155,18 +157,18 @@ class Timing(msgspec.Struct, frozen=True):
     worker: str
     """Empty for cached outputs."""
     cached: bool = False
-    """Whether the gateway had the outputs from an earlier request of equal inputs."""
+    """True if the gateway had the outputs from an earlier request of equal inputs."""
     receive_ns: int = 0
     """Over HTTP and gRPC, from its first bytes until it was there whole and had been read."""
     input_ns: int = 0
-    """From the dispatch until its inputs were in the worker's memory: the way there, and copying."""
+    """Time from the dispatch until its inputs were in the worker's memory: the transfer, and copying."""
     load_ns: int = 0
     """The LOAD that it found the model resident nowhere for, as far as it took place since its arrival."""
     wait_ns: int = 0
-    """On the worker, from then to EXEC's begin, its LOAD apart."""
+    """Time on the worker from then to EXEC's begin, without its LOAD."""
     output_ns: int = 0
-    """From EXEC's end to its outputs at the gateway: copying, and the way back. Of cached outputs, finding
-    them."""
+    """Time from EXEC's end to its outputs at the gateway: copying, and the transfer. For cached outputs, the
+    time of finding them."""
 
 
 class InferReply(msgspec.Struct, frozen=True, tag="infer_reply", omit_defaults=True):
@@ -176,7 +178,8 @@ class InferReply(msgspec.Struct, frozen=True, tag="infer_reply", omit_defaults=T
     outputs: tuple[TensorHeader, ...]
     timing: Timing
     sent_ns: int | None = None
-    """When it left, on the gateway's clock: from which the client learns how long the way back takes."""
+    """Instant at which the reply left, on the gateway's clock: from it the client learns how long the way
+    back takes."""
 
 
 class ErrorReply(msgspec.Struct, frozen=True, tag="error_reply", omit_defaults=True):
@@ -188,7 +191,7 @@ class ErrorReply(msgspec.Struct, frozen=True, tag="error_reply", omit_defaults=T
     earliest_finish_left_ns: int | None = None
     """Time from sending this reply to the earliest finish that was possible, where it is known."""
     sent_ns: int | None = None
-    """As `InferReply.sent_ns`."""
+    """Same as `InferReply.sent_ns`."""
 
 
 class CancelRequest(msgspec.Struct, frozen=True, tag="cancel_request"):
@@ -210,7 +213,7 @@ class EndSequence(msgspec.Struct, frozen=True, tag="end_sequence"):
 
 
 class ListModels(msgspec.Struct, frozen=True, tag="list_models"):
-    """Which models are served?"""
+    """Ask for the list of models that are served."""
 
     key: int
 
@@ -243,7 +246,7 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
     kind: str
     count: int
     shard: int | None = None
-    """Of several controllers, the one that is to have as many; to be named if there are several."""
+    """Number of the controller that is to have as many, if there are several; required then."""
 
 
 class BoundQueue(msgspec.Struct, frozen=True, tag="bound_queue"):
@@ -251,7 +254,7 @@ class BoundQueue(msgspec.Struct, frozen=True, tag="bound_queue"):
 
     key: int
     name: str
-    """What clients call the model."""
+    """Name by which clients call the model."""
     size: int | None
     """None for what the configuration says."""
 
@@ -261,13 +264,13 @@ class WeighModel(msgspec.Struct, frozen=True, tag="weigh_model"):
 
     key: int
     name: str
-    """What clients call the model."""
+    """Name by which clients call the model."""
     weight: float | None
     """None for what the configuration says."""
 
 
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):
-    """How is the cluster?"""
+    """Ask for the state of the cluster."""
 
     key: int
 

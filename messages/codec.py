@@ -42,28 +42,28 @@ class Codec(Generic[Message]):
 TO_CONTROLLER: Codec[peers.ToController | observing.FromObserver | actions.Result] = Codec(
     peers.ToController | observing.FromObserver | actions.Result
 )
-"""What workers, gateways and observers send to the controller."""
+"""Messages that workers, gateways and observers send to the controller."""
 
 TO_WORKER: Codec[peers.ToWorker | actions.Action] = Codec(peers.ToWorker | actions.Action)
-"""What the controller sends to a worker."""
+"""Messages that the controller sends to a worker."""
 
 TO_OBSERVER: Codec[peers.ToWorker | observing.ToObserver] = Codec(peers.ToWorker | observing.ToObserver)
-"""What the controller sends to an observer."""
+"""Messages that the controller sends to an observer."""
 
 TO_PROVIDER: Codec[peers.ToProvider] = Codec(peers.ToProvider)
-"""What the controller sends to a provider of workers."""
+"""Messages that the controller sends to a provider of workers."""
 
 TO_GATEWAY: Codec[peers.ToGateway] = Codec(peers.ToGateway)
-"""What the controller sends to a gateway."""
+"""Messages that the controller sends to a gateway."""
 
 FROM_GATEWAY: Codec[peers.FromGateway] = Codec(peers.FromGateway)
-"""What a gateway sends to a worker's data socket."""
+"""Messages that a gateway sends to a worker's data socket."""
 
 FROM_WORKER: Codec[peers.FromWorker] = Codec(peers.FromWorker)
-"""What a worker's data socket sends to a gateway."""
+"""Messages that a worker's data socket sends to a gateway."""
 
 FROM_CLIENT: Codec[clients.FromClient] = Codec(clients.FromClient)
-"""What a client sends to its gateway."""
+"""Messages that a client sends to its gateway."""
 
 TO_CLIENT: Codec[clients.ToClient] = Codec(clients.ToClient)
-"""What a gateway sends to its client."""
+"""Messages that a gateway sends to its client."""

@@ -6,11 +6,12 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a request got an error instead of outputs. The list is closed: clients may rely on it."""
+    """The reason why a request got an error instead of outputs. The list is closed: clients may rely on
+    it."""
 
     # The deadline.
     DEADLINE_UNREACHABLE = "deadline_unreachable"
-    """On arrival: no plan, however favourable, could finish in time."""
+    """No plan, however favourable, could finish in time; found on arrival."""
     DEADLINE_PASSED = "deadline_passed"
     """Queued until no device could finish it in time any more."""
     TIMED_OUT = "timed_out"
@@ -58,8 +59,8 @@ class Reason(StrEnum):
 
 
 class Status(StrEnum):
-    """How an action ended on its worker. Anything but ``OK`` and ``NOT_OPEN`` left the
-    worker's state unchanged."""
+    """The way in which an action ended on its worker. Anything but ``OK`` and ``NOT_OPEN`` left the worker's
+    state unchanged."""
 
     OK = "ok"
     TOO_LATE = "too_late"
@@ -80,10 +81,10 @@ class Status(StrEnum):
     """The worker is stopping and begins nothing more."""
     ENGINE_ERROR = "engine_error"
     BAD_VALUES = "bad_values"
-    """Of an INFER: a node of the model failed on what the inputs of one of its requests hold."""
+    """A node of the model failed on the values in the inputs of one of an INFER's requests."""
     OVERRUN = "overrun"
-    """Of an INFER: it computed for so much longer than predicted that the worker ended it."""
+    """An INFER computed for so much longer than predicted that the worker ended it."""
     NOT_OPEN = "not_open"
-    """Of a PREPARE: the weights are in place, and an OPEN has to follow."""
+    """A PREPARE brought the weights into place, and an OPEN has to follow."""
     OUTPUT_LOST = "output_lost"
     """It ran, and the connection of a gateway that was to have outputs had ended meanwhile."""

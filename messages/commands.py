@@ -1,4 +1,4 @@
-"""What comes out of the scheduler: actions for workers, rejections for gateways, notes for readers."""
+"""The scheduler's output: actions for workers, rejections for gateways, notes for readers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Unanswered(msgspec.Struct, frozen=True):
     model: str
     batch_size: int
     waited_ns: int
-    """From its expected begin until the wait was given up."""
+    """Time from the INFER's expected begin until the wait was given up."""
     sizes: tuple[int, ...] = ()
-    """As `Infer.sizes`."""
+    """Same as `Infer.sizes`."""
 
 
 class DropWorker(msgspec.Struct, frozen=True, tag="drop_worker", omit_defaults=True):
@@ -49,9 +49,9 @@ class Ranked(msgspec.Struct, frozen=True, tag="ranked"):
 
     request_id: int
     due_ns: int | None
-    """When EXEC must have ended; None for a best-effort request."""
+    """Instant by which EXEC must have ended; None for a best-effort request."""
     turn_ns: int
-    """When it counts as arrived among best-effort requests."""
+    """Instant that counts as its arrival among best-effort requests."""
 
 
 class Doubted(msgspec.Struct, frozen=True, tag="doubted"):
@@ -61,10 +61,10 @@ class Doubted(msgspec.Struct, frozen=True, tag="doubted"):
 
 
 Note = Ranked | Doubted | Retire | Retain
-"""What is logged and not sent: a reader of the log needs it to keep the cluster's state."""
+"""Commands that are logged and not sent: a reader of the log needs them to keep the cluster's state."""
 
 Sent = Prepare | Release | Open | Load | Unload | Infer | Reject | DropWorker | Provide
-"""What is sent to a worker, a gateway or a provider."""
+"""Commands that are sent to a worker, a gateway or a provider."""
 
 Command = Sent | Note
 

@@ -1,4 +1,4 @@
-"""How long a batch takes at each size of a model's symbols, between the ceilings that were profiled.
+"""The duration of a batch at each size of a model's symbols, between the ceilings that were profiled.
 
 Within a bucket durations follow this curve: the scheduler learns what a bucket takes at its ceilings, and
 predicts a batch by its own sizes (`Curve.share`); emulated and simulated devices take just these times. A
@@ -20,7 +20,8 @@ import numpy.typing as npt
 from mainspring.messages.model import ModelSpec, Profile, bucket_name
 
 LEAST_PART = 2
-"""Of what a batch takes at a symbol's first ceiling, half at least does not depend on its size."""
+"""Divisor of a batch's time at a symbol's first ceiling: at least that part of it, half, does not depend on
+its size."""
 _Grid = npt.NDArray[np.int64]
 
 

@@ -1,4 +1,4 @@
-"""How long each message of a stream was held on its way, by the clocks of both ends. Pure.
+"""The time for which each message of a stream was held on its way, by the clocks of both ends. Pure.
 
 The sender stamps each message with its own clock, the receiver compares the stamp with its own. Two clocks
 that run evenly differ by a constant, and the way itself takes a least time; a message that takes longer than
@@ -44,7 +44,8 @@ class Delays:
 
 
 class Smoothed:
-    """What something rarely exceeds: its smoothed mean and four times its smoothed deviation (RFC 6298)."""
+    """A bound that samples rarely exceed: their smoothed mean and four times their smoothed deviation (RFC
+    6298)."""
 
     __slots__ = ("_at_ns", "_deviation_ns", "_mean_ns")
 

@@ -1,4 +1,4 @@
-"""What goes into the scheduler: the closed vocabulary of events.
+"""The scheduler's input: the closed vocabulary of events.
 
 An event has no time of its own: the driver hands ``now_ns`` to `Scheduler.handle` beside it, and the
 event log stores the pair.
@@ -22,7 +22,7 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_de
     model: str
     rows: int
     deadline_ns: int | None
-    """When the outputs must have reached the gateway; None for a best-effort request."""
+    """Instant by which the outputs must have reached the gateway; None for a best-effort request."""
     priority: int = 0
     """Its turn among requests of equal slack: 1 before 2 and so on, 0 behind all."""
     sizes: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class GatewayRefused(msgspec.Struct, frozen=True, tag="gateway_refused"):
     gateway: str
     """Its name."""
     requests: dict[str, int]
-    """How many since it said so last, by `Reason`."""
+    """Number of requests since its last report, by `Reason`."""
 
 
 class ModelAdded(msgspec.Struct, frozen=True, tag="model_added"):
@@ -85,10 +85,10 @@ class WorkerJoined(msgspec.Struct, frozen=True, tag="worker_joined"):
     pages: int
     """Pages of its page cache."""
     prepared: dict[str, Artifact] = {}
-    """What is prepared of each model, by name."""
+    """Artifact that is prepared of each model, by the model's name."""
     resident: tuple[Resident, ...] = ()
     targets: tuple[str, ...] = ()
-    """As `peers.WorkerHello.targets`."""
+    """Same as `peers.WorkerHello.targets`."""
 
 
 class WorkerLeft(msgspec.Struct, frozen=True, tag="worker_left"):

@@ -1,4 +1,4 @@
-"""What a decision was computed from: the scheduler's own numbers, in the command that it brought about.
+"""The scheduler's own numbers that a decision was computed from, in the command that it brought about.
 
 Evidence is in the event log (from version 3 of its format on) and in the stream to observers. What is sent
 to workers and gateways has none. Instants are on the controller's clock.
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Readiness(StrEnum):
-    """How ready a worker is to run a model."""
+    """The readiness of a worker to run a model."""
 
     RESIDENT = "resident"
     LOADING = "loading"
@@ -42,7 +42,7 @@ class Readiness(StrEnum):
 
 
 class LoadReason(StrEnum):
-    """Why a model is loaded."""
+    """The reason why a model is loaded."""
 
     PINNED = "pinned"
     """An operator wants it kept resident."""
@@ -59,20 +59,21 @@ class LoadReason(StrEnum):
 
 
 class Evidence(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why a batch begins when it is predicted to: the latest of three instants."""
+    """The three instants that a batch's predicted begin was computed from: it is the latest of them."""
 
     exec_free_ns: int
-    """When EXEC has done what is outstanding; if nothing is, when an action that is sent now can begin."""
+    """Instant at which EXEC has done what is outstanding; if nothing is, at which an action that is sent now
+    can begin."""
     inputs_ns: int
-    """When the inputs are in place."""
+    """Instant at which the inputs are in place."""
     weights_ns: int
-    """When the weights are in their pages; 0 if they are already."""
+    """Instant at which the weights are in their pages; 0 if they are already."""
     load_id: int
     """The LOAD under way that brings the weights; 0 if none does."""
     exec_after: int
     """The action that is outstanding on EXEC as the last; 0 if none is."""
     exec_ahead: int
-    """How many actions are outstanding on EXEC."""
+    """Number of actions that are outstanding on EXEC."""
 
 
 class PlanEvidence(Evidence, frozen=True, array_like=True, gc=False):
@@ -82,11 +83,11 @@ class PlanEvidence(Evidence, frozen=True, array_like=True, gc=False):
     begin_ns: int
     duration_ns: int
     load_ns: int
-    """How long the LOAD takes that has to come first; 0 if none has to."""
+    """Duration of the LOAD that has to come first, in nanoseconds; 0 if none has to."""
     load_after: int
     """The action that is outstanding on LOAD as the last; 0 if none is, or no LOAD has to come first."""
     load_ahead: int
-    """How many actions are outstanding on LOAD; likewise."""
+    """Number of actions that are outstanding on LOAD; 0 if no LOAD has to come first."""
 
     @property
     def finish_ns(self) -> int:
@@ -95,7 +96,7 @@ class PlanEvidence(Evidence, frozen=True, array_like=True, gc=False):
 
     @property
     def readiness(self) -> Readiness:
-        """How ready the worker was."""
+        """Return how ready the worker was."""
         if not self.weights_ns:
             return Readiness.RESIDENT
         return Readiness.LOADING if self.load_id else Readiness.PREPARED
@@ -109,50 +110,51 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finish_ns: int
     """Predicted end of EXEC; 0 if it could not run the model."""
     detail: str = ""
-    """What the worker said when it failed."""
+    """Text of the worker's failure, as the worker reported it."""
 
 
 class Ahead(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What stood before a request that was refused early, since it would have been late behind it."""
+    """The work that stood before a request that was refused early, since it would have been late behind
+    it."""
 
     rows: int
     """Rows of its model that were due before it."""
     work_ns: int
-    """How long EXEC takes for what ranks before it, on all workers together."""
+    """Time that EXEC takes for what ranks before it, on all workers together."""
     workers: int
-    """How many share that work."""
+    """Number of workers that share that work."""
     margin: float
-    """By how much it counted, as was learnt from earlier refusals of the model."""
+    """Factor by which that work counted, as was learnt from earlier refusals of the model."""
     begin_ns: int
-    """When its batch could begin, by that."""
+    """Instant at which its batch could begin, by that."""
     duration_ns: int
-    """How long its batch takes."""
+    """Duration of its batch."""
     fewer_rows: int
-    """With so many rows it would have been in time; 0 if with no fewer."""
+    """Number of rows with which it would have been in time; 0 if there is none."""
 
 
 class RejectEvidence(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why a request was turned away: by when each worker could have run it."""
+    """The plans that a request was turned away for: by when each worker could have run it."""
 
     best: PlanEvidence | None
     """The plan that ends first; None if no worker could run the model."""
     others: tuple[Candidate, ...]
     """Other workers: the soonest first, then those that could not run the model."""
     more: int
-    """How many workers beyond those are left out."""
+    """Number of workers beyond those, which are left out."""
     waiting: int
-    """How many other requests waited for the model."""
+    """Number of other requests that waited for the model."""
     ahead: Ahead | None = None
-    """Why it was refused early; None if it was not."""
+    """Work for which it was refused early; None if it was not."""
 
 
 class LoadEvidence(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why a LOAD was sent, and what stood before it."""
+    """The reason why a LOAD was sent, and what stood before it."""
 
     reason: LoadReason
     load_after: int
     """The action that is outstanding on LOAD as the last; 0 if none is."""
     load_ahead: int
-    """How many actions are outstanding on LOAD."""
+    """Number of actions that are outstanding on LOAD."""
     evicted: tuple[str, ...]
     """The models that were unloaded for it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 _COUNTER_BITS = 40
 """The gateway's number is in the bits above these."""
 _SESSION_BITS = 16
-"""Of a gateway's number; the shard is in the bits above."""
+"""Width of the session part of a gateway's number, in bits; the shard is in the bits above."""
 _SHARD_BITS = 6
 MAX_SHARDS = 1 << _SHARD_BITS
 MAX_SESSIONS = 1 << _SESSION_BITS

@@ -1,4 +1,4 @@
-"""What the controller alone can count, as it tells a gateway that is scraped (Prometheus).
+"""The counts that the controller alone has, which it reports to a gateway that is scraped (Prometheus).
 
 Everything here only ever grows while the controller lives, but for what its docstring calls a state.
 """
@@ -15,7 +15,7 @@ class HistogramCounts(msgspec.Struct, frozen=True, array_like=True):
 
     counts: tuple[int, ...]
     sum: int
-    """Of all observations, in the unit of the bounds."""
+    """Sum of all observations, in the unit of the bounds."""
 
 
 class Outlier(msgspec.Struct, frozen=True, array_like=True):
@@ -23,22 +23,22 @@ class Outlier(msgspec.Struct, frozen=True, array_like=True):
     (`cluster.rolling.is_outlier`)."""
 
     at_ns: int
-    """When that was known."""
+    """Instant at which that was known."""
     worker: str
     action_id: int
     duration_ns: int
-    """If no result came: how long it was waited for."""
+    """Duration of the action; if no result came, the time for which it was waited for."""
     expected_ns: int
     """The estimate, which stayed."""
     count: int = 1
-    """With it, how many of its model's actions have stood out."""
+    """Number of its model's actions that have stood out, this one included."""
 
 
 class ModelActions(msgspec.Struct, frozen=True):
-    """How one model's actions went, or those of all models that have no label of their own."""
+    """Counts of one model's actions, or of those of all models that have no label of their own."""
 
     model: str
-    """What clients call it; ``other`` for the models without a label of their own."""
+    """Name by which clients call the model; ``other`` for the models without a label of their own."""
     version: str
     """Empty for those."""
     load: HistogramCounts
@@ -68,7 +68,7 @@ READINGS = {
     "mainspring_gpu_xid_errors": "Xid errors that a GPU's driver has reported since the worker started.",
     "mainspring_gpu_executables_without_graph": "Open executables whose kernels are launched one by one.",
 }
-"""What a GPU's monitor tells: the metric, and what it means."""
+"""Meaning of each metric that a GPU's monitor reports, by the metric's name."""
 
 
 class Reading(msgspec.Struct, frozen=True, array_like=True):
@@ -78,14 +78,14 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     """One of `READINGS`."""
     value: float
     reason: str = ""
-    """Of ``mainspring_gpu_throttled``: which."""
+    """Reason that clocks are held down for, only with ``mainspring_gpu_throttled``."""
 
 
 class DeviceHealth(msgspec.Struct, frozen=True):
-    """What a GPU's monitor said last."""
+    """The last report of a GPU's monitor."""
 
     notes: tuple[str, ...] = ()
-    """What makes the device unpredictable now, each a sentence for the operator."""
+    """Conditions that make the device unpredictable now, each a sentence for the operator."""
     readings: tuple[Reading, ...] = ()
 
 
@@ -95,21 +95,22 @@ class WorkerActions(msgspec.Struct, frozen=True):
     worker: str
     device_kind: str
     pages: int
-    """Of its page cache. A state."""
+    """Number of pages in its page cache. A state."""
     pages_used: int
-    """Of these, pages that hold weights. A state."""
+    """Number of these pages that hold weights. A state."""
     busy_ns: dict[str, int]
     """Time in which each executor (exec, load, prepare) ran an action."""
     ended: dict[str, int]
     """Actions by how they ended, as ``KIND status``."""
     device: dict[str, HistogramCounts] = {}
-    """By executor (exec, load): the device's part of actions that ended well, by its own clock."""
+    """The device's part of actions that ended well, by its own clock, for each executor (exec, load)."""
     host: dict[str, HistogramCounts] = {}
-    """By executor: the rest, from begin to end, in which the host began them and noticed their ends."""
+    """The rest of these actions' durations, from begin to end, in which the host began them and noticed their
+    ends, for each executor."""
     readings: tuple[Reading, ...] = ()
-    """What the worker's GPU last said of itself. A state."""
+    """Last readings of the worker's GPU. A state."""
     clock_offset_ns: int = 0
-    """As `status.WorkerStatus` has it, and so the next two. States."""
+    """Same as in `status.WorkerStatus`, and so the next two. States."""
     clock_error_ns: int = 0
     clock_rate_ppm: float = 0.0
 
@@ -127,6 +128,6 @@ class ClusterMetrics(msgspec.Struct, frozen=True):
     requests_queued: int
     """Requests that wait in the scheduler. A state."""
     host_bounds_ns: tuple[int, ...]
-    """Of `WorkerActions.host`; those of `WorkerActions.device` are ``duration_bounds_ns``."""
+    """Bounds of `WorkerActions.host`; those of `WorkerActions.device` are ``duration_bounds_ns``."""
     kinds: tuple[KindStatus, ...] = ()
     """The kinds of workers that a provider starts and stops. A state."""

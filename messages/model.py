@@ -1,4 +1,4 @@
-"""What the controller, the gateways and the workers need to know of a model."""
+"""The specification of a model: all that the controller, the gateways and the workers need to know of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = (
     *("bool", "float16", "float32", "float64", "bfloat16"),
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
 )
-"""What numbers a tensor may hold, by numpy's names; ``bfloat16`` as ml_dtypes has it."""
+"""Types of numbers that a tensor may hold, by numpy's names; ``bfloat16`` as ml_dtypes has it."""
 _ITEM_BYTES = {name: 2 if name == "bfloat16" else np.dtype(name).itemsize for name in DTYPES}
 _SLOT = re.compile(r"S([1-9][0-9]{0,8})")
 
@@ -73,7 +73,8 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
 
 
 FOUND_BYTES = 64
-"""What an output that varies begins with: its sizes along the axes that vary, each in 8 bytes, low first."""
+"""Bytes that an output that varies begins with: its sizes along the axes that vary, 8 bytes each, low
+first."""
 MOST_VARYING = FOUND_BYTES // 8
 """Most axes of an output that vary."""
 
@@ -117,13 +118,13 @@ class OpenDim(msgspec.Struct, frozen=True):
     """A dimension that follows from the sizes of symbols: ``scale`` times the product of terms, and more."""
 
     axis: int
-    """In `TensorSpec.shape`, which has no batch axis."""
+    """Index of the dimension in `TensorSpec.shape`, which has no batch axis."""
     terms: tuple[Term, ...]
     scale: int = 1
     others: tuple[Product, ...] = ()
-    """What is added: ``past + seq``, ``height * width + 1``."""
+    """Products that are added: ``past + seq``, ``height * width + 1``."""
     least: int = 0
-    """What it is where that is more: one window, where a sequence is shorter than that."""
+    """Lower bound of the dimension: one window, where a sequence is shorter than that."""
 
     def of(self, sizes: tuple[int, ...]) -> int:
         """Return the dimension, for one size of each symbol."""
@@ -207,17 +208,17 @@ class TensorSpec(msgspec.Struct, frozen=True):
     dtype: str
     """One of `DTYPES`, or slots of bytes such as ``S64``."""
     shape: tuple[int, ...]
-    """With the size at the symbols' limits where a dimension is open."""
+    """Shape of one row; an open dimension has the size at the symbols' limits."""
     open: tuple[OpenDim, ...] = ()
     """The dimensions that follow from symbols."""
     varies: tuple[int, ...] = ()
     """Axes of an output whose sizes follow from values, known only after a run: ``shape`` and ``open``
     have the largest. Its bytes begin with the sizes that were found (`FOUND_BYTES`)."""
     rows_axis: int = 0
-    """Where clients have the rows: 1 for ``[T, rows, C]``, whose ``shape`` is ``[T, C]``. Executables have
-    them in front, whatever it is; a worker moves them as it copies a request's tensors."""
+    """Axis that holds the rows in clients' tensors: 1 for ``[T, rows, C]``, whose ``shape`` is ``[T, C]``.
+    Executables have them in front, whatever it is; a worker moves them as it copies a request's tensors."""
     default: bytes | None = None
-    """Of an input, what it holds where a request leaves it out; None: it has to be given."""
+    """Content of an input that a request leaves out; None if it has to be given."""
 
     def at(self, sizes: tuple[int, ...]) -> TensorSpec:
         """Return the tensor of a fixed shape that it is for one size of each symbol."""
@@ -274,20 +275,20 @@ class Profile(msgspec.Struct, frozen=True):
     load_ns: int
     """Time to copy the weights into the device's pages."""
     shaped: dict[str, dict[int, int]] = {}
-    """Of a model with symbols, execution time for each batch size by bucket, such as ``128`` or ``640x480``;
+    """Execution time for each batch size by bucket, such as ``128`` or ``640x480``, of a model with symbols;
     ``infer_ns`` is at the limits."""
     spread: float = 0.0
-    """Of a model that is served whole, the 99th percentile over the median of runs of one shape with other
-    values; 0 where that was not measured."""
+    """Ratio of the 99th percentile to the median of runs of one shape with other values, of a model that is
+    served whole; 0 where that was not measured."""
     packs: dict[str, int] = {}
     """Kinds of nodes that lay out their weights again in every run, and how many there are of each."""
     beside_stock: dict[int, float] = {}
-    """Of a model with such nodes, the median execution as a multiple of a stock ONNX Runtime session's of the
-    same file, by batch size."""
+    """Median execution as a multiple of a stock ONNX Runtime session's of the same file, by batch size, of a
+    model with such nodes."""
 
     @property
     def packing(self) -> str:
-        """Which nodes pack their weights in every run, and what that costs, for a person; maybe empty."""
+        """Return which nodes pack their weights in every run, and at what cost, for a person; maybe empty."""
         if not self.packs:
             return ""
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.packs.items())
@@ -299,18 +300,18 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """What a worker prepares: models of the same name are the same to it if these are."""
+    """The identity of what a worker prepares: models of one name are the same to it if these fields are."""
 
     weights_hash: str
     executable: str
     batch_sizes: tuple[int, ...]
     pad: dict[str, float] = {}
     rows_axes: tuple[int, ...] = ()
-    """Of inputs, then outputs, where clients have the rows; empty if always in front."""
+    """Axis of the rows in clients' tensors, of inputs, then of outputs; empty if always in front."""
 
 
 class Build(msgspec.Struct, frozen=True):
-    """What differs between a model's artifacts for unlike hosts; each field is as in `ModelSpec`."""
+    """The fields that differ between a model's artifacts for unlike hosts; each is as in `ModelSpec`."""
 
     target: str
     stored_as: str
@@ -346,29 +347,29 @@ class ModelSpec(msgspec.Struct, frozen=True):
     """Seed durations by device kind."""
     workspace_bytes: int = 0
     served_as: str = ""
-    """What clients call it if it is a version of a repository's model; empty if they call it by ``name``."""
+    """Clients' name of it if it is a version of a repository's model; empty if they call it by ``name``."""
     version: int = 1
-    """Which version of the model it is."""
+    """Number of the model's version."""
     unshared: str = ""
-    """Why an execution is for one row of one request only, and which node is the reason; empty if requests
-    may share executions, because no row's outputs depend on other rows."""
+    """Reason why an execution is for one row of one request only, with the node that causes it; empty if
+    requests may share executions, because no row's outputs depend on other rows."""
     whole: bool = False
-    """Whether the model has no axis for rows: a request is one run, with tensors of just the shapes of
+    """True if the model has no axis for rows: a request is one run, with tensors of just the shapes of
     ``inputs``. To all but the gateways and their clients such a request is one row."""
     symbols: tuple[Symbol, ...] = ()
     """Its open dimensions besides the batch."""
     pad: dict[str, float] = {}
-    """Of a model whose results don't depend on what follows behind a request's own sizes: for each input with
-    an open dimension, the value with which it may be padded to the sizes of others of its bucket. Empty: an
+    """Value with which each input with an open dimension may be padded to the sizes of other requests of its
+    bucket, of a model whose results don't depend on what follows behind a request's own sizes. Empty: an
     execution has requests of equal sizes only."""
     at_ceilings: bool = False
-    """Whether the executable has a plan for each bucket, of its ceilings' shapes: every request is padded to
+    """True if the executable has a plan for each bucket, of its ceilings' shapes: every request is padded to
     these, and an execution takes as long as they do whatever sizes its requests have."""
     sequencing: Sequencing | None = None
-    """Of a model whose requests come in sequences. ``inputs`` and ``outputs`` hold what gateways keep, too;
-    a gateway's list of models does not."""
+    """States and controls of a model whose requests come in sequences; None for other models. ``inputs`` and
+    ``outputs`` hold what gateways keep, too; a gateway's list of models does not."""
     target: str = ""
-    """Which hosts the artifact is for, such as ``tvm-sm_90`` (`messages.targets`); empty if unknown."""
+    """Hosts that the artifact is for, such as ``tvm-sm_90`` (`messages.targets`); empty if unknown."""
     stored_as: str = ""
     """The artifact's name in a store; empty if that is ``name``."""
     others: tuple[Build, ...] = ()
@@ -376,18 +377,18 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
     @property
     def stored_name(self) -> str:
-        """What the artifact is called in a store."""
+        """Return the artifact's name in a store."""
         return self.stored_as or self.name
 
     @property
     def buckets(self) -> tuple[tuple[int, ...], ...]:
-        """Of a model with symbols, the ceilings of each bucket, in the order of the space that they take."""
+        """Return the ceilings of each bucket of a model with symbols, in the order of their space."""
         every = itertools.product(*[symbol.ceilings for symbol in self.symbols])
         return tuple(sorted(every, key=lambda ceilings: (math.prod(ceilings), ceilings)))
 
     @property
     def executables(self) -> tuple[str, ...]:
-        """What has estimates of its own: the executable, and its buckets if the model has symbols."""
+        """Return all that has estimates of its own: the executable, and its buckets if there are symbols."""
         own = (self.executable, *[build.executable for build in self.others])
         if not self.symbols:
             return own
@@ -437,12 +438,12 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
     @property
     def public_name(self) -> str:
-        """What clients call it."""
+        """Return the name by which clients call it."""
         return self.served_as or self.name
 
     @property
     def artifact(self) -> Artifact:
-        """What a worker would prepare of it."""
+        """Return the identity of what a worker would prepare of it."""
         axes = () if self.rows_in_front else tuple([each.rows_axis for each in (*self.inputs, *self.outputs)])
         return Artifact(self.weights_hash, self.executable, self.batch_sizes, self.pad, axes)
 
@@ -468,7 +469,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
     @property
     def rows_in_front(self) -> bool:
-        """Whether the rows are the first axis of every tensor of clients that has them."""
+        """Return whether the rows are the first axis of every tensor of clients that has them."""
         return not any(tensor.rows_axis for tensor in (*self.inputs, *self.outputs))
 
     @property

@@ -1,4 +1,4 @@
-"""What the controller tells observers: a snapshot of the cluster's state, then its event stream, live.
+"""The stream from the controller to observers: a snapshot of the cluster's state, then its events, live.
 
 An *observer* (a console) connects to the controller's one listener, says `ObserverHello` and is welcomed like
 any peer. From then on it gets `Records`, each with one frame behind it: a MessagePack array of records
@@ -30,11 +30,11 @@ class ObserverHello(msgspec.Struct, frozen=True, tag="observer_hello"):
 
     protocol: int
     observer: str
-    """What it calls itself, for the logs; several may have the same name."""
+    """Name that it gives itself, for the logs; several may have the same name."""
 
 
 class Stage(StrEnum):
-    """What the records of one message belong to."""
+    """The part of the stream that the records of one message belong to."""
 
     BEGIN = "begin"
     """A snapshot begins with them: what was known of the state is void."""
@@ -54,35 +54,35 @@ class Records(msgspec.Struct, frozen=True, tag="records"):
     can't be compared."""
     stage: Stage
     now_ns: int
-    """When it was sent: everything that happened before is in it, or in what came before."""
+    """Instant at which it was sent: everything that happened before is in it, or in what came before."""
 
 
 class Devices(msgspec.Struct, frozen=True, tag="devices"):
-    """What workers' GPUs say of themselves: sent once a second, if it has changed."""
+    """Reports of workers' GPUs about themselves: sent once a second, if one has changed."""
 
     workers: dict[str, DeviceHealth]
-    """By worker; one whose device says nothing is left out."""
+    """Report of each worker's device, by worker; one whose device reports nothing is left out."""
 
 
 class WorkerClock(msgspec.Struct, frozen=True, array_like=True):
-    """What the controller knows of a worker's clock."""
+    """The controller's knowledge of a worker's clock."""
 
     offset_ns: int
     """The worker's clock less the controller's."""
     error_ns: int
-    """By how much that may be wrong; the windows of its actions end earlier by as much."""
+    """Bound on the error of ``offset_ns``; the windows of the worker's actions end earlier by as much."""
     rate_ppm: float
-    """What the worker's clock gains, in microseconds for a second."""
+    """Rate at which the worker's clock gains, in microseconds for a second."""
 
 
 class Clocks(msgspec.Struct, frozen=True, tag="clocks"):
-    """What is known of workers' clocks: sent once a second, if any worker has joined."""
+    """The clocks of workers: sent once a second, if any worker has joined."""
 
     workers: dict[str, WorkerClock]
 
 
 class Unready(msgspec.Struct, frozen=True, tag="unready"):
-    """What can't be counted on: sent at a heartbeat, if it has changed."""
+    """The workers and models that can't be counted on: sent at a heartbeat, if they have changed."""
 
     silent: tuple[str, ...] = ()
     """Workers that give no sign of life, and are not given up yet."""
@@ -90,11 +90,11 @@ class Unready(msgspec.Struct, frozen=True, tag="unready"):
     """Models that are to be served and are not yet, by what clients call them, each with why
     (`messages.readiness`)."""
     more: int = 0
-    """How many more there are of these than are named."""
+    """Number of these that are not named."""
 
 
 FromObserver = ObserverHello | Operate
-"""What a controller may receive of an observer, beside `peers.Pong` and `peers.Goodbye`."""
+"""Messages that a controller may receive from an observer, beside `peers.Pong` and `peers.Goodbye`."""
 
 ToObserver = Records | Operated | Devices | Clocks | Unready
-"""What an observer may receive, beside what every peer may (`peers.ToWorker`)."""
+"""Messages that an observer may receive, beside those that every peer may (`peers.ToWorker`)."""

@@ -1,4 +1,4 @@
-"""What an operator may ask of a running cluster, and the answer.
+"""The commands that an operator may give to a running cluster, and the answer.
 
 A command that is granted goes into the scheduler, and so into the event log, as `events.OperatorAsked`. What
 operators set lasts until they unset it or the cluster stops, a controller's death included where it has a
@@ -49,8 +49,8 @@ class LoadOn(msgspec.Struct, frozen=True, tag="load_on"):
     worker: str | None = None
     """None for the worker that has the most free pages."""
     idle: bool = False
-    """Whether the LOAD waits until it delays no other one, and no model goes for it that is in use. It is
-    given up if the model is loaded on any worker meanwhile; ``worker`` must be None."""
+    """True if the LOAD is to wait until it delays no other one, and no model goes for it that is in use. It
+    is given up if the model is loaded on any worker meanwhile; ``worker`` must be None."""
 
 
 class UnloadFrom(msgspec.Struct, frozen=True, tag="unload_from"):
@@ -65,7 +65,7 @@ class SetDefaultSlo(msgspec.Struct, frozen=True, tag="set_default_slo"):
     """Give requests for the model that bring no SLO over HTTP and gRPC this one."""
 
     model: str
-    """As clients call it."""
+    """Name by which clients call the model."""
     slo_ns: int | None = None
     """None for what the configuration says."""
 
@@ -74,7 +74,7 @@ class SetMaxQueue(msgspec.Struct, frozen=True, tag="set_max_queue"):
     """Refuse requests for the model while this many wait for it already; what runs does not wait."""
 
     model: str
-    """As clients call it."""
+    """Name by which clients call the model."""
     size: int | None = None
     """None for what the configuration says."""
 
@@ -83,7 +83,7 @@ class SetGoodputWeight(msgspec.Struct, frozen=True, tag="set_goodput_weight"):
     """Have an answer of the model in time count as this many others'."""
 
     model: str
-    """As clients call it."""
+    """Name by which clients call the model."""
     weight: float | None = None
     """None for what the configuration says."""
 
@@ -128,17 +128,17 @@ class Operate(msgspec.Struct, frozen=True, tag="operate"):
     token: int
     """Chosen by the console; comes back with the answer."""
     who: str
-    """Who asks, for the log: the name of the token that was shown."""
+    """Name of the operator for the log: that of the token that was shown."""
     command: OperatorCommand
 
 
 class Operated(msgspec.Struct, frozen=True, tag="operated"):
-    """Whether a command was granted."""
+    """The answer to a command: granted or not."""
 
     token: int
     done: bool
     detail: str
-    """What was begun, or why not and what would be right."""
+    """Text that says what was begun, or why not and what would be right."""
 
 
 def weight_fault(weight: float) -> str | None:

@@ -1,4 +1,4 @@
-"""What gateways, workers and the controller say to each other.
+"""The messages between gateways, workers and the controller.
 
 The controller listens; workers and gateways connect to it. Each worker listens too (its *data address*)
 and gateways connect there, so that tensors never pass through the controller. The connections are framed by
@@ -42,15 +42,15 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     pages: int
     page_bytes: int
     data_address: str
-    """Where gateways connect to its data socket."""
+    """Address of its data socket, which gateways connect to."""
     prepared: dict[str, Artifact] = {}
     resident: tuple[Resident, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the worker lacks, for the operator (no real-time priority, memory not locked)."""
+    """Notes for the operator on what the worker lacks (no real-time priority, memory not locked)."""
     sent: str = ""
-    """Whether another controller sent it here: `MOVED`, `AGAIN` (`sharding`), empty if none did."""
+    """`MOVED` or `AGAIN` (`sharding`) if another controller sent it here; empty if none did."""
     targets: tuple[str, ...] = ()
-    """Which artifacts it runs, the best first (`messages.targets`); empty: any."""
+    """Targets of the artifacts that it runs, the best first (`messages.targets`); empty: any."""
 
 
 class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):
@@ -92,7 +92,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     dropped: dict[str, int] = {}
     """Messages that a worker could not use or deliver since it started, by why."""
     health: DeviceHealth | None = None
-    """Of a worker's GPU, if it has a monitor."""
+    """Report of the monitor of a worker's GPU, if it has one."""
     refused: dict[str, int] = {}
     """Requests that a gateway has refused since it started and that no controller saw, by `Reason`."""
 
@@ -124,7 +124,7 @@ class Greet(msgspec.Struct, frozen=True, tag="greet"):
     controller: str
     """Its address."""
     again: bool = False
-    """Whether it was sent there before."""
+    """True if it was sent there before."""
 
 
 class Described(msgspec.Struct, frozen=True, tag="described"):
@@ -145,9 +145,9 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     left_ns: int | None
     """Time from sending this message to the deadline; None for a best-effort request."""
     priority: int = 0
-    """As `events.RequestArrived.priority`."""
+    """Same as `events.RequestArrived.priority`."""
     sizes: tuple[int, ...] = ()
-    """As `events.RequestArrived.sizes`."""
+    """Same as `events.RequestArrived.sizes`."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -173,9 +173,10 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     operate: ScaleWorkers | SetMaxQueue | SetGoodputWeight | None = None
     """Have this many workers of a kind, or bound a model's queue, or weigh its answers."""
     drain: bool = False
-    """With ``remove``: once no gateway has a request for the model in flight, instead of at once."""
+    """True if ``remove`` waits until no gateway has a request for the model in flight, instead of taking
+    effect at once."""
     moves: bool = False
-    """With ``drain``: as `ModelDown.moves`."""
+    """Same as `ModelDown.moves`, with ``drain``."""
     shard_map: ShardMap | None = None
     """Have every gateway route by this map from now on; only for the first of several controllers."""
     move_worker: MoveWorker | None = None
@@ -230,7 +231,7 @@ class DefaultSlo(msgspec.Struct, frozen=True, tag="default_slo"):
     """An operator says which SLO requests for a model have that bring none over HTTP or gRPC."""
 
     model: str
-    """As clients call it."""
+    """Name by which clients call the model."""
     slo_ns: int | None = None
     """None for what the configuration says."""
 
@@ -269,7 +270,8 @@ class AdminReply(msgspec.Struct, frozen=True, tag="admin_reply"):
 
 
 class TensorHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What a frame of tensor bytes holds: C-contiguous, little-endian."""
+    """The name, type and shape of the tensor in a frame of bytes, which are C-contiguous and
+    little-endian."""
 
     name: str
     dtype: str
@@ -283,7 +285,7 @@ class Segment(msgspec.Struct, frozen=True, tag="segment"):
     """
 
     size: int
-    """In bytes; 0 without a descriptor, from a worker whose outputs come as frames."""
+    """Size of the memory, in bytes; 0 without a descriptor, from a worker whose outputs come as frames."""
 
 
 class ClientSegment(msgspec.Struct, frozen=True, tag="client_segment"):
@@ -291,9 +293,9 @@ class ClientSegment(msgspec.Struct, frozen=True, tag="client_segment"):
     `ClientSegmentTaken` on, until `ClientSegmentOver`."""
 
     number: int
-    """From 1 on; no other has it over this connection."""
+    """Number of the memory, from 1 on; no other has it over this connection."""
     size: int
-    """In bytes."""
+    """Size of the memory, in bytes."""
 
 
 class ClientSegmentTaken(msgspec.Struct, frozen=True, tag="client_segment_taken"):
@@ -301,7 +303,7 @@ class ClientSegmentTaken(msgspec.Struct, frozen=True, tag="client_segment_taken"
 
     number: int
     refusal: str = ""
-    """Why it does not read this memory; empty: it does."""
+    """Reason why it does not read this memory; empty if it does."""
 
 
 class ClientSegmentOver(msgspec.Struct, frozen=True, tag="client_segment_over"):
@@ -311,15 +313,15 @@ class ClientSegmentOver(msgspec.Struct, frozen=True, tag="client_segment_over"):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a tensor lies in the sender's segment (`transport.slab`), or in a client's."""
+    """The position of a tensor in the sender's segment (`transport.slab`), or in a client's."""
 
     offset: int
     size: int
-    """In bytes."""
+    """Size of the tensor, in bytes."""
     slot: int
     stamp: int
-    """What the segment's table has in this slot for as long as the place is the tensor's. A client's segment
-    has no table: slot and stamp are 0."""
+    """Value that the segment's table has in this slot for as long as the place is the tensor's. A client's
+    segment has no table: slot and stamp are 0."""
     client: int = 0
     """The client's segment by its number; 0 for the sender's own."""
 
@@ -332,9 +334,9 @@ class Input(msgspec.Struct, frozen=True, tag="input"):
     withdrawn: bool = False
     """The request is already answered: no frames follow, its rows stay zero, no outputs are wanted."""
     places: tuple[Place | None, ...] = ()
-    """Of each input, None if its bytes are the next frame; empty if all are frames."""
+    """Place of each input, None if its bytes are the next frame; empty if all are frames."""
     read: tuple[int, ...] = ()
-    """As `Read.stamps`."""
+    """Same as `Read.stamps`."""
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
@@ -350,18 +352,19 @@ class Taken(msgspec.Struct, frozen=True, tag="taken"):
 
 
 class OutputTimes(msgspec.Struct, frozen=True, array_like=True):
-    """Where a request's time on its worker went: durations, because others don't have the worker's clock."""
+    """The time that a request took on its worker, by parts: durations, because others don't have the worker's
+    clock."""
 
     input_ns: int
     """Copying its inputs into IO memory."""
     wait_ns: int
-    """From then to EXEC's begin."""
+    """Time from then to EXEC's begin."""
     output_ns: int
-    """From EXEC's end until its outputs were sent."""
+    """Time from EXEC's end until its outputs were sent."""
     load_ns: int = 0
-    """Of the LOAD that brought the model in, if this request found it resident nowhere."""
+    """Duration of the LOAD that brought the model in, if this request found it resident nowhere."""
     loaded_ns: int = 0
-    """From that LOAD's end to EXEC's begin."""
+    """Time from that LOAD's end to EXEC's begin."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output"):
@@ -378,16 +381,16 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
     times: OutputTimes | None = None
     """None from workers of a release that does not report them."""
     places: tuple[Place | None, ...] = ()
-    """Of each output, None if its bytes are the next frame; empty if all are frames."""
+    """Place of each output, None if its bytes are the next frame; empty if all are frames."""
     taken: int = 0
-    """As `Taken.inputs`."""
+    """Same as `Taken.inputs`."""
 
 
 FromGateway = Segment | ClientSegment | ClientSegmentOver | Input | Read
-"""What a worker may receive from a gateway."""
+"""Messages that a worker may receive from a gateway."""
 
 FromWorker = Segment | ClientSegmentTaken | Output | Taken
-"""What a gateway may receive from a worker."""
+"""Messages that a gateway may receive from a worker."""
 
 ToController = (
     WorkerHello
@@ -405,13 +408,13 @@ ToController = (
     | ProviderHello
     | Running
 )
-"""What a controller may receive, beside a worker's `Result`."""
+"""Messages that a controller may receive, beside a worker's `Result`."""
 
 ToWorker = Welcome | Refused | Ping | Goodbye | Describe | Greet
-"""What a worker may receive from the controller, beside an action."""
+"""Messages that a worker may receive from the controller, beside an action."""
 
 ToProvider = Welcome | Refused | Ping | Goodbye | Provide | Notice
-"""What a provider of workers may receive from the controller."""
+"""Messages that a provider of workers may receive from the controller."""
 
 ToGateway = (
     Welcome
@@ -430,4 +433,4 @@ ToGateway = (
     | Rejected
     | AdminReply
 )
-"""What a gateway may receive from the controller."""
+"""Messages that a gateway may receive from the controller."""

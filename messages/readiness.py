@@ -1,4 +1,4 @@
-"""Who tells gateways what can be served, and the words for what can't.
+"""The messages that tell gateways what can be served, and the words for why a model can't.
 
 Of each model, the controller says why it can't be served now (`Standing`); a model repository says, by way of
 the controller, what it was asked to serve and has not yet brought up (`Awaited`). `gateway.core.readiness`
@@ -21,23 +21,26 @@ LEAVING: Final = "leaving"
 
 
 class Standing(msgspec.Struct, frozen=True, tag="standing"):
-    """Whether the controller could have these models' requests answered; it has told of all others before."""
+    """Reports for which of these models the controller could have requests answered; it has told of all
+    others before."""
 
     models: dict[str, str]
-    """By the scheduler's name, why not; empty: it could, as it can of models that it says nothing of."""
+    """Reason why a model can't be served, by the scheduler's name of it; empty: it could, as can models
+    without an entry."""
 
 
 class Awaited(msgspec.Struct, frozen=True, tag="awaited"):
     """Models that are to be served, and that gateways take no requests for yet."""
 
     models: dict[str, str]
-    """By what clients call them, why not; empty: it is served, or is not to be."""
+    """Reason why a model is not served yet, by the name that clients call it; empty: it is served, or is not
+    to be."""
     whole: bool = False
-    """Whether nothing else is awaited, whatever was said before."""
+    """True if nothing else is awaited, whatever was said before."""
 
 
 Told = Standing | Awaited
-"""What gateways hear of it."""
+"""Messages about readiness that gateways receive."""
 
 
 def why(word: str, detail: str = "") -> str:

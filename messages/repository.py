@@ -1,4 +1,4 @@
-"""What a gateway and the model repository's process say to each other: one question, one answer.
+"""The messages between a gateway and the model repository's process: one question, one answer.
 
 A connection, framed by `transport/` as all others, carries one of each. Only a `LoadModel` has parts behind
 it: the files that a client sends.
@@ -24,7 +24,7 @@ MAX_LOAD_BYTES = 1 << 30
 
 
 class ModelState(StrEnum):
-    """Of a model's version in the index, in the Open Inference Protocol's words."""
+    """The state of a model's version in the index, in the Open Inference Protocol's words."""
 
     READY = "READY"
     LOADING = "LOADING"
@@ -33,7 +33,7 @@ class ModelState(StrEnum):
 
 
 class GetIndex(msgspec.Struct, frozen=True, tag="get_index"):
-    """Which models are there?"""
+    """Ask for the index of the repository's models."""
 
 
 class LoadModel(msgspec.Struct, frozen=True, tag="load_model"):
@@ -41,13 +41,13 @@ class LoadModel(msgspec.Struct, frozen=True, tag="load_model"):
 
     name: str
     parameters: dict[str, Any] = {}
-    """What the client says beside the files: ``config``, as JSON the configuration to load the model with in
-    the place of its folder's, until it is loaded again or unloaded."""
+    """Parameters that the client gives beside the files: ``config``, as JSON the configuration to load the
+    model with in the place of its folder's, until it is loaded again or unloaded."""
     files: tuple[str, ...] = ()
     """Parameters such as ``file:1/model.onnx`` whose values are a file's content: a part follows for each, in
     this order. With files nothing of the model's folder counts."""
     encoded: bool = False
-    """Whether the only part is the JSON of a client's request over HTTP, whose ``parameters`` are those above
+    """True if the only part is the JSON of a client's request over HTTP, whose ``parameters`` are those above
     with files in base64: the gateway serves others while the repository reads it."""
 
 
@@ -65,7 +65,7 @@ class IndexEntry(msgspec.Struct, frozen=True):
     """A number, or empty for a model that has no version to be served."""
     state: ModelState
     reason: str = ""
-    """Why it is not ready, or what is wrong with what would take its place."""
+    """Reason why it is not ready, or what is wrong with what would take its place."""
 
 
 class Index(msgspec.Struct, frozen=True, tag="index"):

@@ -1,4 +1,4 @@
-"""Who may say what to whom: the roles of processes, and the messages of each conversation.
+"""The roles of processes, and the messages that each may send to each other in a conversation.
 
 A connection proves its role before its first message (`transport.handshake`); the receiver refuses what is
 not in this table. Where one end has a vocabulary of its own (`codec`), the table and the vocabulary are the
@@ -26,7 +26,7 @@ from mainspring.messages import (
 
 
 class Role(StrEnum):
-    """What a process is at a connection."""
+    """The role of a process at a connection."""
 
     CONTROLLER = "controller"
     WORKER = "worker"

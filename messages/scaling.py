@@ -1,4 +1,4 @@
-"""What a provider of workers and the controller say to each other, and what of it the scheduler decides.
+"""The messages between a provider of workers and the controller, and the scheduler's decisions about them.
 
 A *provider* starts and stops workers: the launcher on its machine, or a program that asks a cluster manager
 for them. It says which kinds it has and which workers it runs (`ProviderHello`, `Running`); the controller
@@ -15,7 +15,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A kind of worker that a provider has."""
 
     kind: str
-    """What operators call it: the kind of device that its workers have."""
+    """Name that operators use: the kind of device that its workers have."""
     stem: str
     """Its workers are called this, ``-`` and a number."""
     most: int
@@ -23,11 +23,11 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     workers: tuple[str, ...] = ()
     """Those that it runs or is trying to start; not those that it is stopping."""
     fault: str = ""
-    """Why it can't run one of them now, and when it tries again; empty if it runs all."""
+    """Reason why it can't run one of them now, and when it tries again; empty if it runs all."""
     price: float = 0.0
-    """What one costs an hour, in any currency; 0 for not known."""
+    """Price of one worker for an hour, in any currency; 0 for not known."""
     moved: tuple[str, ...] = ()
-    """Of `workers`, those that came from another controller and that this one has not named yet."""
+    """The members of `workers` that came from another controller and that this one has not named yet."""
     taken: tuple[str, ...] = ()
     """Names that workers of other controllers have: no new one may be called so."""
 
@@ -41,7 +41,7 @@ class ProviderHello(msgspec.Struct, frozen=True, tag="provider_hello"):
 
 
 class Running(msgspec.Struct, frozen=True, tag="running"):
-    """What the provider runs now: said whenever that changes."""
+    """The workers that the provider runs now: sent whenever they change."""
 
     offers: tuple[Offer, ...]
 
@@ -71,7 +71,7 @@ class ProviderSaid(msgspec.Struct, frozen=True, tag="provider_said"):
     provider: str
     offers: tuple[Offer, ...]
     greets: bool = False
-    """Whether it has only just connected, so that it may know of nothing that it was told before."""
+    """True if it has only just connected, so that it may know of nothing that it was told before."""
 
 
 class ProviderLeft(msgspec.Struct, frozen=True, tag="provider_left"):
@@ -109,15 +109,15 @@ class KindStatus(msgspec.Struct, frozen=True):
     most: int
     """Workers of the kind that the provider can run."""
     wanted: int
-    """How many an operator wants; as many as there were at the start if nobody has said."""
+    """Number of workers that an operator wants; as many as there were at the start if nobody has said."""
     running: int
     """Workers of it that are connected and are to stay."""
     leaving: tuple[str, ...] = ()
     """Workers that hand over what they hold, finish what they were told, and are stopped then."""
     fault: str = ""
-    """Why its provider can't run one of them now."""
+    """Reason why its provider can't run one of them now."""
     price: float = 0.0
-    """What one costs an hour, in any currency; 0 for not known."""
+    """Price of one worker for an hour, in any currency; 0 for not known."""
     in_time: int = 0
     """Requests that workers of the kind answered in time, since the controller began."""
     late: int = 0
@@ -125,7 +125,7 @@ class KindStatus(msgspec.Struct, frozen=True):
 
     @property
     def worth(self) -> str:
-        """What its workers cost and how well they serve, for a person; empty where neither is known.
+        """Return what its workers cost and how well they serve, for a person; empty where neither is known.
 
         Requests that were refused count for no kind.
         """
@@ -136,7 +136,7 @@ class KindStatus(msgspec.Struct, frozen=True):
 
     @property
     def settled(self) -> bool:
-        """Whether there are as many workers as are wanted, and none is on its way out."""
+        """Return whether there are as many workers as are wanted, and none is on its way out."""
         return self.running == self.wanted and not self.leaving
 
 
@@ -147,7 +147,7 @@ class KindState(msgspec.Struct, frozen=True, omit_defaults=True):
     provider: str
     """Empty while none is connected that has the kind."""
     offer: Offer
-    """What a provider said last."""
+    """Last offer of the provider."""
     workers: tuple[str, ...]
     """Those that the provider is to run, whether it does or not."""
     in_time: int = 0
@@ -160,6 +160,6 @@ class ScaleState(msgspec.Struct, frozen=True, tag="scale_state", omit_defaults=T
 
     kinds: tuple[KindState, ...] = ()
     retiring: dict[str, tuple[str, bool]] = {}
-    """By worker: its kind, and whether it is drained."""
+    """Kind of each worker that leaves, and whether it is drained, by worker."""
     moving: dict[str, str] = {}
-    """Of those, the workers that go to another controller, each with its address."""
+    """Address of the other controller that a worker goes to, by worker; all of them are in ``retiring``."""

@@ -1,4 +1,4 @@
-"""Whether what a model's description says of its sequences is so of its tensors."""
+"""Checks of a model's description of its sequences against its tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mainspring.messages.model import ModelSpec, OpenDim, TensorSpec, item_bytes
 from mainspring.messages.sequencing import Control, State
 
 MOST_INITIAL_BYTES = 1 << 20
-"""Of all initial states of a model: its specification holds them."""
+"""Most bytes of all initial states of a model together: its specification holds them."""
 KINDS = ("start", "end", "ready", "id")
 _TRUTH_DTYPES = frozenset({"bool", "int32", "float32", "int64", "uint8", "int8", "float64", "float16"})
 _ID_DTYPES = frozenset({"uint64", "int64", "uint32", "int32"})

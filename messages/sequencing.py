@@ -1,4 +1,4 @@
-"""What a model carries from one request of a sequence to the next, and what it is said of where it is."""
+"""The states that a sequence carries from one request to the next, and the inputs that tell its position."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ class State(msgspec.Struct, frozen=True):
     """A tensor that a sequence carries from each of its requests to the next."""
 
     input: str
-    """Which input it is fed to."""
+    """Name of the input that it is fed to."""
     output: str
-    """Which output it is taken from."""
+    """Name of the output that it is taken from."""
     dims: tuple[int, ...] | None = None
     """Its shape at the first request, as `TensorSpec.shape`. None: the input's, where open dimensions are
     those of the request, or else the least that the model takes."""
     initial: bytes = b""
     """One row of it at the first request, in row-major order; empty for zeros."""
     shown: bool = False
-    """Whether clients may have the output."""
+    """True if clients may have the output."""
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Sequencing(msgspec.Struct, frozen=True):
     states: tuple[State, ...] = ()
     controls: tuple[Control, ...] = ()
     idle_ns: int | None = None
-    """How long a sequence may be without a request; None for the gateway's default."""
+    """Longest time that a sequence may be without a request; None for the gateway's default."""
 
     @property
     def kept_inputs(self) -> frozenset[str]:

@@ -12,21 +12,23 @@ class ServedModel(msgspec.Struct, frozen=True):
     """
 
     name: str
-    """What clients call it."""
+    """Name by which clients call it."""
     versions: dict[int, str]
-    """For each version that is served, the name of its `ModelSpec`; the highest is the default. Empty: the
+    """Name of the `ModelSpec` of each version that is served; the highest version is the default. Empty: the
     model is not served any more."""
     slo_ns: int | None = None
     """SLO of requests that bring none; None for the server's default."""
     cache: bool = False
-    """Whether equal requests may be answered from the prediction cache."""
+    """True if equal requests may be answered from the prediction cache."""
     config: str = ""
     """Its configuration as JSON, in the field names of the Open Inference Protocol's ``ModelConfig``."""
     priority_levels: int = 0
     """The lowest priority that a request may have, 1 being the highest; 0: requests have what they say."""
     default_priority: int = 0
-    """With ``priority_levels``: the priority of requests that say none, or one beyond the lowest."""
+    """Priority of requests that have none, or one beyond the lowest; only with ``priority_levels``."""
     max_queue_size: int = 0
-    """How many requests may wait for it; one more is refused. 0: as many as the scheduler's bounds allow."""
+    """Number of requests that may wait for it; one more is refused. 0: as many as the scheduler's bounds
+    allow."""
     labels: dict[str, tuple[str, ...]] = {}
-    """Of outputs whose values stand for classes: the names of these by index, empty where one has none."""
+    """Names of the classes that an output's values stand for, by index, empty where one has none; for each
+    such output."""

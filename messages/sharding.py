@@ -1,4 +1,4 @@
-"""Which of several controllers has which model: the map, and how it places a model. Pure.
+"""The map that says which of several controllers has which model, and how it places a model. Pure.
 
 A *shard* is one controller with its workers. A model is where rendezvous hashing puts it, weighted by the
 shards' pages, unless the map names another place for it. Adding a shard, or giving one more weight, moves
@@ -18,7 +18,7 @@ from mainspring.messages.ids import MAX_SHARDS
 from mainspring.messages.scaling import KindStatus
 
 _DRAWS = 1 << 53
-"""As many different numbers as a float tells apart between 0 and 1."""
+"""Number of different values that a float tells apart between 0 and 1."""
 MOVED = "moved"
 """A worker was sent to another controller to stay there."""
 AGAIN = "again"
@@ -43,13 +43,13 @@ class ShardMap(msgspec.Struct, frozen=True, tag="shard_map"):
     version: int
     """0: what a gateway assumes of its configuration until a controller has told a map."""
     shards: tuple[Shard, ...]
-    """By number."""
+    """All shards, in the order of their numbers."""
     models: dict[str, int] = {}
     """Exceptions: the shard's number by the model's name."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the controllers are, by number."""
+        """Return the addresses of the controllers, in the order of their numbers."""
         return tuple(shard.address for shard in self.shards)
 
     def place(self, model: str) -> int:
@@ -69,18 +69,18 @@ class ShardStatus(msgspec.Struct, frozen=True):
 
     number: int
     address: str
-    """Of its controller."""
+    """Address of its controller."""
     pages: int
     """Its weight in the map."""
     up: bool
-    """Whether its controller answered; the rest is 0 if it did not."""
+    """True if its controller answered; the rest is 0 if it did not."""
     workers: int = 0
     models: int = 0
     queued: int = 0
     arrived: int = 0
-    """As `status.ModelStatus.arrived`, of all models."""
+    """Same as `status.ModelStatus.arrived`, for all models together."""
     rejected: int = 0
-    """As `status.ModelStatus.rejected`, of all models."""
+    """Same as `status.ModelStatus.rejected`, for all models together."""
     kinds: tuple[KindStatus, ...] = ()
     """Its workers, by kind, if something starts and stops them."""
 

@@ -32,7 +32,7 @@ from mainspring.messages.scaling import ScaleState
 
 
 class Numbering(msgspec.Struct, frozen=True, tag="numbering"):
-    """How many models and workers have come; each has the number that its coming made it."""
+    """The numbers of models and workers that have come; each has the number that its coming made it."""
 
     models: int
     workers: int
@@ -44,7 +44,7 @@ class ModelServed(msgspec.Struct, frozen=True, tag="model_served", omit_defaults
     number: int
     model: ModelSpec
     overdue: dict[str, int] = {}
-    """How often in a row an INFER cost each worker its place."""
+    """Number of times in a row that an INFER cost a worker its place, by worker."""
 
 
 class PlacementState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,25 +54,25 @@ class PlacementState(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str
     """A value of `cluster.placements.State`."""
     detail: str = ""
-    """Why it failed."""
+    """Reason of the failure, for a person."""
     failures: int = 0
     """LOADs in a row that the engine could not do."""
     given_up: bool = False
-    """Whether it is not tried again once its UNLOAD is sent."""
+    """True if it is not tried again once its UNLOAD is sent."""
     pages: tuple[int, ...] = ()
     last_used_ns: int = 0
     leaving: bool = False
-    """Whether it is to be taken off the worker."""
+    """True if it is to be taken off the worker."""
     former: ModelSpec | None = None
     """The model, where it is not the one that is served under its name: without tensors and profiles."""
     number: int = 0
     """The number of ``former``."""
     own_infer_times: bool = False
-    """Whether ``former`` no longer shares its estimates of INFER with models that are served."""
+    """True if ``former`` no longer shares its estimates of INFER with models that are served."""
     own_load_time: bool = False
     """Likewise for LOAD."""
     own_counts: bool = False
-    """Whether its requests are not counted with those of the model that is served under its name."""
+    """True if its requests are not counted with those of the model that is served under its name."""
 
 
 class WorkerState(msgspec.Struct, frozen=True, tag="worker_state", omit_defaults=True):
@@ -84,13 +84,13 @@ class WorkerState(msgspec.Struct, frozen=True, tag="worker_state", omit_defaults
     pages: int
     """Pages of its page cache."""
     stopping: bool = False
-    """Whether it said that it begins nothing more."""
+    """True if it said that it begins nothing more."""
     states: dict[str, tuple[str, ...]] = {}
     """Models by the value of their `cluster.placements.State`; those that are merely known are left out."""
     former: tuple[PlacementState, ...] = ()
-    """What it has of models that are not served."""
+    """Models on the worker that are not served."""
     targets: tuple[str, ...] = ()
-    """As `peers.WorkerHello.targets`."""
+    """Same as `peers.WorkerHello.targets`."""
 
 
 class RequestState(msgspec.Struct, frozen=True, tag="request_state", omit_defaults=True):
@@ -99,11 +99,11 @@ class RequestState(msgspec.Struct, frozen=True, tag="request_state", omit_defaul
     event: RequestArrived
     arrived_ns: int
     due_ns: int | None
-    """When EXEC must have ended; None for a best-effort request."""
+    """Instant by which EXEC must have ended; None for a best-effort request."""
     turn_ns: int
-    """When it counts as arrived among best-effort requests."""
+    """Instant that counts as its arrival among best-effort requests."""
     cold: bool = False
-    """Whether its model was resident nowhere when it arrived."""
+    """True if its model was resident nowhere when it arrived."""
     place: str = "queued"
     """A value of `cluster.requests.Place`: ``gone`` if it was cancelled while it runs."""
 
@@ -122,23 +122,23 @@ class SlotState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OutstandingState(msgspec.Struct, frozen=True, tag="outstanding_state", omit_defaults=True):
-    """What a worker was sent and has not answered."""
+    """The actions that a worker was sent and has not answered."""
 
     worker: str
     exec: tuple[SlotState, ...] = ()
     exec_free_ns: int = 0
-    """When EXEC will be free."""
+    """Instant at which EXEC will be free."""
     inputs_free_ns: int = 0
-    """When the way of inputs will be free."""
+    """Instant at which the transfer of inputs will be free."""
     inputs_came_ns: int = 0
-    """When the way of inputs was last seen free."""
+    """Instant at which the transfer of inputs was last seen free."""
     load: tuple[SlotState, ...] = ()
     load_free_ns: int = 0
     others: tuple[tuple[Unload | Prepare | Release, int], ...] = ()
     """Actions without a window, each with the instant at which it was sent."""
     prepares: int = 0
     lead_ns: int = 0
-    """How much earlier EXEC is asked for work, so that inputs travel meanwhile."""
+    """Time by which EXEC is asked for work earlier, so that inputs travel meanwhile."""
 
 
 class DurationState(msgspec.Struct, frozen=True, array_like=True):
@@ -157,43 +157,44 @@ class DurationState(msgspec.Struct, frozen=True, array_like=True):
     aside: tuple[int, ...] = ()
     """The last durations, if they were outliers: the estimate does not follow one."""
     aside_ns: int = 0
-    """When the last of them ended."""
+    """Instant at which the last of them ended."""
     known: bool = True
-    """Whether anything was measured, by a profile or an action."""
+    """True if anything was measured, by a profile or an action."""
 
 
 class LoadRates(msgspec.Struct, frozen=True, tag="load_rates", omit_defaults=True):
-    """What is known of each kind of device, by which new estimates begin."""
+    """The rates of each kind of device, by which new estimates begin."""
 
     ns_per_byte: dict[str, float]
-    """What the last LOAD took for each byte."""
+    """Time that the last LOAD took for each byte, in nanoseconds, by kind of device."""
     openings: dict[str, DurationState] = {}
-    """How long the last OPENs took, of any executable."""
+    """Durations of the last OPENs, of any executable, by kind of device."""
 
 
 class InferEstimate(msgspec.Struct, frozen=True, tag="infer_estimate", omit_defaults=True):
-    """How long INFERs take on one kind of device, for all models of an executable and its batch sizes."""
+    """The estimated durations of INFERs on one kind of device, for all models of an executable and its batch
+    sizes."""
 
     device_kind: str
     executable: str
     batch_sizes: tuple[int, ...]
     durations: tuple[DurationState, ...]
-    """For each batch size."""
+    """One estimate for each batch size."""
     transfers: dict[int, DurationState]
-    """How long inputs keep the way to the worker busy, by the index of the batch size, where it was ever
-    measured to be more than nothing."""
+    """Time for which inputs keep the way to the worker busy, by the index of the batch size, where it was
+    ever measured to be more than nothing."""
     opening: DurationState | None = None
-    """How long OPENs of the executable took; None if it was never measured."""
+    """Durations of the executable's OPENs; None if none was ever measured."""
     spreads: tuple[dict[int, int], ...] = ()
-    """For each batch size, how often durations of each part of an octave came (`cluster.spread`)."""
+    """Number of durations in each part of an octave, for each batch size (`cluster.spread`)."""
     measured: int = 0
-    """How many durations they were told."""
+    """Number of durations that entered them."""
     erratic: bool = False
-    """Whether its models are erratic: their durations are far from even."""
+    """True if its models are erratic: their durations are far from even."""
 
 
 class LoadEstimate(msgspec.Struct, frozen=True, tag="load_estimate"):
-    """How long LOADs take on one kind of device, for all models of as many bytes."""
+    """The estimated duration of LOADs on one kind of device, for all models of as many bytes."""
 
     device_kind: str
     weights_bytes: int
@@ -215,7 +216,7 @@ class RecencyState(msgspec.Struct, frozen=True, tag="recency_state"):
 
 
 class OperatorState(msgspec.Struct, frozen=True, tag="operator_state"):
-    """What operators set."""
+    """The settings that operators made."""
 
     drained: tuple[str, ...]
     """Workers that get no work."""
@@ -233,7 +234,7 @@ class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=T
     counts: tuple[int, int, int, int]
     """Requests since it was added: arrived, executed in time, executed late, rejected."""
     overdue: dict[str, int] = {}
-    """How often in a row an INFER cost each worker its place."""
+    """Number of times in a row that an INFER cost a worker its place, by worker."""
     device_kinds: tuple[str, ...] | None = None
     """Kinds of devices that it has estimates for; None: those of all workers."""
     usable: tuple[str, ...] | None = None

@@ -23,11 +23,11 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     """The worker's clock less the controller's."""
     notes: tuple[str, ...]
     clock_error_ns: int = 0
-    """By how much that may be wrong; the windows of its actions end earlier by as much."""
+    """Bound on the error of ``clock_offset_ns``; the windows of its actions end earlier by as much."""
     clock_rate_ppm: float = 0.0
-    """What the worker's clock gains, in microseconds for a second."""
+    """Rate at which the worker's clock gains, in microseconds for a second."""
     targets: tuple[str, ...] = ()
-    """As `WorkerHello.targets`."""
+    """Same as `WorkerHello.targets`."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -43,14 +43,15 @@ class ModelStatus(msgspec.Struct, frozen=True):
     arrived: int = 0
     """Requests that reached the scheduler since the model was added, or the controller started."""
     finished: int = 0
-    """Of these, executed by their deadline; best-effort ones count too."""
+    """Number of these that were executed by their deadline; best-effort ones count too."""
     late: int = 0
     rejected: int = 0
-    """Of these, executed after their deadline, and given up by the scheduler, on arrival or later."""
+    """Number of these that the scheduler gave up, on arrival or later; ``late`` has those that were executed
+    after their deadline."""
     slo_ns: int | None = None
     """The time to its deadline that its newest request had when it came; None without one."""
     erratic: bool = False
-    """Whether its INFERs take so differently long on some kind of device that no estimate holds."""
+    """True if its INFERs take so differently long on some kind of device that no estimate holds."""
     outlier: Outlier | None = None
     """Its last INFER or LOAD that took far longer than expected."""
 
@@ -67,12 +68,13 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     left_out: dict[str, str] = {}
     """Models of the store that are not served because their manifest can't be read, each with why."""
     shards: tuple[ShardStatus, ...] = ()
-    """With several controllers; ``workers`` and ``models`` are theirs, in this order."""
+    """The controllers, if there are several; ``workers`` and ``models`` are theirs, in this order."""
     map_version: int = 0
-    """Of the map that says which of them has which model; 0 until the first controller has told one."""
+    """Version of the map that says which of them has which model; 0 until the first controller has told
+    one."""
     kinds: tuple[KindStatus, ...] = ()
     """Kinds of workers that can be had in other numbers (`scaling`)."""
     not_ready: str = ""
-    """Why the gateway that was asked is not ready (`readiness`); empty: it is."""
+    """Reason why the gateway that was asked is not ready (`readiness`); empty: it is."""
     unready: dict[str, str] = {}
     """Models that are not, by what clients call them, each with why."""

@@ -1,4 +1,4 @@
-"""Which hosts an artifact is for, and which of a model's artifacts a worker runs.
+"""The hosts that an artifact is for, and the choice of a model's artifact that a worker runs.
 
 A *target* is an engine and what its code is for: ``onnxruntime-x86_64-avx512f``, ``tvm-x86_64-avx2``,
 ``tvm-sm_90``, ``onnxruntime-cuda``. A worker's hello names those that it runs, the best first; one that ends
