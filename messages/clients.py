@@ -62,7 +62,7 @@ class GoAway(msgspec.Struct, frozen=True, tag="go_away"):
     """
 
     grace_ns: int
-    """After which the connection may be ended whatever is in flight."""
+    """Time after which the connection may be ended whatever is in flight."""
 
 
 class OfferMemory(msgspec.Struct, frozen=True, tag="offer_memory"):
@@ -159,7 +159,7 @@ class Timing(msgspec.Struct, frozen=True):
     cached: bool = False
     """True if the gateway had the outputs from an earlier request of equal inputs."""
     receive_ns: int = 0
-    """Over HTTP and gRPC, from its first bytes until it was there whole and had been read."""
+    """Time from its first bytes until it was there whole and had been read, over HTTP and gRPC."""
     input_ns: int = 0
     """Time from the dispatch until its inputs were in the worker's memory: the transfer, and copying."""
     load_ns: int = 0

@@ -35,7 +35,7 @@ class Reason(StrEnum):
     BAD_MESSAGE = "bad_message"
     CANCELLED = "cancelled"
 
-    # Who asks.
+    # The client that asks.
     UNAUTHENTICATED = "unauthenticated"
     """A token is needed, and none that is known was shown."""
     FORBIDDEN = "forbidden"

@@ -8,7 +8,7 @@ the fastest one lately was held for the difference: in a queue of the sender, a 
 from __future__ import annotations
 
 _HALF_LIFE_NS = 2_000_000_000
-"""Without new samples an estimate halves in this time."""
+"""Time in which an estimate halves without new samples."""
 _SPAN_NS = 10_000_000_000
 """The minimum covers the last one to two spans: short enough that two clocks whose rates differ by 50 parts
 per million stay within a millisecond, long enough that some message is not held."""

@@ -39,11 +39,11 @@ class Stage(StrEnum):
     BEGIN = "begin"
     """A snapshot begins with them: what was known of the state is void."""
     PART = "part"
-    """They go on with it."""
+    """The snapshot goes on with them."""
     END = "end"
-    """They are its last; from now on everything is known."""
+    """The snapshot ends with them; from now on everything is known."""
     LIVE = "live"
-    """They are what happened, whether a snapshot is being made or not."""
+    """The records are what happened, whether a snapshot is being made or not."""
 
 
 class Records(msgspec.Struct, frozen=True, tag="records"):

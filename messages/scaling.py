@@ -21,7 +21,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     most: int
     """Workers of the kind that it can run at once."""
     workers: tuple[str, ...] = ()
-    """Those that it runs or is trying to start; not those that it is stopping."""
+    """Workers that it runs or is trying to start; not those that it is stopping."""
     fault: str = ""
     """Reason why it can't run one of them now, and when it tries again; empty if it runs all."""
     price: float = 0.0
@@ -149,7 +149,7 @@ class KindState(msgspec.Struct, frozen=True, omit_defaults=True):
     offer: Offer
     """Last offer of the provider."""
     workers: tuple[str, ...]
-    """Those that the provider is to run, whether it does or not."""
+    """Workers that the provider is to run, whether it does or not."""
     in_time: int = 0
     """Requests that they answered in time, and late."""
     late: int = 0

@@ -32,7 +32,7 @@ class Control(msgspec.Struct, frozen=True):
 
 
 class Sequencing(msgspec.Struct, frozen=True):
-    """That requests for a model come in sequences, which have a state at their gateway."""
+    """The states and controls of a model whose requests come in sequences; a gateway keeps the states."""
 
     states: tuple[State, ...] = ()
     controls: tuple[Control, ...] = ()

@@ -70,7 +70,7 @@ class PlacementState(msgspec.Struct, frozen=True, omit_defaults=True):
     own_infer_times: bool = False
     """True if ``former`` no longer shares its estimates of INFER with models that are served."""
     own_load_time: bool = False
-    """Likewise for LOAD."""
+    """True if ``former`` no longer shares its estimate of LOAD with models that are served."""
     own_counts: bool = False
     """True if its requests are not counted with those of the model that is served under its name."""
 
@@ -118,7 +118,7 @@ class SlotState(msgspec.Struct, frozen=True, omit_defaults=True):
     soonest_ns: int
     transfer_ns: int = 0
     requests: tuple[RequestState, ...] = ()
-    """Those of an INFER, in its order."""
+    """Requests of an INFER, in its order."""
 
 
 class OutstandingState(msgspec.Struct, frozen=True, tag="outstanding_state", omit_defaults=True):

@@ -23,7 +23,7 @@ ANY = "*"
 MOST_TARGETS = 16
 """Most that a worker may name."""
 SEPARATOR = "/"
-"""Between what workers of a kind call their device and the targets that they run, in the kind's name."""
+"""Separator in a kind's name, between what its workers call their device and the targets that they run."""
 
 
 def check_targets(targets: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What was observed: the event log, and what is made of it.
+"""The record of a run: the event log, and what is made of it.
 
 * ``log``                       -- the segmented event log: its format, writer and reader
 * ``summary``, ``samples``      -- what a log says about a run

@@ -96,12 +96,12 @@ class ActionCounts:
     """See the module's docstring: `take` every entry of the stream in order, `metrics` at any time."""
 
     def __init__(self, models: int) -> None:
-        """At most this number of ``models`` have a label of their own."""
+        """Let at most this number of ``models`` have a label of their own."""
         self._labels: BoundedLabels[_Model] = BoundedLabels(models, _Model)
         self._keys: dict[str, str] = {}
-        """Of each served model, by the scheduler's name: what it is counted under."""
+        """Label that each served model is counted under, by the scheduler's name of the model."""
         self._models: dict[str, _Model] = {}
-        """Where each model is counted that something was counted for since the labels were ranked."""
+        """Counts of each model that something was counted for since the labels were ranked."""
         self._activity: Counter[str] = Counter()
         self._open: dict[int, Action] = {}
         self._workers: dict[str, _Worker] = {}

@@ -45,18 +45,19 @@ class BoundedLabels(Generic[Counters]):
     """The counters of the names in the top, and of the rest."""
 
     def __init__(self, limit: int, make: Callable[[], Counters]) -> None:
-        """At most ``limit`` names have a label of their own; ``make`` returns counters that are all zero."""
+        """Let at most ``limit`` names have labels of their own; ``make`` returns counters that are all
+        zero."""
         self._limit = limit
         self._make = make
         self._top: dict[str, int] = {}
         """Each name's score at the last ranking."""
         self._known: dict[str, Counters] = {}
-        """Of each name that is in the top or was."""
+        """Counters of each name that is in the top or was."""
         self._offered: dict[str, None] = {}
         """Names in the top for which nothing was counted since they came there."""
         self._ranked_ns: int | None = None
         self.other = make()
-        """What is counted for all names outside the top."""
+        """Counters of all names outside the top."""
 
     def counters(self, name: str) -> Counters:
         """Return where to count for a name from now on, until `rank` says otherwise."""

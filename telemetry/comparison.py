@@ -38,7 +38,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class _LogFields(msgspec.Struct, frozen=True):
-    """What a report may have of the event log."""
+    """The fields that a report may have from the event log."""
 
     title: str = ""
     batch_sizes: dict[int, int] = {}

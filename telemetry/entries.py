@@ -1,4 +1,4 @@
-"""What an event log consists of: its entries, and the versions of its format."""
+"""The contents of an event log: its entries, and the versions of its format."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ before version 5, no cluster grows or shrinks before version 6, no worker moves 
 scheduler's decision before version 7, and before version 8 no model's queue has a bound of its own and
 nothing is said of what gateways refuse themselves."""
 IN_PLACE = 2
-"""From this version on every command stands where it changed the state."""
+"""First version in which every command stands where it changed the state."""
 EVIDENCE = 3
-"""From this version on INFER, LOAD and rejections say what they were computed from."""
+"""First version in which INFER, LOAD and rejections say what they were computed from."""
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, tag="segment_header"):
@@ -33,7 +33,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, tag="segment_header"):
     unix_ns: int
     """Unix time of the record, to relate the controller's monotonic clock to the calendar."""
     about: dict[str, Any]
-    """What a reader must know of the writer: for the controller, the scheduler's configuration."""
+    """Facts about the writer that a reader must know: for the controller, the scheduler's configuration."""
 
 
 Entry = Event | Command | SegmentHeader | Told

@@ -15,12 +15,12 @@ LATENCY_BOUNDS_NS = tuple(
     round(ms * _MS)
     for ms in (0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 25, 50, 75, 100, 150, 250, 500, 1_000, 2_500, 10_000)
 )
-"""Of times that pass: dense where deadlines are."""
+"""Bounds for latencies: dense where deadlines are."""
 SLACK_BOUNDS_NS = tuple(
     round(ms * _MS)
     for ms in (-1_000, -100, -25, -5, -1, 0, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 10_000)
 )
-"""Of times left; a negative one is late."""
+"""Bounds for the time left to a deadline; a negative one is late."""
 ERROR_BOUNDS_NS = tuple(
     round(ms * _MS)
     for ms in (
@@ -28,13 +28,13 @@ ERROR_BOUNDS_NS = tuple(
         *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 100),
     )
 )
-"""Of predicted less actual durations: negative where an action took longer than predicted."""
+"""Bounds for predicted less actual durations: negative where an action took longer than predicted."""
 HOST_BOUNDS_NS = tuple(
     round(ms * _MS) for ms in (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 10, 100)
 )
-"""Of the host's part of an action: tens of microseconds where nothing disturbs it."""
+"""Bounds for the host's part of an action: tens of microseconds where nothing disturbs it."""
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Of batch sizes."""
+"""Bounds for batch sizes."""
 
 
 class Histogram:
@@ -47,7 +47,7 @@ class Histogram:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0
-        """Of all observations."""
+        """Sum of all observations."""
 
     def observe(self, value: int) -> None:
         """Count an observation in the unit of the bounds."""

@@ -46,9 +46,9 @@ class ActionLife:
         self.sent_ns = sent_ns
         self.result: Result | None = None
         self.ended_ns: int | None = None
-        """When its result passed the controller, or its worker was lost; None while it is outstanding."""
+        """Instant at which its result passed the controller, or its worker was lost; None if outstanding."""
         self.lost = ""
-        """Why no result will come: its worker is gone."""
+        """Reason why no result will come: its worker is gone. Empty otherwise."""
 
     @property
     def model(self) -> str:
@@ -77,18 +77,18 @@ class RequestLife:
         self.outcome = "waiting"
         """``waiting``, ``running``, ``in_time``, ``late``, ``rejected`` or ``cancelled``."""
         self.ended_ns: int | None = None
-        """When EXEC ended on the worker, or when it was rejected or cancelled."""
+        """Instant at which EXEC ended on the worker, or at which it was rejected or cancelled."""
         self.infer: ActionLife | None = None
         """The last INFER that it was in."""
         self.attempts = 0
         """INFERs that it was in."""
         self.cold = False
-        """Whether its model was resident nowhere when it arrived; known only once an INFER has it."""
+        """True if its model was resident nowhere when it arrived; known only once an INFER has it."""
         self.reason = ""
         self.detail = ""
         self.earliest_finish_ns: int | None = None
         self.evidence: Evidence | RejectEvidence | None = None
-        """What its last INFER, or its rejection, was computed from."""
+        """Numbers that its last INFER, or its rejection, was computed from."""
 
 
 class Lifecycles:
@@ -107,7 +107,7 @@ class Lifecycles:
         self._run: int | None = None
         """`SegmentHeader.run`, once a header was read."""
         self._failed: dict[int, tuple[int, ActionLife]] = {}
-        """How many INFERs failed on each open request, if any did, and the last of them."""
+        """Number of INFERs that failed on each open request, if any did, and the last of them."""
         self._unserved: dict[int, RequestLife] = {}
         """Open requests that came for an unknown model, by id, until an INFER has them."""
         self._unseen: set[int] = set()

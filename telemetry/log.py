@@ -62,7 +62,7 @@ def encoded(encoder: msgspec.msgpack.Encoder, records: Sequence[Record]) -> memo
     except OverflowError:
         return None
     count = len(records)
-    # What begins an array in MessagePack: fixarray, array 16 or array 32.
+    # The bytes that begin an array in MessagePack: fixarray, array 16 or array 32.
     begins = 1 if count < 1 << 4 else 3 if count < 1 << 16 else 5
     return memoryview(data)[begins:]
 
@@ -92,7 +92,7 @@ class EventLogWriter:
                 f"max_bytes={max_bytes}"
             )
         self.problem: str | None = None
-        """Why the log is off; None while it is written."""
+        """Reason why the log is off; None while it is written."""
         self.dropped = 0
         """Records that were not written because the log is off."""
         self._directory = Path(directory)
@@ -100,7 +100,7 @@ class EventLogWriter:
         self._max_bytes = max_bytes
         self._about = about or {}
         self.run = time.time_ns()
-        """As `SegmentHeader.run`."""
+        """Same as `SegmentHeader.run`."""
         self._first_of_run = True
         self._encoder = msgspec.msgpack.Encoder()
         self._buffer = bytearray()

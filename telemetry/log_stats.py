@@ -1,4 +1,4 @@
-"""What is in a log: records by kind, and for each run, or a part of one, its requests and actions.
+"""The contents of a log: records by kind, and for each run, or a part of one, its requests and actions.
 
 A part has the requests that arrived in it and the actions that were sent in it, with their ends, which may be
 later. One pass in bounded memory: percentiles are right to 0.4 %.
@@ -25,21 +25,21 @@ class ModelStats(msgspec.Struct, frozen=True):
 
     requests: int
     outcomes: dict[str, int]
-    """As `RunStats.outcomes`."""
+    """Same as `RunStats.outcomes`, for this model."""
     latency_p50_ms: float | None
-    """As `RunStats.latency_p50_ms`."""
+    """Same as `RunStats.latency_p50_ms`, for this model."""
     latency_p99_ms: float | None
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What INFERs or LOADs that ended well took; percentiles 50, 99 and 99.99, right to 0.4 %."""
+    """Durations of INFERs or LOADs that ended well; percentiles 50, 99 and 99.99, right to 0.4 %."""
 
     device_ms: tuple[float, float, float]
     """The device's part, by its own clock."""
     host_ms: tuple[float, float, float]
     """The rest, in which the host begins them and notices their ends."""
     longer_ms: tuple[float, float, float]
-    """How much longer both together took than predicted; 0 where they did not."""
+    """Time by which both together took longer than predicted; 0 where they did not."""
     longest: Longest
 
 
@@ -60,21 +60,21 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     """`SegmentHeader.run`."""
     whole: bool
-    """Whether it is there from its first record."""
+    """True if the log has the run from its first record."""
     sliced: SliceNote | None
-    """Where it was cut from, if it is a slice."""
+    """Origin of the run, if it is a slice."""
     began: str
     """Local time."""
     seconds: float
     part_begins_s: float | None
-    """Where the part begins that these numbers are about, in seconds of the run; None: they are about all."""
+    """Begin of the part that these numbers are about, in seconds of the run; None: they are about all."""
     segments: int
-    """Of the whole run."""
+    """Number of segments of the whole run."""
     size_bytes: int
-    """Of the whole run."""
+    """Size of the whole run, in bytes."""
     policy: str
     records: dict[str, int]
-    """By kind."""
+    """Number of records of each kind."""
     workers: dict[str, str]
     """Device kind of each worker that there ever was."""
     models: int
@@ -86,7 +86,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     """``in_time`` (requests without a deadline too), ``late``, ``rejected``, ``cancelled``, and what had not
     ended: ``waiting``, ``running``."""
     rejected: dict[str, int]
-    """By reason code."""
+    """Number of rejected requests, by reason code."""
     cold: int
     """Requests that were executed and whose model was resident nowhere when they arrived."""
     offered_rps: float | None
@@ -95,15 +95,15 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     busiest_second: int
     """Most requests in one second of the run."""
     latency_p50_ms: float | None
-    """From arrival at the controller to the end of EXEC, of what was executed; right to 0.4 %."""
+    """Latency from arrival at the controller to EXEC's end, of executed requests; right to 0.4 %."""
     latency_p99_ms: float | None
     latency_p9999_ms: float | None
     actions: dict[str, dict[str, int]]
-    """By kind and how they ended; ``outstanding`` if they had not."""
+    """Number of actions by kind and by how they ended; ``outstanding`` if they had not."""
     parts: dict[str, Parts]
-    """By kind, of those whose device's part is known."""
+    """Durations of actions whose device's part is known, by kind."""
     by_model: dict[str, ModelStats]
-    """Of each model that a request came for, the one with the longest p99 first."""
+    """Requests of each model that one came for, the model with the longest p99 first."""
 
 
 class LogStats(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class _Model:
 
 
 class _Durations:
-    """What actions of one kind took."""
+    """The durations of actions of one kind."""
 
     __slots__ = ("_longest", "device", "host", "longer")
 

@@ -99,7 +99,7 @@ weights were predicted to be ready, what was outstanding before it, why a LOAD w
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """What was written."""
+    """The files that were written, and what they hold."""
 
     requests: int
     actions: int

@@ -39,9 +39,9 @@ COLUMNS = 2
 PANEL_INCHES = (7.6, 3.3)
 DPI = 110
 LINE_INCHES = 0.3
-"""Of a line above the panels."""
+"""Height of a line above the panels, in inches."""
 TITLE_LETTERS, HEADLINE_LETTERS = 95, 150
-"""What fits into a line of the picture's width."""
+"""Number of letters that fit into a line of the picture's width."""
 TITLE_LOOK: dict[str, Any] = {"fontsize": 17, "fontweight": "bold", "color": BLACK}
 HEADLINE_LOOK: dict[str, Any] = {"fontsize": 12.5, "color": GREY}
 CAUTION_LOOK: dict[str, Any] = {"fontsize": 12.5, "color": RED}

@@ -40,14 +40,14 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Possible(msgspec.Struct, frozen=True):
-    """What a schedule that knows all arrivals beforehand could have done with a run's requests."""
+    """The result that a schedule which knows all arrivals beforehand could have had with a run's requests."""
 
     requests: int
     """Requests with a deadline, which alone count here."""
     in_time: int
-    """Of these, how many were answered in time."""
+    """Number of these requests that were answered in time."""
     at_most: float
-    """Of these, more than which no schedule could have answered in time (`simulator.bound`)."""
+    """Bound on the number of these that any schedule could have answered in time (`simulator.bound`)."""
 
     @property
     def share(self) -> float:
@@ -64,7 +64,7 @@ class Latencies(msgspec.Struct, frozen=True):
 
 
 class ClassSummary(msgspec.Struct, frozen=True):
-    """What became of the requests with a deadline, or of those without."""
+    """The outcome of the requests with a deadline, or of those without."""
 
     offered: int
     goodput: int
@@ -79,7 +79,7 @@ class ClassSummary(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What became of a run's requests.
+    """The outcome of a run's requests.
 
     Each is in exactly one of goodput, rejected, late, lost, unanswered, unsent and expired.
     """
@@ -88,7 +88,7 @@ class Summary(msgspec.Struct, frozen=True):
     goodput: int
     """Outputs that their caller had by its deadline, and outputs of requests without one."""
     goodput_share: float
-    """Of offered; 1 if nothing was offered."""
+    """Goodput as a part of offered; 1 if nothing was offered."""
     rejected: dict[str, int]
     """Requests answered with an error, by `messages.codes.Reason`."""
     rejected_total: int
@@ -114,16 +114,16 @@ class Summary(msgspec.Struct, frozen=True):
     p99_99_ms: float | None
     max_ms: float | None
     since_sent: Latencies
-    """From the real send, where the above count from the intended one."""
+    """Latencies from the real send, where the above count from the intended one."""
     at_gateway: Latencies
-    """As the gateway measured them, from a request's arrival there to its reply (`Timing.total_ns`)."""
+    """Latencies as the gateway measured them, from arrival there to the reply (`Timing.total_ns`)."""
     reject_p50_ms: float | None
-    """How long errors took."""
+    """Median latency of errors, in milliseconds."""
     reject_p99_ms: float | None
     cold_starts: int
     """Outputs of requests whose model was resident nowhere when they arrived."""
     cold_start_share: float
-    """Of outputs."""
+    """Part of the outputs that came after a cold start."""
     mean_batch: float | None
     """Batch size that the average answered request ran in."""
     replayer_lag_p50_us: float
@@ -131,7 +131,7 @@ class Summary(msgspec.Struct, frozen=True):
     replayer_lag_p99_us: float
     replayer_lag_max_us: float
     duration_s: float
-    """From the start of the workload to its end; to its last intended send where the end is not known."""
+    """Time from the workload's start to its end; to its last intended send where the end is not known."""
     offered_rate: float
     goodput_rate: float
     slo_ms: float | None
@@ -146,7 +146,7 @@ class Summary(msgspec.Struct, frozen=True):
     possible: Possible | None = None
     """None if it was not computed, or can't be."""
     notes: dict[str, str | int | float | bool | None] = {}
-    """What was run: workload, seed, cost of the replayer; free-form."""
+    """Facts about what was run: workload, seed, cost of the replayer; free-form."""
 
     @property
     def missing(self) -> int:

@@ -25,13 +25,13 @@ class LogProblem(ValueError):
 
 
 class SliceNote(msgspec.Struct, frozen=True):
-    """What a slice says of itself in each of its headers."""
+    """The range of a slice, as each of its headers has it."""
 
     of: str
     """Folder that it was cut from."""
     from_ns: int
     to_ns: int
-    """What it holds whole: ``from_ns <= instant < to_ns``."""
+    """End of the range that it holds whole: ``from_ns <= instant < to_ns``."""
     picture: int
     """Records before the first of that time, which rebuild the cluster as it was then."""
 
@@ -40,11 +40,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a controller, as far as the log has it."""
 
     number: int
-    """From 1, oldest first."""
+    """Number of the run, from 1, oldest first."""
     id: int
     """`SegmentHeader.run`."""
     whole: bool
-    """Whether it is there from its first record."""
+    """True if the log has the run from its first record."""
     paths: tuple[Path, ...]
     first_ns: int
     """Instant of its first record; of a slice, where it was cut."""
@@ -53,11 +53,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Instant of its last record; of a slice, no less than where it was cut."""
     size_bytes: int
     about: dict[str, Any]
-    """What its first header says of the writer."""
+    """Facts about the writer, as the run's first header has them."""
 
     @property
     def seconds(self) -> float:
-        """How long it lasted."""
+        """Return the run's length in seconds."""
         return (self.last_ns - self.first_ns) / 1e9
 
     @property

@@ -1,4 +1,4 @@
-"""What the cluster did in each second of a run."""
+"""The cluster's activity in each second of a run."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Settings(msgspec.Struct, frozen=True):
     response_margin_ns: int = 3_000_000
     """Taken off each deadline for the way back."""
     estimate_rank: int = RANK
-    """As `SchedulerConfig.estimate_rank`."""
+    """Same as `SchedulerConfig.estimate_rank`."""
 
     @classmethod
     def of(cls, about: dict[str, Any]) -> Settings:

@@ -43,14 +43,14 @@ _WRITE_BYTES = 1 << 20
 
 
 class Sliced(msgspec.Struct, frozen=True):
-    """What was written."""
+    """The slice that was written."""
 
     from_ns: int
     to_ns: int
     records: int
-    """Of the time that was asked for; headers are not counted."""
+    """Number of records of the time that was asked for; headers are not counted."""
     picture: int
-    """Before them."""
+    """Number of records before them: the picture that rebuilds the cluster as it was."""
     size_bytes: int
 
 

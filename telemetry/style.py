@@ -1,4 +1,4 @@
-"""How all panels look."""
+"""The look that all panels share."""
 
 from __future__ import annotations
 

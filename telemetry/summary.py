@@ -1,4 +1,4 @@
-"""What an event log says about a run: predictions against what happened, batches, pages, executors.
+"""The analysis of a run's event log: predictions against what happened, batches, pages, executors.
 
 One pass over the log in order; memory is three integers for each finished action. Clockwork, section 6.5
 and figure 9: an *overprediction* is an action that took less than predicted, an *underprediction* one that

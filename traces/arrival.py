@@ -1,4 +1,4 @@
-"""What all workloads share: an arrival, of which each is a stream, their kinds, and the error of a bad one.
+"""The base of all workloads: an arrival, of which each is a stream, their kinds, and the error of a bad one.
 
 Imports little, for the help of the command line.
 """
@@ -20,20 +20,20 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     """One request that a client means to send."""
 
     time_ns: int
-    """From the start of the workload."""
+    """Time from the start of the workload."""
     model: str
     rows: int = 1
     slo_ns: int | None = None
     """Time to the deadline; None for best effort."""
     client: int = -1
-    """Which closed-loop client waits for the answer; -1 in an open loop."""
+    """Number of the closed-loop client that waits for the answer; -1 in an open loop."""
     sizes: tuple[int, ...] = ()
-    """Of each of the model's symbols, if it has any."""
+    """Size of each of the model's symbols, if it has any."""
     retry_ns: int = 0
-    """After a refusal, how long its client waits before it asks once more, with what is left of the time to
+    """Time that its client waits after a refusal before it asks once more, with what is left of the time to
     the deadline; 0 if it does not."""
     priority: int = 0
-    """As `RequestArrived.priority`. Only heeded in simulations."""
+    """Same as `RequestArrived.priority`. Only heeded in simulations."""
 
 
 class Kind(StrEnum):

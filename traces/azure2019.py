@@ -29,9 +29,9 @@ COLUMNS = ("HashOwner", "HashApp", "HashFunction", "Trigger")
 MAX_COUNT = 2**31 - 1
 MOST_DIGITS = 32
 MOST_MINUTES = 31 * 24 * 60
-"""From the first minute to the last of a file that lacks some."""
+"""Most minutes from the first to the last of a file that lacks some."""
 NOTHING = ("", "nan", "na", "null", "none")
-"""What stands for no count."""
+"""Texts that stand for no count."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Azure2019(Workload):
     first_minute: int
     """The file's own number of the first minute."""
     functions: int
-    """How many functions were dealt to the models."""
+    """Number of functions that were dealt to the models."""
     factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class _Header:
                 )
         self.first = numbered[0][0]
         self.minutes = numbered[-1][0] - self.first + 1
-        """From the first to the last, those that are missing among them."""
+        """Number of minutes from the first to the last, those that are missing among them."""
         if self.minutes > max(MOST_MINUTES, len(numbered)):
             raise TraceError(
                 f"{path}:1: its minutes go from {self.first} to {numbered[-1][0]}; a file with gaps may have"

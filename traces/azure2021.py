@@ -22,7 +22,7 @@ from mainspring.traces.workload import Workload
 
 COLUMNS = ("app", "func", "end_timestamp", "duration")
 MAX_SECONDS = 1e11
-"""By the calendar, in the year 5138."""
+"""Largest instant that is accepted, in seconds; by the calendar, in the year 5138."""
 REORDER_ROWS = 65_536
 """Rows that are held to be put in order: more than ten hours of the published file."""
 
@@ -89,7 +89,7 @@ def _in_order(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 class _Columns:
-    """Where a file has what, by the names in its header."""
+    """The positions of a file's columns, by the names in its header."""
 
     def __init__(self, path: Path, header: list[str]) -> None:
         """Raises `TraceError` that says which column is missing."""

@@ -1,4 +1,4 @@
-"""What devices can do: the unit that a load is a multiple of.
+"""The capacity of devices: the unit that a load is a multiple of.
 
 A load of 1 is the *fluid* capacity: what the devices do if every batch has the size that is best for it and
 is full, memory is no bound, and nothing waits. A batch that takes longer than the deadline allows is none.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from statistics import NormalDist, fmean
 
 PARTS = 400
-"""Of a distribution, for the mean of a batch's duration."""
+"""Number of parts that a distribution is cut into, for the mean of a batch's duration."""
 
 
 def best_request_ns(infer_ns: Mapping[int, float], slo_ns: float | None, rows: int = 1) -> float:

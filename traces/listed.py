@@ -133,7 +133,7 @@ def slo_title(path: Path, usual_ns: int | None) -> str:
 
 
 class _Table:
-    """Where the columns of a file are."""
+    """The positions of a file's columns."""
 
     def __init__(self, path: Path, header: Sequence[str], names: tuple[str, ...]) -> None:
         self.path = path

@@ -26,7 +26,7 @@ DEFAULT_RATE = 100.0
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What to build; a number that a kind does not use is ignored, a file is refused."""
+    """The workload to build; a number that a kind does not use is ignored, a file is refused."""
 
     kind: Kind = Kind.SYNTHETIC
     duration_ns: int = 60 * SECOND_NS
@@ -44,7 +44,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     time_scale: float = 1.0
     """Factor on the trace's time: 0.1 plays ten minutes of it in one."""
     start_ns: int = 0
-    """Where in the trace to begin, in the trace's own time."""
+    """Instant of the trace to begin at, in the trace's own time."""
     cv: float = 4.0
     """Coefficient of variation of gamma's gaps."""
     zipf_exponent: float = 0.0
@@ -54,7 +54,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     shapes: dict[str, str] = {}
     """Distributions of the sizes of open dimensions, by symbol (`shapes`); of others the limit is taken."""
     think_ns: int = 0
-    """How long such a client pauses between an answer and its next request."""
+    """Time that such a client pauses between an answer and its next request."""
 
     def title(self, models: int) -> str:
         """Return what is played, for a heading."""

@@ -1,4 +1,4 @@
-"""What became of each request, in columns: about 80 bytes a request, in chunks that never move.
+"""The outcome of each request, in columns: about 80 bytes a request, in chunks that never move.
 
 The replayer and the simulator both fill this; `traces.report` reads it. A request's key is its index, so
 that an answer finds its row without a table of what is in flight.
@@ -19,9 +19,9 @@ from mainspring.traces.arrival import SECOND_NS
 
 CHUNK = 65_536
 MAX_REQUESTS = 100_000_000
-"""About 8 GB; a run beyond it stops with what it has."""
+"""Most requests of a run, of about 8 GB; a run beyond it stops with what it has."""
 LOOK_NS = SECOND_NS // 4
-"""Between two looks at the requests without a reply."""
+"""Time between two looks at the requests without a reply."""
 
 PENDING, OUTPUTS, UNSENT, EXPIRED, UNANSWERED, FIRST_REASON = 0, 1, 2, 3, 4, 5
 """Outcomes: without a reply; answered with outputs; taken by no gateway; not sent, because its deadline had
@@ -168,7 +168,7 @@ class Records:
         return self._names[number]
 
     def intended_ns(self, key: int) -> int:
-        """When the request was meant to be sent."""
+        """Return the instant at which the request was meant to be sent."""
         intended_ns: int = _INTENDED.unpack_from(self._sent[key // CHUNK], key % CHUNK * _SENT_BYTES)[0]
         return intended_ns
 

@@ -50,23 +50,23 @@ _DEFAULT_SLACK = 0
 
 
 class ReplayConfig(msgspec.Struct, frozen=True):
-    """How to replay."""
+    """The configuration of a replay."""
 
     address: str = "tcp://127.0.0.1:7400"
     seed: int = 0
     token: str | None = None
-    """For a gateway that needs one; None for the environment's ``MAINSPRING_TOKEN``."""
+    """Token for a gateway that needs one; None for the environment's ``MAINSPRING_TOKEN``."""
     guard_s: float = 2.0
     """A request without a reply this long after its deadline is lost, if no other reply comes either."""
     best_effort_timeout_s: float = 86_400.0
-    """So is one without a deadline this long after it was sent."""
+    """The same for a request without a deadline: it is lost without a reply this long after it was sent."""
     straggler_wait_s: float = 120.0
     """Longest time to wait for replies after the last send; what could still have one then is unanswered."""
     progress_every_s: float = 0.5
     connect_timeout_s: float = 10.0
     retry_ns: int = 0
-    """How long a client that is refused for want of time waits before it asks once more, with what is left of
-    its SLO; 0 if it does not."""
+    """Time that a client that is refused for want of time waits before it asks once more, with what is left
+    of its SLO; 0 if it does not."""
     max_requests: int = MAX_REQUESTS
     """The run stops here, with a report (about 80 bytes of memory a request)."""
 
@@ -288,7 +288,7 @@ class _Run:
             return
         index = reply.key - self._first_key
         if not self.records.pending(index):
-            # Of an earlier play, or a second answer to one request, which must not be.
+            # An answer of an earlier play, or a second one to one request, which must not be.
             self.tally.unexpected += index >= 0
             return
         self._learn_way_back(index, reply, frames, now_ns)
@@ -361,7 +361,7 @@ def _quiet_process() -> Iterator[None]:
 
 
 class Awaited(Protocol):
-    """What is waited for, such as a `Connection`."""
+    """An object that can be waited for, such as a `Connection`."""
 
     @property
     def descriptors(self) -> list[int]:

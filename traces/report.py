@@ -1,4 +1,4 @@
-"""How a run goes and how it went: `Progress` while it is played, and its `Summary` from the records.
+"""The progress of a run and its result: `Progress` while it is played, and its `Summary` from the records.
 
 The replayer and the simulator both use it.
 """
@@ -200,7 +200,7 @@ class Progress(msgspec.Struct, frozen=True):
     unsent: int
     in_flight: int
     p50_ms: float | None
-    """Over all outputs so far, right to 0.4 %."""
+    """Median latency of all outputs so far, in milliseconds, right to 0.4 %."""
     p99_ms: float | None
     lag_p99_us: float
 

@@ -34,19 +34,19 @@ class Returning:
         self._retry_ns = retry_ns
 
     def next_ns(self) -> int | None:
-        """As `Source.next_ns`."""
+        """Same as `Source.next_ns`."""
         return self._source.next_ns()
 
     def take(self) -> Arrival:
-        """As `Source.take`."""
+        """Same as `Source.take`."""
         return msgspec.structs.replace(self._source.take(), retry_ns=self._retry_ns)
 
     def completed(self, client: int, now_ns: int) -> None:
-        """As `Source.completed`."""
+        """Same as `Source.completed`."""
         self._source.completed(client, now_ns)
 
     def done(self, now_ns: int, /) -> bool:
-        """As `Source.done`."""
+        """Same as `Source.done`."""
         return self._source.done(now_ns)
 
 
@@ -56,7 +56,7 @@ def returning(source: Source, retry_ns: int) -> Source:
 
 
 class Returns:
-    """Which requests of a run may come back, and which are about to; instants as in `Arrival.time_ns`."""
+    """The requests that may come back, and those about to; instants as in `Arrival.time_ns`."""
 
     def __init__(self) -> None:
         self._may: dict[int, Arrival] = {}

@@ -1,4 +1,4 @@
-"""How many rows requests have, where they are unlike: a distribution, drawn for each request.
+"""The number of rows of requests, where they are unlike: a distribution, drawn for each request.
 
 Lognormal or Gaussian, with shares in the tail that are drawn evenly; a histogram in a CSV file with the
 columns ``rows`` and ``count``; or the requests of a recorded event log. Ribbon (section 5.1) has a
@@ -36,7 +36,7 @@ NEEDS = {
     "histogram": ("file",),
     "log": ("log",),
 }
-"""What each kind can't be without."""
+"""Fields that each kind can't be without."""
 _OWN = {name for names in NEEDS.values() for name in names} - {"most"}
 
 
@@ -98,7 +98,7 @@ class Rows:
         """
         self._spec = spec
         self._values = np.zeros(0, np.int64)
-        """Of a histogram or a log, the rows that there are, ascending."""
+        """Rows that occur in a histogram or a log, ascending."""
         self._ranks = np.zeros(0)
         """The shares of all requests that have at most as many."""
         if spec.kind in ("histogram", "log"):
@@ -192,11 +192,11 @@ class _Drawn:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """As `Playable.models`."""
+        """Same as `Playable.models`."""
         return self._workload.models
 
     def source(self, rng: np.random.Generator) -> Source:
-        """As `Playable.source`; rows have a generator of their own, so that arrivals are as without."""
+        """Same as `Playable.source`; rows have a generator of their own, so that arrivals are as without."""
         (own,) = rng.spawn(1)
         return _DrawnSource(self._workload.source(rng), self._rows, own)
 
@@ -212,7 +212,7 @@ class _DrawnSource:
         self.done = source.done
 
     def take(self) -> Arrival:
-        """As `Source.take`."""
+        """Same as `Source.take`."""
         if not self._drawn:
             self._drawn = self._rows.draw(self._rng, DRAWN)[::-1].tolist()
         return msgspec.structs.replace(self._source.take(), rows=self._drawn.pop())

@@ -120,11 +120,11 @@ class _Shaped:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """As `Playable.models`."""
+        """Same as `Playable.models`."""
         return self._workload.models
 
     def source(self, rng: np.random.Generator) -> Source:
-        """As `Playable.source`; sizes have a generator of their own, so that arrivals are as without."""
+        """Same as `Playable.source`; sizes have a generator of their own, so that arrivals are as without."""
         (sizes,) = rng.spawn(1)
         return _ShapedSource(self._workload.source(rng), self._symbols, self._drawn, sizes)
 
@@ -146,7 +146,7 @@ class _ShapedSource:
         self.done = source.done
 
     def take(self) -> Arrival:
-        """As `Source.take`."""
+        """Same as `Source.take`."""
         arrival = self._source.take()
         symbols = self._symbols.get(arrival.model)
         if symbols is None or arrival.sizes:

@@ -34,7 +34,7 @@ class Source(Protocol):
 
 
 class Playable(Protocol):
-    """What can be played: a `Workload` or a `ClosedLoop`."""
+    """An object that can be played: a `Workload` or a `ClosedLoop`."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -52,11 +52,11 @@ class OpenSource:
         self._next = next(arrivals, None)
 
     def next_ns(self) -> int | None:
-        """As `Source.next_ns`."""
+        """Same as `Source.next_ns`."""
         return None if self._next is None else self._next.time_ns
 
     def take(self) -> Arrival:
-        """As `Source.take`; raises RuntimeError when the workload is over."""
+        """Same as `Source.take`; raises RuntimeError when the workload is over."""
         taken = self._next
         if taken is None:
             raise RuntimeError("the workload is over: nothing is left to take")
@@ -67,7 +67,7 @@ class OpenSource:
         """Ignore the answer."""
 
     def done(self, _now_ns: int, /) -> bool:
-        """As `Source.done`."""
+        """Same as `Source.done`."""
         return self._next is None
 
 
@@ -123,11 +123,11 @@ class ClosedSource:
         heapq.heapify(self._due)
 
     def next_ns(self) -> int | None:
-        """As `Source.next_ns`."""
+        """Same as `Source.next_ns`."""
         return self._due[0][0] if self._due else None
 
     def take(self) -> Arrival:
-        """As `Source.take`."""
+        """Same as `Source.take`."""
         time_ns, number = heapq.heappop(self._due)
         client = self._clients[number]
         return Arrival(time_ns, client.model, client.rows, client.slo_ns, number)
@@ -139,5 +139,5 @@ class ClosedSource:
             heapq.heappush(self._due, (due_ns, client))
 
     def done(self, now_ns: int, /) -> bool:
-        """As `Source.done`."""
+        """Same as `Source.done`."""
         return now_ns >= self._duration_ns

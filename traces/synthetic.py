@@ -48,7 +48,7 @@ class AzureLike(Workload):
     cold_share: float = 0.45
     """Share of the functions, from the least busy up."""
     bursty_share: float = 0.6
-    """Of those between, the share that is bursty; the others are periodic."""
+    """Share of the functions between those two that is bursty; the others are periodic."""
     on_s: float = 4.0
     """Mean length of a burst; its rate is ``(on_s + off_s) / on_s`` times the function's mean."""
     off_s: float = 8.0

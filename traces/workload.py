@@ -1,4 +1,5 @@
-"""What a workload is: a lazily generated, time-ordered stream of arrivals, the same for the same seed.
+"""The description of a workload: a lazily generated, time-ordered stream of arrivals, the same for the same
+seed.
 
 A `Workload` only describes; `Workload.arrivals` with a numpy generator makes the stream, so that one
 description can be played many times, live (`traces.replayer`) and simulated. Nothing here reads a clock.
@@ -60,7 +61,7 @@ class Workload(ABC):
         return Stretched(self, factor)
 
     def cut(self, start_ns: int, end_ns: int) -> Workload:
-        """Only what arrives in ``[start_ns, end_ns)``, with times from ``start_ns``."""
+        """Return only what arrives in ``[start_ns, end_ns)``, with times from ``start_ns``."""
         return Cut(self, start_ns, end_ns)
 
     def with_requests(
@@ -86,7 +87,7 @@ class Scaled(Workload):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """As the scaled workload's."""
+        """Return the scaled workload's models."""
         return self.workload.models
 
     def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
@@ -123,7 +124,7 @@ class Stretched(Workload):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """As the stretched workload's."""
+        """Return the stretched workload's models."""
         return self.workload.models
 
     def scaled(self, factor: float) -> Workload:
@@ -152,7 +153,7 @@ class Cut(Workload):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """As the whole workload's."""
+        """Return the whole workload's models."""
         return self.workload.models
 
     def scaled(self, factor: float) -> Workload:
@@ -191,7 +192,7 @@ class WithRequests(Workload):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """As the other workload's."""
+        """Return the other workload's models."""
         return self.workload.models
 
     def scaled(self, factor: float) -> Workload:

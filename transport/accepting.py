@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 MAX_HANDSHAKES = 256
 """Handshakes under way; a further one ends the oldest."""
 _ACCEPTS_AT_ONCE = 16
-"""What is accepted before the protocols of former connections can refuse or end some."""
+"""Most connections accepted at once, before the protocols of former ones can refuse or end some."""
 
 
 class Server:

@@ -27,7 +27,7 @@ NAME_PREFIX = "name://"
 BACKLOG = 1024
 IPV6 = socket.AF_INET6
 _SEND_BYTES = 2 << 20
-"""What a client's kernel may hold of what it has sent to a gateway, where the host allows as much."""
+"""Most bytes that a client's kernel may hold of what was sent to a gateway, where the host allows it."""
 _ALONE = "-clients"
 """Distinguishes the names that stand alone: those of gateways, for their clients."""
 _CREDENTIALS = struct.Struct("3i")
@@ -46,7 +46,7 @@ Target = tuple[int, Any]
 
 
 class Address(NamedTuple):
-    """Where to listen or connect."""
+    """An address over TCP to listen at or connect to."""
 
     host: str
     port: int
@@ -57,7 +57,7 @@ class Address(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Where to listen or connect on this host by name alone."""
+    """An address on this host, by name alone, to listen at or connect to."""
 
     host: str
     port: int

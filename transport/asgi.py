@@ -1,4 +1,4 @@
-"""What serves HTTP by ASGI beside the path of requests: its listening socket and connections, bounded."""
+"""A server of HTTP by ASGI beside the path of requests: its listening socket and connections, bounded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Connection(H11Protocol):
     most = 0
     patience_s = 0.0
     reading_s = 0.0
-    """How long the other end may read nothing of what is sent; 0: any time."""
+    """Longest time that the other end may read nothing of what is sent, in seconds; 0: any time."""
     _timer: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
 

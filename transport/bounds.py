@@ -1,4 +1,4 @@
-"""What a connection may cost, how sending a message ends, and how a connection does."""
+"""The bounds of a connection's cost, the outcomes of sending a message, and the end of a connection."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mainspring.transport.handshake import Violation
 MAX_TENSORS = 255
 """Tensors that one message may have."""
 PARTS_BYTES = 4
-"""How many times the longest part a whole message may have, unless its own bound is given."""
+"""Most bytes of a whole message as a multiple of the longest part's, unless it has a bound of its own."""
 PROGRESS_NS = 10_000_000_000
 """The time in which an unfinished message has to grow by `PROGRESS_BYTES`, or its connection is ended."""
 PROGRESS_BYTES = 1 << 16
 AGAIN_NS = 100_000_000
 """The time until connections are accepted again after the process has run out of descriptors."""
 _SAID_NS = 10_000_000_000
-"""Between two warnings of that."""
+"""Time between two warnings of that."""
 
 
 class Ended(Exception):
@@ -29,14 +29,14 @@ class Ended(Exception):
 
 
 class Delivery(Enum):
-    """What becomes of a message when it is sent."""
+    """The outcome of sending a message."""
 
     SENT = "sent"
     """The message is on its way, or kept until there is room."""
     GONE = "peer_gone"
     """There is no connection to the peer."""
     FULL = "peer_too_slow"
-    """As much as is allowed already waits for the peer."""
+    """The bytes or messages that are allowed to wait for the peer already do."""
 
 
 class Shortage:
@@ -76,7 +76,7 @@ class Memory(Protocol):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one connection may cost."""
+    """The bounds of what one connection may cost."""
 
     part_bytes: int
     """Bytes of the longest message proper, or tensor, that is received; a longer one ends the connection."""
@@ -91,11 +91,11 @@ class Limits(msgspec.Struct, frozen=True):
     descriptors: int = 0
     """Descriptors that are taken from a peer of this host, over all of the connection's time."""
     more_descriptors: bool = False
-    """Whether one more may come for each that its owner has taken: ``descriptors`` may wait at one time."""
+    """True if one more may come for each that its owner has taken: ``descriptors`` may wait at one time."""
     room: Room | None = None
-    """What the unfinished messages of several connections may hold together; None for any number of bytes."""
+    """Bytes that the unfinished messages of several connections may hold together; None for any number."""
     memory: Memory | None = None
-    """Where large parts are received; None for memory of their own."""
+    """Memory that large parts are received into; None for memory of their own."""
 
     @property
     def whole_bytes(self) -> int:

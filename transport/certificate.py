@@ -1,4 +1,4 @@
-"""Who a certificate says that a process is, and which certificates a list revokes. Pure.
+"""The names that a certificate gives a process, and the certificates that a list revokes. Pure.
 
 A process's certificate names it by an address in its ``subjectAltName``: ``mainspring://CLUSTER/ROLE/NAME``,
 of which it may have several. The other end lets a process say only what one of these allows: its role, and
@@ -29,7 +29,7 @@ class BadCertificate(ValueError):
 
 
 class Named(NamedTuple):
-    """What one address in a certificate allows."""
+    """The process that one address in a certificate allows."""
 
     cluster: str
     role: str
@@ -40,12 +40,12 @@ class Named(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """What counts of the certificate at the other end of a connection, once its signatures are checked."""
+    """The part of the other end's certificate that counts, once its signatures are checked."""
 
     names: tuple[Named, ...]
     serial: int
     expires: str
-    """As OpenSSL writes it."""
+    """End of its validity, as OpenSSL writes it."""
 
     def fault(self, cluster: str, claimed: Identity) -> str:
         """Return why it does not allow a process of this cluster to be who it says; empty if it does."""

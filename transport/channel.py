@@ -75,7 +75,7 @@ def head(sizes: Sequence[int]) -> bytes:
 
 
 class Backlog:
-    """What waits to be sent, in order, and its bounds."""
+    """The messages that wait to be sent, in order, within bounds."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -150,7 +150,7 @@ class Channel:
         self.fd = sock.fileno()
         self.peer = peer
         self.queued = False
-        """Whether its owner has queued it as one that may have a message."""
+        """True if its owner has queued it as one that may have a message."""
         self._socket: Any = sock
         self._secure = sock if isinstance(sock, SecureSocket) else None
         self._epoll = epoll
@@ -165,7 +165,7 @@ class Channel:
         self._start = self._end = 0
         self._drained = True
         self._partial = False
-        """Whether the buffer holds no whole message."""
+        """True if the buffer holds no whole message."""
         self._sizes: list[int] = []
         """The sizes of the parts that the message under way still lacks, the next one last."""
         self._parts: Message = []
@@ -177,9 +177,9 @@ class Channel:
         self._backlog = Backlog(limits)
         self._broken = False
         self._held_bytes = 0
-        """What the message under way holds of `Limits.room`."""
+        """Bytes of `Limits.room` that the message under way holds."""
         self.local = sock.family == socket.AF_UNIX
-        """Whether the peer is a process of this host, which descriptors may be sent to."""
+        """True if the peer is a process of this host, which descriptors may be sent to."""
         self._awaited = limits.descriptors if self.local else 0
         """Descriptors that may yet come."""
         self._descriptors: deque[int] = deque()

@@ -97,12 +97,13 @@ class Greeting:
 
 
 class Pass(NamedTuple):
-    """What a process presents on its connections: its role, and the run's secret and keys if it has them."""
+    """The credentials of a process on its connections: its role, and the run's secret and keys if it has
+    them."""
 
     role: str = "tool"
     secret: bytes | None = None
     keys: Keys | None = None
-    """With them, connections over TCP are encrypted, and each end's certificate says who it is."""
+    """Keys with which connections over TCP are encrypted, and each end's certificate says who it is."""
 
     def over(self, sock: socket.socket, server: bool) -> socket.socket | SecureSocket:
         """Return what to speak over on a new connection; raise `Ended` if it is already over."""

@@ -1,4 +1,4 @@
-"""How the two ends of a new connection prove that they belong together, before anything else is read.
+"""The handshake of a new connection: both ends prove that they belong together, before anything else is read.
 
 Each end sends its role, its name and a nonce. An end that has the run's secret proves it with an HMAC over
 everything that both have sent, under the label of its own side, so that neither a recorded nor a reflected
@@ -21,11 +21,11 @@ from typing import NamedTuple
 VERSION = 3
 MAGIC = b"MSPG"
 TLS = b"\x16\x03"
-"""How TLS begins."""
+"""First bytes of TLS."""
 HEAD = struct.Struct("<4sBBBB")
 """Magic, version, bytes of the role, bytes of the name, and whether the sender has a secret."""
 VERDICT = struct.Struct("<BB")
-"""Whether the connector is refused, and the bytes of the proof or of the reason that follows."""
+"""Layout of the verdict: 1 if the connector is refused, and the bytes of the proof or reason that follows."""
 NONCE_BYTES = PROOF_BYTES = 32
 MAX_ROLE_BYTES = 16
 MAX_NAME_BYTES = 255
@@ -58,7 +58,7 @@ class Unproved(Violation):
     def __init__(self, why: str, reply: bytes = b"") -> None:
         super().__init__(why)
         self.reply = reply
-        """What is still to be sent to the other end."""
+        """Bytes that are still to be sent to the other end."""
 
 
 class Identity(NamedTuple):
@@ -94,7 +94,7 @@ class Handshake:
         self._own += nonce + role + own.name
         self._other = b""
         self._both = False
-        """Whether both ends have a secret, so that each proves it."""
+        """True if both ends have a secret, so that each proves it."""
         self._step: Callable[[bytes], bytes] = self._head
 
     @property

@@ -1,4 +1,4 @@
-"""How many handshakes of TLS a listener begins: what a stranger may cost it.
+"""The rate at which a listener begins handshakes of TLS: it bounds what a stranger may cost it.
 
 A handshake costs a server about a millisecond of its core before it knows who asks, and a stranger next to
 nothing. So each host may begin a number at once and then another number a second, and so may all hosts
@@ -46,7 +46,7 @@ class HandshakeRate:
     """Says of each new connection whether its handshake may begin."""
 
     limits: ClassVar[TransportConfig] = TransportConfig()
-    """Of listeners that are made from now on: a process sets what is configured before it makes any."""
+    """Limits of listeners that are made from now on: a process sets its configuration before it makes any."""
 
     def __init__(self, now_ns: int) -> None:
         self.refused = 0

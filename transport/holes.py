@@ -1,4 +1,4 @@
-"""Which parts of a stretch of memory are free: first fit, and holes that touch become one. Pure.
+"""The free parts of a stretch of memory: first fit, and holes that touch become one. Pure.
 
 The first hole that is large enough is at the lowest offset, so that a stretch of which little is in use at
 one time uses the same pages again and again, which are in memory and in the processor's caches.

@@ -28,12 +28,12 @@ NAMES = {
 }
 """The files of a folder, each with the name that Kubernetes gives it."""
 MAX_BYTES = 16 << 20
-"""Of one of these files."""
+"""Most bytes of one of these files."""
 LOOK_NS = 1_000_000_000
-"""Between two looks at the files."""
+"""Time between two looks at the files."""
 REVOKED = "its certificate has been revoked"
 _TURNS = 8
-"""Of the handshake of a process with itself; it takes three."""
+"""Turns of the handshake of a process with itself, at most; it takes three."""
 
 
 class BadKeys(OSError):
@@ -115,7 +115,7 @@ def _words(error: Exception) -> str:
 
 
 class Reloaded:
-    """What is made of a folder of keys, again within `LOOK_NS` after its files have changed.
+    """Keys that are made of a folder, again within `LOOK_NS` after its files have changed.
 
     What is wrong with new files is logged, and what was made of the former ones stays in use.
     """
@@ -154,7 +154,7 @@ class Reloaded:
 
 
 class Keys(Reloaded):
-    """By what this process proves who it is to others of its cluster, and they to it."""
+    """The certificate and contexts by which this process and others of its cluster prove who they are."""
 
     own: Certificate
     """This process's."""
@@ -185,7 +185,7 @@ class Keys(Reloaded):
 
 
 class ServerKeys(Reloaded):
-    """What a server shows its clients, and whether they have to show it something."""
+    """The certificate that a server shows its clients, and the rule whether they have to show one."""
 
     _context: ssl.SSLContext
 

@@ -60,9 +60,9 @@ class Link:
         self.ended = 0
         """The number of connections that have ended, at either end."""
         self.refusal = ""
-        """Why one end refused the other in the last attempt; empty if neither did."""
+        """Reason why one end refused the other in the last attempt; empty if neither did."""
         self.failure = ""
-        """Why the last attempt failed or the last connection ended, but for want of an answer."""
+        """Reason why the last attempt failed or the last connection ended, but for want of an answer."""
         self.on_violation: Callable[[str], object] = lambda _: None
         """Called with what the other end has sent that breaks the framing; the connection ends."""
         self._hub = hub
@@ -80,8 +80,9 @@ class Link:
         """Lookups of a host's name: it may have several addresses, and only some may answer."""
         self._retry_ns = FIRST_RETRY_NS
         self._next_ns = 0
-        """When the next attempt begins, or the one under way is given up; 0: at once. A lookup is never given
-        up: the resolver has a time-out of its own, and a second lookup would wait beside the first."""
+        """Instant at which the next attempt begins, or the one under way is given up; 0: at once. A lookup is
+        never given up: the resolver has a time-out of its own, and a second lookup would wait beside the
+        first."""
         hub.add(self)
         self.tick(time.monotonic_ns())
 

@@ -36,7 +36,7 @@ GREETING_NS = 5_000_000_000
 IDLE_NS = 1 << 61
 ACCEPTS_AT_ONCE = 64
 LOOK_AGAIN_NS = 1_000_000_000
-"""From the end of `PROGRESS_NS` to the verdict: a process that was suspended has read its sockets by then."""
+"""Time from the end of `PROGRESS_NS` to the verdict: a suspended process has read its sockets by then."""
 
 
 class Progress:
@@ -44,7 +44,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._due: dict[Channel, tuple[int, bool]] = {}
-        """When each connection is checked, and whether for the second time."""
+        """Instant at which each connection is checked, and whether it is the second time."""
 
     def __bool__(self) -> bool:
         return bool(self._due)

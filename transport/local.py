@@ -22,7 +22,7 @@ MAX_PATH_BYTES = 107
 
 
 class Local(NamedTuple):
-    """Where to listen or connect on this host."""
+    """A socket's path on this host to listen at or connect to."""
 
     path: str
     """An absolute path."""

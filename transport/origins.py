@@ -1,4 +1,4 @@
-"""Whether a browser's request comes from a page of the server's own.
+"""The check that a browser's request comes from a page of the server's own.
 
 A page of another site can make a browser send requests to a server here (cross-site request forgery), and its
 site can let a name of its own point to this machine (DNS rebinding), so that the browser takes the server for

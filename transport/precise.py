@@ -26,9 +26,9 @@ SELECTABLE: Final = 1024
 LONG_NS: Final = 8_000_000, 300_000_000
 """A wait from the first on, and up to the second, begins with Python's own."""
 _SHORT_OF_NS: Final = 2_000_000
-"""How much sooner that is to end: it is rounded up to a millisecond, and may be late."""
+"""Time by which Python's own wait ends earlier: it is rounded up to a millisecond, and may be late."""
 _PACKED: Final = os.uname().machine == "x86_64"
-"""Only there the kernel has an event's fields without a gap between them."""
+"""True on machines where the kernel has an event's fields without a gap between them."""
 _EVENT: Final = struct.Struct("=Ii4x" if _PACKED else "=I4xi4x")
 _TIMESPEC: Final = struct.Struct("=qq")
 

@@ -30,9 +30,9 @@ WRITE_BYTES = 1 << 18
 TURN_BYTES = 1 << 20
 """Plain bytes that one call receives, so that other connections have their turn."""
 HANDSHAKE_BYTES = 1 << 16
-"""What the other end may send until it is known."""
+"""Most bytes that the other end may send until it is known."""
 MOST_ANSWER_BYTES = 1 << 14
-"""What TLS itself may have to say to the other end without its being read."""
+"""Most bytes that TLS itself may have to say to the other end without its being read."""
 _REFUSALS = {
     "CERTIFICATE_REQUIRED": "it wants a certificate of this process",
     "CERTIFICATE_EXPIRED": "this process's certificate has expired for it; look at both hosts' clocks",
@@ -41,7 +41,7 @@ _REFUSALS = {
     "BAD_CERTIFICATE": "this process's certificate is of no use to it",
     "PROTOCOL_VERSION": "it speaks no TLS 1.3",
 }
-"""What the other end says of this one, by the ends of OpenSSL's names of alerts."""
+"""The other end's reason for refusing this one, by the ends of OpenSSL's names of alerts."""
 NO_TLS = "it ended the connection when TLS began: it may have been started without --keys"
 
 
@@ -52,7 +52,7 @@ class SecureSocket:
         """Take a connected socket that does not block; raise `Ended` if it is already over."""
         self.family = sock.family
         self.drained = False
-        """Whether all that the kernel is known to have has been read."""
+        """True if all that the kernel is known to have has been read."""
         self.certificate: Certificate | None = None
         """The other end's, once it is known."""
         self._socket, self._keys, self._server = sock, keys, server
@@ -60,10 +60,10 @@ class SecureSocket:
         self._tls = keys.context(server).wrap_bio(self._in, self._out, server_side=server)
         self._came = 0
         self._begun = False
-        """Whether a record may have been read in part, or the end has come, which another read tells."""
+        """True if a record may have been read in part, or if the end has come, which another read tells."""
         self._ended = False
         self._emptied = False
-        """Whether this call has read less than a record, so that asking for more would be in vain."""
+        """True if this call has read less than a record, so that asking for more would be in vain."""
         self._unsent = Unsent(sock)
         self._encrypted = 0
         """The plain bytes in what is unsent, which the caller takes for not sent."""
@@ -84,7 +84,7 @@ class SecureSocket:
 
     @property
     def fault(self) -> Callable[[Identity], str]:
-        """Why the other end's certificate does not allow it to be who it says; empty if it does."""
+        """Return a function: why the other end's certificate does not allow an identity; empty if it does."""
         assert self.certificate is not None, "the handshake is not complete"
         return partial(self.certificate.fault, self._keys.cluster)
 

@@ -21,7 +21,7 @@ BAD_MESSAGE = "bad_message"
 
 
 class Refusal(NamedTuple):
-    """What a refusal means."""
+    """The meaning of a refusal."""
 
     lost: bool
     """The session has ended by it."""
@@ -38,9 +38,10 @@ class ControllerSession:
         ``silence_ns``: a controller from which nothing has come for this long is lost.
         """
         self.welcomed = False
-        """Whether the controller knows this peer."""
+        """True if the controller knows this peer."""
         self.refusal = ""
-        """Why the controller does not take this peer, as its last refusal says; empty once it is welcomed."""
+        """Reason why the controller does not take this peer, by its last refusal; empty once it is
+        welcomed."""
         self._first_hello_ns = hello_ns
         self._longest_hello_ns = max(hello_ns, longest_hello_ns)
         self._silence_ns = silence_ns

@@ -41,13 +41,13 @@ class OwnMemory:
         Raises OSError if memory, descriptors or addresses are short.
         """
         self.size = -(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
-        """In bytes, a multiple of `HUGE_PAGE_BYTES`."""
+        """Size in bytes, a multiple of `HUGE_PAGE_BYTES`."""
         try:
             if not huge:
                 raise OSError
             self.descriptor, mapping = _make(name, self.size, os.MFD_HUGETLB | os.MFD_HUGE_2MB)
             self.huge = True
-            """Whether its pages are huge ones that the host had kept."""
+            """True if its pages are huge ones that the host had kept."""
         except OSError:
             self.descriptor, mapping = _make(name, self.size, 0)
             self.huge = False

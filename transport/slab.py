@@ -32,7 +32,7 @@ ALIGNMENT_BYTES: Final = 64
 """A place begins at a multiple of this: a cache line."""
 
 Found = tuple[int, int, int]
-"""Where bytes lie in a slab: their offset, and the slot and the stamp of their place."""
+"""The place of bytes in a slab: their offset, and the slot and the stamp of their place."""
 
 
 class _Taken:
@@ -41,7 +41,7 @@ class _Taken:
     def __init__(self, offset: int, size: int, slot: int, stamp: int, array: int) -> None:
         self.offset = offset
         self.size = size
-        """As taken of the holes."""
+        """Size in bytes, as taken of the holes."""
         self.slot = slot
         self.stamp = stamp
         self.array = array
@@ -60,11 +60,11 @@ class Slab:
         self._holes = Holes((len(memory) - TABLE_BYTES) // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory.data))
         self._slots = list(range(SLOTS - 1, -1, -1))
-        """Those that are free, the next one last."""
+        """Slots that are free, the next one last."""
         self._stamps = 0
         """The last one that was given out."""
         self._taken: dict[int, _Taken] = {}
-        """By `_Taken.array`."""
+        """The places in use, by `_Taken.array`."""
         self._ended: deque[int] = deque()
         """Arrays that have ended since the last look: another thread may have ended them."""
 

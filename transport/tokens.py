@@ -33,11 +33,11 @@ from mainspring.messages.codes import Reason
 LONGEST_TOKEN = 512
 """Characters of the longest token; a longer text is not taken for a token."""
 EVERYTHING = "*"
-"""What a token must be for that is to see a console, or to change what concerns all models."""
+"""Entry of ``models`` that a token needs to see a console, or to change what concerns all models."""
 _PREFIX_BYTES = 4
 _SECOND_NS = 1_000_000_000
 Refusal = tuple[Reason, str]
-"""Why a client is refused: the reason, and a sentence for a person."""
+"""The reason why a client is refused, and a sentence for a person."""
 _NO_TOKEN: Refusal = (
     Reason.UNAUTHENTICATED,
     "a token is needed here: send it as the header `Authorization: Bearer TOKEN`, or give it to the client",
@@ -85,7 +85,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def allowance_ns(self) -> int:
-        """How far ahead of its rate a token may be: its burst less one request."""
+        """Return how far ahead of its rate a token may be, in nanoseconds: its burst less one request."""
         burst = self.burst if self.burst is not None else max(1, math.ceil(self.rate or 0))
         return (burst - 1) * self.interval_ns
 
@@ -139,7 +139,7 @@ def token_sha256(token: str) -> str:
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What is kept of the token that a client showed: its digest, or None without a token."""
+    """The part of the token that a client showed that is kept: its digest, or None without a token."""
 
     digest: bytes | None
 
@@ -171,7 +171,7 @@ class _Holder:
         self.interval_ns = token.interval_ns
         self.allowance_ns = token.allowance_ns
         self.due_ns = due_ns
-        """When the next request would arrive if all had arrived at exactly the token's rate."""
+        """Instant at which the next request would arrive if all had arrived at exactly the token's rate."""
 
     def may_use(self, model: str) -> bool:
         """Say whether one of the token's patterns matches the model's name, case included."""
@@ -200,7 +200,7 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether a request needs a token."""
+        """Return whether a request needs a token."""
         return self._holders is not None
 
     def replace(self, tokens: Sequence[Token]) -> None:

@@ -6,11 +6,11 @@ import socket
 from typing import Final
 
 FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-"""Of every send and receive: never waits, and no signal if the peer has gone."""
+"""Flags of every send and receive: it never waits, and raises no signal if the peer has gone."""
 
 
 class Unsent:
-    """What waits for one socket."""
+    """The encrypted bytes that wait for one socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         """Take a connected socket that does not block."""
