@@ -1,4 +1,4 @@
-"""What to say where no pool within the bounds holds: the least change of each thing that would do."""
+"""The advice where no pool within the bounds holds: the least change of each thing that would do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class More(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     extra: int
-    """So many more than ``most``."""
+    """Number of devices more than ``most``."""
     pool: Pool
     price: float
 
@@ -30,7 +30,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of which each alone would do."""
 
     more: tuple[More, ...]
-    """At most one for each kind, the cheapest first."""
+    """Pools with more devices of one kind, at most one for each kind, the cheapest first."""
     target_ms: float | None
     """The target that the pool with the greatest share in time keeps; None if it refuses too many."""
     load_share: float

@@ -1,4 +1,4 @@
-"""How many devices of a kind a pool may have where the spec does not say: Ribbon's m_i (section 4.2).
+"""The most devices of a kind that a pool may have where the spec does not say: Ribbon's m_i (section 4.2).
 
 It is the number from which on more devices of the kind alone have no more queries end in time.
 """
@@ -18,7 +18,7 @@ from mainspring.planner.queues import Queues
 IMPROVES = 0.001
 """A smaller share of the queries does not count."""
 MOST = 1_024
-"""Of one kind; a bound beyond that is the spec's to give."""
+"""Most devices of one kind; a bound beyond that is the spec's to give."""
 
 
 def bounded(problem: Problem, pools: Sequence[Pool] = ()) -> Problem:

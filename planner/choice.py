@@ -1,4 +1,4 @@
-"""Which kinds of devices a pool is made of, where a spec has more than can be searched (Ribbon, section 3.3).
+"""The choice of a pool's kinds of devices, where a spec has more than can be searched (Ribbon, section 3.3).
 
 The first kind is the one by which the promise costs least with nothing else. The others are those that serve
 most queries for their price (equation 1) among the kinds that end enough of them within a target relaxed by
@@ -13,7 +13,7 @@ from mainspring.planner.problem import Problem
 
 RELAXED = 1.3
 KINDS = 3
-"""With more kinds the savings hardly grow, and the space does (Ribbon, figure 8)."""
+"""Most kinds in a pool: with more, the savings hardly grow, and the space does (Ribbon, figure 8)."""
 
 
 def cost_effectiveness(problem: Problem) -> list[float]:

@@ -1,4 +1,4 @@
-"""What a pool was estimated to do, and how an estimator is asked.
+"""An estimate of what a pool does, and the protocol of an estimator.
 
 The interval is of batch means: queries that follow one another wait together, so that their shares in time,
 not they, count as draws. It is never narrower than Wilson's of as many queries that were drawn one by one.
@@ -23,28 +23,27 @@ THETA = 0.01
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool does."""
+    """The estimated performance of a pool."""
 
     pool: Pool
     price: float
-    """An hour."""
+    """Price of the pool for an hour."""
     attainment: float
     """The share of queries that ended in time."""
     low: float
     """The ends of its confidence interval."""
     high: float
     p50_ms: float
-    """Of the queries that were answered."""
+    """Median latency of the queries that were answered, in milliseconds."""
     p99_ms: float
     reached_ms: float | None
-    """Within this the share of queries ended that the objective asks for: the target that would do. None if
-    more were refused."""
+    """Target that would do: the objective's share of queries ended within it; None if more were refused."""
     utilisation: dict[str, float]
-    """By kind: the part of the time for which its devices computed; of kinds that the pool has."""
+    """Part of the time for which the devices of a kind computed, by each kind that the pool has."""
     queries: int
-    """How many are counted; 0 if the pool violates and its share in time is not known."""
+    """Number of queries that are counted; 0 if the pool violates and its share in time is not known."""
     complete: bool
-    """Whether all queries were played; else it ended early, at a clear violation."""
+    """True if all queries were played; else it ended early, at a clear violation."""
 
     def holds(self, attainment: float) -> bool:
         """Return whether the pool keeps the promise: the interval's lower end does."""
@@ -57,13 +56,13 @@ def told_ms(value: float) -> str:
 
 
 class Estimator(Protocol):
-    """How pools are evaluated."""
+    """An evaluator of pools."""
 
     name: str
     dear: bool
-    """Whether an evaluation takes minutes and moves a cluster: then the search alone evaluates."""
+    """True if an evaluation takes minutes and moves a cluster: then the search alone evaluates."""
     shares: bool
-    """Whether queries may share executions."""
+    """True if queries may share executions."""
 
     def evaluate(self, pool: Pool, *, whole: bool = False, load: float = 1.0) -> Estimate:
         """Estimate a pool; ``whole`` if a clear violation is to be played to its end too.

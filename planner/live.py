@@ -26,9 +26,9 @@ from mainspring.planner.problem import Pool, Problem
 from mainspring.planner.sharing import shares_executions
 
 LOOK_S = 0.25
-"""Between two looks at the cluster."""
+"""Time between two looks at the cluster, in seconds."""
 PATIENCE_S = 120.0
-"""How long a cluster may take until it is the pool, its models prepared."""
+"""Longest time until a cluster is the pool, its models prepared, in seconds."""
 TRIES = 3
 """Windows for one pool, if workers are lost in each."""
 QUEUES = 2.0
@@ -37,20 +37,20 @@ QUEUES = 2.0
 SHORT = 0.25
 """A queue is short if it has no more than this part of that."""
 RELIEF = 1.5
-"""Where so many wait before a window begins, this many times the pool's devices serve them first,"""
+"""Multiple of the pool's devices that first serve a queue that is not short when a window begins."""
 RELIEF_S = 30.0
-"""for at most this long."""
+"""Longest time for which they do, in seconds."""
 
 
 class Gone(Enum):
-    """Why a window ended before its time."""
+    """The reason why a window ended before its time."""
 
     VIOLATES = "violates"
     WORKERS = "workers were lost"
 
 
 class Watch(Protocol):
-    """What a window asks while it runs."""
+    """The question that a window asks while it runs."""
 
     def __call__(self) -> Gone | None:
         """Return why it is to end now, if it is."""
@@ -278,7 +278,7 @@ class _Guard:
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What became of a cluster's requests until an instant."""
+    """The counts of a cluster's requests until an instant."""
 
     arrived: int
     in_time: int

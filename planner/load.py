@@ -1,4 +1,4 @@
-"""Whether a cluster's load has changed, by its rate and its queue (Ribbon, section 4)."""
+"""The detection of changes of a cluster's load, by its rate and its queue (Ribbon, section 4)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SPAN_S = 10.0
 CHANGED = 0.15
 """A rate that differs by more than this part is another load."""
 SURE = 4.0
-"""And by this many standard deviations of a Poisson number of requests."""
+"""A rate that differs by fewer standard deviations of a Poisson number of requests is the same load."""
 LOOKS = 3
 """Looks in a row at which a queue is too long."""
 QUICK_S = 2.0
-"""What a rate is taken over at least, where the queue says that it has changed."""
+"""Shortest time that a rate is taken over, in seconds, where the queue says that it has changed."""
 
 
 class LoadWatch:

@@ -29,21 +29,21 @@ Chosen = TypeVar("Chosen")
 Factory = Callable[[Problem, float], Estimator]
 """Makes an estimator for a problem, with the confidence of its intervals."""
 ESTIMATORS: dict[str, Factory] = {"queues": Queues, "simulate": Simulated}
-"""By name; the first is the default."""
+"""Makers of estimators, by name; the first is the default."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search found."""
+    """The result of a search."""
 
     kinds: tuple[str, ...]
-    """In the order of pools' counts."""
+    """Kinds of devices, in the order of pools' counts."""
     objective: float
     rate: float
     """Requests a second that it is for."""
     slo_ms: float
     """Their mean SLO."""
     load: float
-    """So many times the spec's rate."""
+    """Load that the plan is for, as a multiple of the spec's rate."""
     search: str
     evaluate: str
     confidence: float
@@ -52,9 +52,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nearest: Estimate | None
     """The pool with the greatest share in time that was tried."""
     proven: bool
-    """Whether all cheaper pools are known not to hold, by this estimator."""
+    """True if all cheaper pools are known not to hold, by this estimator."""
     ended: str
-    """Why the search ended."""
+    """Reason why the search ended."""
     one_kind: Estimate | None
     """The cheapest pool of one kind alone that holds, within the bounds."""
     floor_price: float | None
@@ -66,9 +66,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Evaluated pools that did not hold."""
     warnings: tuple[str, ...]
     advice: Advice | None
-    """What would do, if no pool holds and the search knows that."""
+    """Changes that would do, if no pool holds and the search knows that."""
     evaluations: tuple[Estimate, ...]
-    """In the order in which they were made, without those for ``one_kind`` and ``advice``."""
+    """Estimates in the order in which they were made, without those for ``one_kind`` and ``advice``."""
 
     @property
     def saved(self) -> float | None:
@@ -143,7 +143,7 @@ def _ended(run: Search, task: Task, estimator: Estimator) -> Ending:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What a search leaves."""
+    """The results that a search leaves."""
 
     problem: Problem
     space: Space

@@ -1,4 +1,4 @@
-"""What is planned, for estimators and searches: kinds with prices and bounds, the objective, the queries.
+"""The problem that estimators and searches get: kinds with prices and bounds, the objective, the queries.
 
 All pools see the same arrivals, rows and draws, so that two differ by what they do alone.
 """
@@ -21,7 +21,7 @@ from mainspring.simulator.workloads import build_source
 from mainspring.traces.arrival import Arrival, Kind
 
 Pool = tuple[int, ...]
-"""How many devices of each kind, in the order of the spec."""
+"""Number of devices of each kind, in the order of the spec."""
 LATE_QUERIES = 10
 """A stream is long enough for a percentile if this many queries may be late by it."""
 DRAWS_SEED = 0x9B
@@ -35,7 +35,7 @@ class DeviceKind(msgspec.Struct, frozen=True):
 
     name: str
     price: float
-    """Of one, an hour."""
+    """Price of one device for an hour."""
     least: int
     most: int
     """0 where the spec leaves it open, until `bounds.bounded`."""
@@ -58,7 +58,7 @@ class Queries:
 
     @property
     def rate(self) -> float:
-        """How many come in a second, from the first to the last."""
+        """Return the number of queries that come in a second, from the first to the last."""
         return len(self) / max(1e-9, float(self.due_ns[-1] - self.due_ns[0]) / 1e9)
 
 
@@ -73,9 +73,9 @@ class Problem:
     durations_ns: Whole
     """A row for each kind: how long each query takes on it."""
     between_ns: int
-    """How long a device is idle for messages from one query to the next that waits."""
+    """Time that a device is idle for messages from one query to the next that waits."""
     around_ns: int
-    """What a client waits for messages beyond that."""
+    """Time that a client waits for messages beyond that."""
     load: float = 1.0
     """The queries come at the spec's rate times this."""
 

@@ -26,7 +26,7 @@ from mainspring.traces.source import OpenSource
 
 
 class _ClearViolation(Exception):
-    """So many requests were late or refused that the rest can't make up for them."""
+    """Raised when so many requests were late or refused that the rest can't make up for them."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()

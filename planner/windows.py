@@ -21,13 +21,13 @@ from mainspring.traces.report import Progress, Summary
 from mainspring.traces.source import OpenSource
 
 SETTLE_S = 1.0
-"""How long the cluster's own requests are left alone on a new pool before they count, at
-least; they do once the queue is short, for what waited before was the former pool's."""
+"""Shortest time for which the cluster's own requests don't count on a new pool, in seconds; they do once the
+queue is short, for what waited before was the former pool's."""
 STUCK_S = 3.0
-"""A pool on which the queue has not become shorter for this long does not get through what waited before;"""
+"""Time without a shorter queue after which a pool does not get through what waited before, in seconds."""
 BACKLOG_S = 10.0
-"""nor does one that takes longer than this, and longer than a window. It violates, and nothing is known of
-its share in time."""
+"""Time in which a pool must get through what waited before, in seconds, or a window's if that is longer. A
+pool that takes longer violates, and nothing is known of its share in time."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Replayed:
     def __init__(self, problem: Problem, address: str, token: str | None = None) -> None:
         """Raises `GatewayUnreachable`."""
         self.sent = 0
-        """Requests of all windows, and of these"""
+        """Number of requests of all windows."""
         self.lost = 0
-        """those that had no answer."""
+        """Number of these that had no answer."""
         self.last: tuple[Summary, Records] | None = None
-        """What the last window was."""
+        """Summary and records of the last window."""
         self._problem = problem
         self._replayer = Replayer(
             ReplayConfig(address=address, token=token, progress_every_s=LOOK_S, straggler_wait_s=5.0)

@@ -1,4 +1,4 @@
-"""What the scheduler's calls cost on this machine, as a table that a simulation charges (`costs`).
+"""The cost of the scheduler's calls on this machine, as a table that a simulation charges (`costs`).
 
 The events of a short simulation are played to a fresh scheduler several times and every call is timed; the
 least of a call's times is its own cost, without what the machine did besides.

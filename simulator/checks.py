@@ -1,4 +1,4 @@
-"""Whether numbers of a spec are in their ranges; errors name the key and what would be right."""
+"""Checks that numbers of a spec are in their ranges; errors name the key and what would be right."""
 
 from __future__ import annotations
 

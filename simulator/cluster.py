@@ -1,4 +1,4 @@
-"""From a spec to its cluster: models with a profile for each kind of device, workers, what these hold."""
+"""The cluster of a spec: models with a profile for each kind of device, workers, what these hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, S
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """What a `Simulation` is built from."""
+    """The parts that a `Simulation` is built from."""
 
     models: tuple[ModelSpec, ...]
     """All that there will be."""
@@ -30,7 +30,7 @@ class Cluster(msgspec.Struct, frozen=True):
     """(name, kind, pages)"""
     preloaded: dict[str, Preloaded]
     later_ns: dict[str, int] = {}
-    """When models come that are not there from the start, by name."""
+    """Instant at which each model comes that is not there from the start, by name."""
 
     @property
     def first(self) -> list[ModelSpec]:

@@ -42,7 +42,7 @@ class SimulatedController:
         """``send`` gets each command with the instant at which it leaves."""
         self.scheduler = scheduler
         self.due_ns = NEVER_NS
-        """When `turn` is to be called next: something waits, or the scheduler wants to be woken."""
+        """Instant of the next call of `turn`: something waits, or the scheduler wants to be woken."""
         self.busy_ns = 0
         """Time that it was busy for."""
         self.turns = 0

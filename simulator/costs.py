@@ -1,4 +1,4 @@
-"""What the live processes' own work costs, to be charged in virtual time.
+"""The cost of the live processes' own work, to be charged in virtual time.
 
 A simulator makes a Python scheduler infinitely fast unless it charges for it. With a table the same run
 always takes the same virtual time; `mainspring simulate --calibrate` measures one on this machine.
@@ -25,11 +25,11 @@ EVENTS, COMMANDS = _kinds(Event), _kinds(Sent)
 
 
 class ControllerCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller is busy for. It takes up to ``burst_messages`` of the messages that wait, hands
+    """The cost of the controller's work. It takes up to ``burst_messages`` of the messages that wait, hands
     each to the scheduler, asks it for commands once, and sends them; meanwhile others wait."""
 
     receive_us: float = 0.0
-    """For each message, beside the scheduler: socket, decoding, checks."""
+    """Cost of each message, beside the scheduler's: socket, decoding, checks."""
     handle_us: dict[str, float] = {}
     """`Scheduler.handle` by kind of event, such as ``request_arrived``; kinds not named cost nothing."""
     schedule_us: float = 0.0
@@ -37,11 +37,11 @@ class ControllerCost(msgspec.Struct, frozen=True, kw_only=True):
     command_us: dict[str, float] = {}
     """More of `Scheduler.schedule` for each command that comes out, by kind, such as ``infer``."""
     send_us: float = 0.0
-    """For each command, beside the scheduler: encoding, socket."""
+    """Cost of each command, beside the scheduler's: encoding, socket."""
     log_us: float = 0.0
-    """After the sending, for each event and command: its record in the event log."""
+    """Cost of each event's and command's record in the event log, after the sending."""
     burst_messages: int = 16
-    """As the controller's own configuration."""
+    """Most messages of a turn, as in the controller's own configuration."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what no process could cost."""
@@ -68,22 +68,22 @@ def _refuse_unknown(table: str, costs: dict[str, float], known: tuple[str, ...])
 
 
 class ProcessCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What gateway and workers add to a request; each is measured on a live system, or 0."""
+    """The time that gateway and workers add to a request; each part is measured on a live system, or 0."""
 
     gateway_arrival_us: float = 0.0
-    """How long the gateway is busy with each request that comes."""
+    """Time that the gateway is busy with each request that comes."""
     gateway_reply_us: float = 0.0
-    """How long the gateway is busy with each reply."""
+    """Time that the gateway is busy with each reply."""
     gateway_dispatch_us: float = 0.0
-    """How long the gateway is busy with each request whose inputs it pushes to a worker."""
+    """Time that the gateway is busy with each request whose inputs it pushes to a worker."""
     worker_input_us: float = 0.0
-    """From the last input's arrival at a worker until EXEC can begin."""
+    """Time from the last input's arrival at a worker until EXEC can begin."""
     worker_action_us: float = 0.0
-    """What EXEC and LOAD take beyond the profile: from the instant they begin to that they report."""
+    """Time that EXEC and LOAD take beyond the profile: from the instant they begin to that they report."""
     worker_result_us: float = 0.0
-    """From an action's end until its result and its outputs leave the worker."""
+    """Time from an action's end until its result and its outputs leave the worker."""
     worker_turn_us: float = 0.0
-    """From one action's end until its executor begins the next."""
+    """Time from one action's end until its executor begins the next."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what no process could cost."""
@@ -91,7 +91,7 @@ class ProcessCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller's own work costs in virtual time."""
+    """The cost in virtual time of the controller's own work."""
 
     mode: Literal["none", "measured", "table"] = "none"
     """``none``: it is infinitely fast. ``table``: as ``controller`` says. ``measured``: what the scheduler

@@ -23,7 +23,7 @@ from mainspring.worker.core.state_machine import WorkerCore
 PREPARE_NS = 1_000_000
 """Duration of a simulated PREPARE."""
 EXPIRY_NS = 2_500_000
-"""How late an action is found unable to begin in its window while a job runs: live it is up to 5 ms."""
+"""Delay after which an action is found unable to begin in its window during a job: live up to 5 ms."""
 IO_BYTES = 1 << 40
 """More than any model needs: what is simulated is never short of memory for inputs and outputs."""
 
@@ -85,13 +85,13 @@ class SimulatedWorker:
         self.session = 0
         """The session with the controller that it takes actions of."""
         self.link_free_ns = 0
-        """When its link has carried the inputs that were pushed so far."""
+        """Instant at which its link has carried the inputs that were pushed so far."""
         self.busy_ns = 0
         """Time that EXEC has run for."""
         self._faults, self._opened = faults, set(opened)
         self._curves: dict[str, Curve] = {}
         self._spreads: dict[str, Spread | None] = {}
-        """Of each model that ran."""
+        """Spread of each model that ran."""
         self._slowness = slowness
         self._draws = Draws(rng)
         self._agenda, self._results, self._outputs = agenda, results, outputs
@@ -101,12 +101,12 @@ class SimulatedWorker:
         self._early: set[tuple[int, int]] = set()
         """Inputs that came before their action."""
         self._released: set[str] = set()
-        """What it has given up of `_held`."""
+        """Models of `_held` that it has given up."""
         self._last_infer_id = 0
         self._armed_ns = [NEVER_NS, NEVER_NS, NEVER_NS]
         """The nearest instant at which each executor will be looked at."""
         self._free_ns = [0, 0, 0]
-        """Before which each executor begins nothing: it has just ended something."""
+        """Instant before which each executor begins nothing: it has just ended something."""
         self._ends_ns, self._expiry_ns = [0, 0, 0], [NEVER_NS, NEVER_NS, NEVER_NS]
         self._preload(preloaded or Preloaded())
 
@@ -165,7 +165,7 @@ class SimulatedWorker:
             own = [kinds_build(self.kind, spec) for spec in held.specs.values()]
             held = Held([spec for spec in own if not cannot_run(spec, self._targets)])
         self._held = held.specs
-        """What is prepared from the start; of these the core knows what an action has named."""
+        """Models that are prepared from the start; of these the core knows what an action has named."""
         self._artifacts = held.artifacts
         next_page = 0
         for each in preloaded.resident:

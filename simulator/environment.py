@@ -1,4 +1,4 @@
-"""What the parts of a simulation share: virtual time with what is to happen, chance, and links."""
+"""The environment that a simulation's parts share: virtual time with what is to happen, chance, and links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWS = 1024
 
 
 class Agenda:
-    """What is to happen when, as a heap; of the same instant in the order in which it was set."""
+    """The calls that are to be made, as a heap by instant; of one instant in the order of `at`."""
 
     __slots__ = ("_count", "entries", "now_ns")
 
@@ -28,7 +28,7 @@ class Agenda:
         self.now_ns = 0
         """The present instant."""
         self.entries: list[Entry] = []
-        """As a heap; the simulation takes from it."""
+        """The heap; the simulation takes from it."""
         self._count = 0
 
     def at(self, when_ns: int, function: Callable[..., None], *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a spec asks for before it is simulated: what can't end, or find room, is refused at once."""
+"""An estimate of what a spec asks for before it is simulated: the impossible is refused at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ REQUEST_BYTES = 70
 """Memory for each request of a run, as measured (docs/simulation.md)."""
 PAIR_BYTES = 100
 PAGE_BYTES = 40
-"""Of each device's page."""
+"""Memory for each device's page, in bytes."""
 REQUESTS_A_SECOND = 30_000
-"""How many are simulated in a second of real time, roughly."""
+"""Number of requests that are simulated in a second of real time, roughly."""
 LONG = 20_000_000
-"""From so many requests on, an estimate is said first."""
+"""Number of requests from which on an estimate is said first."""
 MOST_MODELS = 200_000
 MOST_PAIRS = 20_000_000
-"""Of a model and a device."""
+"""Most pairs of a model and a device."""
 MOST_IN_FLIGHT = 10_000_000
 
 

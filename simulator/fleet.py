@@ -19,7 +19,7 @@ from mainspring.simulator.slowness import Spells
 from mainspring.simulator.spec import Faults
 
 QUIET_RETRY_NS = 1_000_000
-"""How often a worker that was given up looks whether its running jobs have ended."""
+"""Time between two looks of a worker that was given up whether its running jobs have ended."""
 
 
 class Peer:

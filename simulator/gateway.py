@@ -29,9 +29,9 @@ from mainspring.traces.arrival import Arrival
 
 _CONFIG: Final = GatewayConfig()
 GRACE_NS: Final = milliseconds(_CONFIG.grace_ms)
-"""After its deadline, how long a request waits for an answer."""
+"""Time for which a request waits for an answer after its deadline."""
 BEST_EFFORT_NS: Final = 60_000_000_000
-"""How long a request without a deadline waits for an answer where a fault loses outputs: an operator's
+"""Time for which a request without a deadline waits for an answer where a fault loses outputs: an operator's
 ``best_effort_timeout_ms``. Elsewhere it waits for as long as it takes."""
 
 
@@ -59,15 +59,15 @@ class Flight:
         self.dispatched_ns = arrived_ns
         self.expires_ns = expires_ns
         self.key = key
-        """What its record is known by; -1 if none is kept."""
+        """Key of its record; -1 if none is kept."""
         self.client = client
         """The closed-loop client that waits for the reply; -1 if none does."""
         self.retry_ns = 0
-        """As `Arrival.retry_ns`."""
+        """Same as `Arrival.retry_ns`."""
 
 
 class Replies(Protocol):
-    """Who wants to know what became of requests. ``now_ns`` is when the reply is at the client."""
+    """A receiver of requests' outcomes. ``now_ns`` is when the reply is at the client."""
 
     def outputs(self, now_ns: int, flight: Flight, timing: Timing) -> None:
         """Outputs came."""
@@ -91,7 +91,7 @@ class SimulatedGateway:
         self.flights: dict[int, Flight] = {}
         """Requests without an answer, by id."""
         self.arriving: deque[tuple[int, RequestArrived | RequestCancelled]] = deque()
-        """On their way to the controller: (instant of arrival there, event), in order."""
+        """Events on their way to the controller: (instant of arrival there, event), in order."""
         self.second_answers = 0
         """Outputs and rejections of requests that had an answer."""
         self.agenda = agenda
@@ -105,7 +105,7 @@ class SimulatedGateway:
         self._free_ns = 0
         self._swept_ns = 0
         self.sweep_ns = NEVER_NS
-        """When `sweep` is to be called next."""
+        """Instant at which `sweep` is to be called next."""
 
     def model_up(self, spec: ModelSpec) -> None:
         """Serve a model."""

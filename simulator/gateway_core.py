@@ -34,7 +34,7 @@ _AGAIN: Final = 1 << 62
 _UNKNOWN: Final = -1
 """Stands for a request that has its reply: an id that the core never gives."""
 _NO_SIGNATURE: Final = Signature(ModelSpec("", "", "", (1,), 0, (), (), (), {}))
-"""Of a model that the gateway does not know, which the controller rejects."""
+"""Signature of a model that the gateway does not know, which the controller rejects."""
 
 
 class CoreGateway(SimulatedGateway):
@@ -52,7 +52,7 @@ class CoreGateway(SimulatedGateway):
             max_in_flight_bytes=_NO_LIMIT,
         )
         self._signatures: dict[str, Signature] = {}
-        """Of every model that was ever served: what is under way outlives its model."""
+        """Signatures of every model that was ever served: what is under way outlives its model."""
         self._served: dict[str, Signature] = {}
         self.core = GatewayCore(config, self._served)
         self.core.controller_welcomed(0, _NUMBER)

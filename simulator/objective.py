@@ -1,4 +1,4 @@
-"""What a plan of devices is to keep: the share of requests that end in time.
+"""The objective of a plan of devices: the share of requests that end in time.
 
 Simulations have it beside the rest, so that a plan's output is a spec like any other; only plans heed it.
 """

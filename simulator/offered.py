@@ -1,4 +1,4 @@
-"""What a spec's workloads offer: which models, at which rates, as which recipe.
+"""The load that a spec's workloads offer: which models, at which rates, as which recipe.
 
 A workload's ``load``, a multiple of what all devices can do, becomes a scale of its requests here.
 """

@@ -1,4 +1,4 @@
-"""What became of requests: each by itself, for tests and stories, or in columns, for runs of any length."""
+"""The outcome of requests: each by itself, for tests and stories, or in columns, for runs of any length."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.traces.records import Records
 
 SHOWN_OF = 16
-"""How many answers there are to each one that goes into the percentiles of the progress."""
+"""Number of answers to each one that goes into the percentiles of the progress."""
 
 
 @dataclass
 class Outcome:
-    """What became of one request, as its gateway saw it."""
+    """The outcome of one request, as its gateway saw it."""
 
     request: RequestArrived
     arrived_ns: int
     answered_ns: int | None = None
     reason: Reason | None = None
-    """Why it was rejected; None if it got outputs, or nothing yet."""
+    """Reason why it was rejected; None if it got outputs, or nothing yet."""
     answers: int = 0
     """Replies to the client."""
     cold: bool = False
@@ -33,7 +33,7 @@ class Outcome:
 
     @property
     def in_time(self) -> bool:
-        """Whether outputs came by the deadline."""
+        """Return whether outputs came by the deadline."""
         deadline_ns = self.request.deadline_ns
         return (
             self.answered_ns is not None
@@ -43,7 +43,7 @@ class Outcome:
 
 
 class Completed(Protocol):
-    """Who is told that a closed-loop client has its answer."""
+    """A receiver of the news that a closed-loop client has its answer."""
 
     def completed(self, client: int, now_ns: int) -> None:
         """Take note of it."""
@@ -66,9 +66,9 @@ class Ledger:
         """
         self.outcomes: dict[int, Outcome] = {}
         self.goodput = self.late = self.rejected = 0
-        """Since ``start_ns``."""
+        """Counts since ``start_ns``."""
         self.completed = False
-        """Whether a closed-loop client had its answer since this was last set to False."""
+        """True if a closed-loop client had its answer since this was last set to False."""
         self._comes_back = comes_back
         self.latency = DurationHistogram()
         self.start_ns = start_ns
@@ -90,7 +90,7 @@ class Ledger:
         return self._records.sent(since_ns, since_ns, model, rows, slo_ns)
 
     def outputs(self, now_ns: int, flight: Flight, timing: Timing) -> None:
-        """As `gateway.Replies.outputs`."""
+        """Same as `gateway.Replies.outputs`."""
         if flight.key >= 0 and self._records is not None:
             if self._records.outputs(flight.key, now_ns - self.start_ns, timing):
                 self.goodput += 1
@@ -109,7 +109,7 @@ class Ledger:
             self.completed = True
 
     def error(self, now_ns: int, flight: Flight, reason: Reason) -> None:
-        """As `gateway.Replies.error`; the record of a request that comes back stays open."""
+        """Same as `gateway.Replies.error`; the record of a request that comes back stays open."""
         returns = False
         if flight.retry_ns and self._comes_back is not None:
             returns = self._comes_back(now_ns, flight, reason)

@@ -23,11 +23,11 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     stem: str = "worker"
     most: int = 64
     workers: tuple[str, ...] = ()
-    """Those of the cluster's first workers that are its."""
+    """Names of the workers that it runs among the cluster's first ones."""
     start_ns: int = 1_000_000_000
-    """From the decision to the worker's hello."""
+    """Time from the decision to the worker's hello."""
     failure_probability: float = 0.0
-    """Of a start, which is tried again after as long."""
+    """Probability that a start fails; it is tried again after as long."""
 
 
 class SimulatedProvider:
@@ -52,7 +52,7 @@ class SimulatedProvider:
         self._runs = {pool.kind: list(pool.workers) for pool in pools}
         self._faults = {pool.kind: "" for pool in pools}
         self._starts: dict[str, int] = {}
-        """How often each was begun: what is left of a start that was called off is not the next one's."""
+        """Number of starts of each worker: the rest of a start that was called off is not the next one's."""
         self._fleet = fleet
         self._agenda = agenda
         self._draws = draws

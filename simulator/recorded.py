@@ -1,4 +1,4 @@
-"""What a log says about the cluster on which it was recorded: enough to simulate it under other decisions.
+"""The cluster on which a log was recorded, as the log has it: enough to simulate it under other decisions.
 
 Durations are those that were measured: the median for each executable, batch size and kind of device, and how
 far measurements are spread around it. What was never measured keeps its profile, corrected by as much as
@@ -36,9 +36,9 @@ from mainspring.telemetry.runs import slice_note
 from mainspring.traces.arrival import Arrival
 
 FOREVER_NS = 1 << 60
-"""How long a worker stays away that did not come back."""
+"""Time for which a worker stays away that did not come back."""
 LEAD_NS = 1_000_000
-"""How long before the log the simulation begins, so that the log's first record lies in the future."""
+"""Time by which the simulation begins before the log, so that the log's first record lies in the future."""
 STANDSTILL_FACTOR = 5
 STANDSTILL_NS = 200_000_000
 """An action that takes so many times as long as the median, and longer by this, stood still for a while."""
@@ -57,7 +57,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """The last arrival."""
     scheduler: SchedulerConfig
     models: tuple[ModelSpec, ...]
-    """At the beginning, with measured durations."""
+    """Models at the beginning, with measured durations."""
     joins: tuple[tuple[int, WorkerJoined], ...]
     """Workers' first joins, with their instants."""
     crashes: tuple[tuple[int, str, int], ...]
@@ -74,8 +74,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Standard deviation of the logarithm of durations over their medians, without the outermost 1 %."""
     requests: int
     stalls: int = 0
-    """How often a worker stood still: it was silent and came back with what it held, or an action took far
-    longer than others of its kind. The simulation has no such pause."""
+    """Number of times that a worker stood still: it was silent and came back with what it held, or an action
+    took far longer than others of its kind. The simulation has no such pause."""
 
 
 def read_recording(log: Path) -> Recording:
@@ -127,7 +127,7 @@ class _Reader:
         self._durations: dict[Key, list[int]] = {}
         self._delays: list[int] = []
         self._curves: dict[tuple[str, str], Curve] = {}
-        """By kind of device and model."""
+        """Curves by kind of device and model."""
 
     def take(self, now_ns: int, entry: object) -> None:
         """Enter the next event or command; time counts from `LEAD_NS` before the first one."""

@@ -27,14 +27,14 @@ class LogError(ValueError):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Where a recorded run and its repetition first differ."""
+    """The first difference between a recorded run and its repetition."""
 
     command: int
-    """How many commands were equal before it."""
+    """Number of commands that were equal before it."""
     now_ns: int
     """The controller's clock."""
     recorded: str
-    """What came out live; a text that says so if nothing did."""
+    """Command that came out live; a text that says so if nothing did."""
     again: str
     before: tuple[str, ...]
     """The last lines of the conversation before it."""
@@ -47,7 +47,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Redecision(msgspec.Struct, frozen=True):
-    """What deciding a log again showed."""
+    """The result of deciding a log again."""
 
     runs: int
     """Starts of a controller that the log holds from their beginning."""

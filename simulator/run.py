@@ -31,9 +31,9 @@ PROGRESS_EVERY_S = 0.5
 COLLECT_EVERY = (100_000, 50, 100)
 """Thresholds of the garbage collector: a simulation makes no cycles, and in flight is much that lives on."""
 FINISHED = "finished"
-"""How a run ends whose requests all came and were answered."""
+"""Ending of a run whose requests all came and were answered."""
 STRAGGLERS_NS = 62_000_000_000
-"""After the last request every one has its answer within this: the gateway gives it at last."""
+"""Time after the last request within which every one has its answer: the gateway gives it at last."""
 
 
 NO_BOUND = (
@@ -48,17 +48,17 @@ class NoBound(ValueError):
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What a simulation left."""
+    """The result of a simulation."""
 
     spec: SimulationSpec
     summary: Summary
-    """What clients saw, without the warm-up."""
+    """Summary of what clients saw, without the warm-up."""
     analysis: Analysis | None
-    """What the controller's event stream tells, without the warm-up; None if it was not asked for."""
+    """Analysis of the controller's event stream, without the warm-up; None if it was not asked for."""
     records: Records
-    """Of every request after the warm-up."""
+    """Records of every request after the warm-up."""
     fingerprint: str
-    """Of all answers with their instants: equal for equal runs."""
+    """Digest of all answers with their instants: equal for equal runs."""
     wall_s: float
     """Real time that it took."""
 

@@ -26,9 +26,9 @@ MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 KINDS = ("fast", "slow")
 TARGETS = {"fast": ("tvm-sm_90a", "tvm-sm_*"), "slow": ("tvm-x86_64-avx2", "tvm-x86_64-baseline")}
-"""Which artifacts devices of each kind run, where they are unlike."""
+"""Targets of the artifacts that devices of each kind run, where they are unlike."""
 LONGEST_WAIT_NS = BEST_EFFORT_NS + 2 * SECOND
-"""After it every request has its answer: the gateway itself gives one at last."""
+"""Time after which every request has its answer: the gateway itself gives one at last."""
 
 
 def random_model(rng: np.random.Generator, name: str, executable: str) -> ModelSpec:
@@ -179,7 +179,7 @@ def run_to_end(simulation: Simulation, length_ns: int = 2 * SECOND) -> None:
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What a scenario showed, for a person."""
+    """The result of a scenario, for a person."""
 
     text: str
     wrong: bool

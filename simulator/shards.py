@@ -61,7 +61,7 @@ class Death(msgspec.Struct, frozen=True):
     at_ns: int
     down_ns: int
     noticed_ns: int = 1_000_000_000
-    """From its death until the gateway notices."""
+    """Time from its death until the gateway notices."""
 
 
 class _Side(SimulatedGateway):

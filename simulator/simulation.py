@@ -125,7 +125,7 @@ class Simulation:
 
     @property
     def outcomes(self) -> dict[int, Outcome]:
-        """What became of each request, by id; empty unless they are kept."""
+        """Return the outcome of each request, by id; empty unless they are kept."""
         return self.ledger.outcomes
 
     def request(

@@ -23,7 +23,7 @@ without."""
 
 @final
 class Process:
-    """When one spell is under way: the instants at which that changes, from the start on."""
+    """The intervals in which one spell is under way, as the instants at which that changes."""
 
     def __init__(self, spell: Spell, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -51,7 +51,7 @@ class Process:
 
 @final
 class Slowness:
-    """When one device is slow, by all spells that it has."""
+    """The intervals in which one device is slow, by all spells that it has."""
 
     def __init__(self, spells: Sequence[Spell], processes: Sequence[Process]) -> None:
         """Each spell has the process at the same place."""

@@ -1,4 +1,5 @@
-"""What is simulated: devices, models, workloads, network, faults, costs and the scheduler's configuration.
+"""The spec of a simulation: devices, models, workloads, network, faults, costs and the scheduler's
+configuration.
 
 Plain frozen structs, to be made in Python or read from a file (`spec_file.read_spec`). Durations and sizes
 are in the unit that ends each name.
@@ -25,7 +26,7 @@ from mainspring.traces.shapes import parse_distribution
 LOG = "log"
 """The kind of a workload that was recorded in an event log."""
 OF_LOG = ("kind", "log", "models")
-"""What one may say of such a workload: all else is as it was recorded."""
+"""Keys that are allowed for such a workload: all else is as it was recorded."""
 KINDS = (*(kind.value for kind in Kind), LOG)
 
 
@@ -42,19 +43,19 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that are alike."""
 
     count: int = 1
-    """How many; they are called ``worker-0`` and so on over all groups."""
+    """Number of devices; they are called ``worker-0`` and so on over all groups."""
     kind: str = "gpu"
     """Name of the kind of device. Groups of one kind are alike in all but their pages."""
     pages: int = 1984
     """Pages of 16 MiB for weights; 1984 are the 31 GiB that a V100 of 32 GiB has to spare."""
     speed: float = 1.0
-    """How many times as fast as the models' profiles say, for EXEC and LOAD alike."""
+    """Speed as a multiple of what the models' profiles say, for EXEC and LOAD alike."""
     profiles: str | None = None
     """Table of profiles of this kind of device, for models of the same names; None for the models' own."""
     targets: tuple[str, ...] = ()
-    """Which artifacts they run, the best first, such as ``tvm-sm_90``; empty: any."""
+    """Targets of the artifacts that they run, the best first, such as ``tvm-sm_90``; empty: any."""
     price: float = 0.0
-    """What one costs an hour, in any currency; it and the next two are for plans alone."""
+    """Price of one device for an hour, in any currency; it and the next two are for plans alone."""
     least: int = 0
     """The fewest that a plan may have."""
     most: int | None = None
@@ -92,11 +93,11 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
     symbols: tuple[str, ...] = ()
     """Its open dimensions, such as ``seq``."""
     shaped_ms: dict[str, dict[str, float]] = {}
-    """With ``symbols``, durations by bucket, such as ``128`` or ``640x480``, and then by batch size."""
+    """Durations by bucket, such as ``128`` or ``640x480``, and then by batch size; only with ``symbols``."""
     pads: bool = False
-    """Whether requests of one bucket may share an execution."""
+    """True if requests of one bucket may share an execution."""
     target: str = ""
-    """Which devices these artifacts are for, such as ``tvm-sm_90``; models of one name in several groups are
+    """Devices that these artifacts are for, such as ``tvm-sm_90``; models of one name in several groups are
     one, with an artifact for each target. Empty: any device runs them."""
     load_ms: float = 10.0
     """Duration of its LOAD."""
@@ -107,8 +108,8 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
     output_kb: float = 4.0
     """Its outputs for each row."""
     at_s: float = 0.0
-    """When they are registered, from the start of the simulation with its warm-up; 0: they are there from the
-    start, and prepared. Requests that come for them before are rejected."""
+    """Time at which they are registered, from the start of the simulation with its warm-up; 0: they are there
+    from the start, and prepared. Requests that come for them before are rejected."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` unless the models come from one place."""
@@ -152,8 +153,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     """Requests per second of all these models together; None for a trace's own, 100 for generators."""
     load: float | None = None
-    """In the place of ``rate`` and ``scale``: how many times as much these requests ask for as all devices
-    can do, by the models' profiles, in full batches of the best size (`traces.capacity`)."""
+    """Load of these requests in the place of ``rate`` and ``scale``, as a multiple of what all devices can
+    do, by the models' profiles, in full batches of the best size (`traces.capacity`)."""
     slo_ms: float | tuple[float, ...] = 100.0
     """Time to each request's deadline; of several the models take one each, in turn."""
     best_effort: bool = False
@@ -168,7 +169,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     """Folder of a recorded event log, whose arrivals come again with their models, rows and deadlines."""
     start_s: float = 0.0
-    """Where in the trace to begin, in its own time."""
+    """Instant of the trace to begin at, in its own time."""
     scale: float = 1.0
     """Factor on the number of requests."""
     time_scale: float = 1.0
@@ -182,7 +183,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     think_ms: float = 0.0
     """closed: pause between an answer and the next request."""
     retry_ms: float = 0.0
-    """How long a client waits after a refusal for want of time before it asks once more, with what is left
+    """Time that a client waits after a refusal for want of time before it asks once more, with what is left
     until its deadline; 0: it does not."""
     seed: int | None = None
     """None for one that follows from the spec's."""
@@ -255,7 +256,7 @@ def refuse_over_log(given: Iterable[str]) -> None:
 
 
 class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How long messages take."""
+    """The durations of messages."""
 
     delay_us: float = 100.0
     """Each way between gateway, controller and workers."""
@@ -264,7 +265,7 @@ class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
     client_delay_us: float = 0.0
     """Each way between clients and gateway."""
     input_ns_per_byte: float = 0.0
-    """What each byte of inputs takes on a worker's link, one request's after the other's; 1.0 is 1 GB/s."""
+    """Time of each byte of inputs on a worker's link, one request's after the other's; 1.0 is 1 GB/s."""
     input_loss_probability: float = 0.0
     """Chance that a request's inputs never come to the worker."""
     output_loss_probability: float = 0.0
@@ -282,7 +283,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     at_s: float
-    """From the start of the simulation, the warm-up included."""
+    """Time from the start of the simulation, the warm-up included."""
     down_s: float = 1.0
 
     def __post_init__(self) -> None:
@@ -327,15 +328,15 @@ class Spell(msgspec.Struct, frozen=True, kw_only=True):
     devices: str = "*"
     """Pattern of the devices' names, such as ``worker-3``; several with commas between."""
     infer_factor: float = 2.0
-    """How many times as long EXEC's work takes meanwhile; 1 for as long as usual."""
+    """Factor on the time that EXEC's work takes meanwhile; 1 for as long as usual."""
     load_factor: float = 1.0
-    """Likewise LOAD's."""
+    """Factor on the time that LOAD's work takes meanwhile; 1 for as long as usual."""
     every_s: float = 10.0
     """Mean time from one spell's beginning to the next one's."""
     lasts_s: float = 1.0
     """Mean length of a spell."""
     together: bool = False
-    """Whether all these devices are slow at the same time, as where they share a power supply or a switch."""
+    """True if all these devices are slow at the same time, as where they share a power supply or a switch."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
@@ -348,7 +349,7 @@ class Spell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the devices are from their profiles, and what breaks."""
+    """The deviations of devices from their profiles, and the faults that happen."""
 
     duration_jitter: float = 0.0003
     """Standard deviation of the logarithm of a duration."""
@@ -358,9 +359,9 @@ class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
     engine_error_probability: float = 0.0
     """Chance that an action's engine fails."""
     detection_ms: float = 1000.0
-    """From a crash until the controller knows of it."""
+    """Time from a crash until the controller knows of it."""
     open_ms: float = 0.0
-    """How long a device does nothing else while it opens an executable that no model of the start has; 0: it
+    """Time that a device does nothing else while it opens an executable that no model of the start has; 0: it
     opens all beside what it does."""
     crashes: tuple[Crash, ...] = ()
     spreads: tuple[Spread, ...] = ()
@@ -377,7 +378,7 @@ class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """How the network and the devices misbehave. Probabilities are for each message or action."""
+    """The faults of the network and the devices. Probabilities are for each message or action."""
 
     delay_ns: int = 100_000
     """One-way delay of every message between gateway, controller and workers."""
@@ -386,7 +387,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     client_delay_ns: int = 0
     """One-way delay between clients and gateway."""
     input_ns_per_byte: float = 0.0
-    """What each byte of inputs takes on a worker's link, one request's after the other's; 1.0 is 1 GB/s."""
+    """Time of each byte of inputs on a worker's link, one request's after the other's; 1.0 is 1 GB/s."""
     duration_jitter: float = 0.0003
     """Standard deviation of the logarithm of a duration."""
     slow_probability: float = 0.0
@@ -401,21 +402,21 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     crashes: tuple[tuple[int, str, int], ...] = ()
     """(instant, worker, down time): the worker dies with its memory and joins again, empty."""
     detection_ns: int = 1_000_000_000
-    """From a crash until the controller knows of it."""
+    """Time from a crash until the controller knows of it."""
     session_losses: tuple[tuple[int, str, int], ...] = ()
     """(instant, worker, notice): the controller gives the worker up, which notices it so much later, forgets
     what it was to do, and joins again with what it holds."""
     open_ns: int = 0
-    """How long a device does nothing else while it opens an executable that no model of the start has. 0: it
+    """Time that a device does nothing else while it opens an executable that no model of the start has. 0: it
     opens all beside what it does."""
     surprising_opens: bool = False
-    """With ``open_ns``: whether workers open at PREPARE, so that the scheduler does not know of it."""
+    """True if workers open at PREPARE with ``open_ns``, so that the scheduler does not know of it."""
     spreads: tuple[Spread, ...] = ()
-    """As of `FaultsSpec`."""
+    """Same as in `FaultsSpec`."""
     spells: tuple[Spell, ...] = ()
-    """As of `FaultsSpec`."""
+    """Same as in `FaultsSpec`."""
     worker_loss_notices: bool = False
-    """Whether the controller tells the gateway of each worker that is gone, as it does live: the gateway then
+    """True if the controller tells the gateway of each worker that is gone, as it does live: the gateway then
     submits what it last pushed there again, under new ids. Implies the gateway's core, not its stand-in."""
 
 
@@ -432,14 +433,14 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Heeded by plans alone."""
     cost: CostSpec = CostSpec()
     processes: ProcessCosts = ProcessCosts()
-    """What gateway and workers add to a request."""
+    """Time that gateway and workers add to a request."""
     warm_up_s: float = 5.0
     """Played before what is counted."""
     duration_s: float = 20.0
-    """What is counted, from the end of the warm-up."""
+    """Time that is counted, from the end of the warm-up."""
     seed: int = 0
     preload: Literal["fill", "popular", "once", "none"] = "fill"
-    """Which models devices hold at first. ``fill``: one after the other to one device after the other, again
+    """Models that devices hold at first. ``fill``: one after the other to one device after the other, again
     and again until each model is everywhere or nothing more fits; ``popular``: so too, those first that have
     the most requests; ``once``: each model on one device."""
 

@@ -30,7 +30,7 @@ class SweepPoint(msgspec.Struct, frozen=True):
     """One setting's outcome."""
 
     settings: tuple[str, ...]
-    """As ``KEY=VALUE``."""
+    """Settings, each as ``KEY=VALUE``."""
     summary: Summary
     fingerprint: str
     wall_s: float

@@ -1,4 +1,4 @@
-"""What would have happened: a recorded run's arrivals under other decisions, beside what did happen."""
+"""The simulation of a recorded run's arrivals under other decisions, beside what did happen."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Happened:
 
 @dataclass(frozen=True)
 class Hastiness:
-    """What was refused early in one run, and what became of the same requests in another."""
+    """The requests that were refused early in one run, and their outcomes in another."""
 
     refused: int
     """Requests with a deadline that were not answered in the first run."""
     early: int
-    """Those of them that were refused early."""
+    """Number of those that were refused early."""
     answered: int
-    """Those of these that the other run answered in time."""
+    """Number of these that the other run answered in time."""
     gained: int
-    """How many more requests the other run answered in time in all; each of the others' places was taken."""
+    """Net gain of requests answered in time in the other run; the others of ``answered`` took places."""
 
     def told(self) -> str:
         """Return it in a sentence."""

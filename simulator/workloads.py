@@ -1,4 +1,4 @@
-"""From a spec's workloads to one `traces.source.Source`: built, recorded, or several side by side."""
+"""The source of a spec's workloads, one `traces.source.Source`: built, recorded, or several side by side."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class SideBySide:
         self._sources = sources
 
     def next_ns(self) -> int | None:
-        """As `Source.next_ns`."""
+        """Same as `Source.next_ns`."""
         known = [due_ns for source in self._sources if (due_ns := source.next_ns()) is not None]
         return min(known, default=None)
 
     def take(self) -> Arrival:
-        """As `Source.take`."""
+        """Same as `Source.take`."""
         due = [
             (due_ns, place)
             for place, each in enumerate(self._sources)
@@ -46,12 +46,12 @@ class SideBySide:
         return msgspec.structs.replace(arrival, client=client)
 
     def completed(self, client: int, now_ns: int) -> None:
-        """As `Source.completed`."""
+        """Same as `Source.completed`."""
         number, place = divmod(client, len(self._sources))
         self._sources[place].completed(number, now_ns)
 
     def done(self, now_ns: int, /) -> bool:
-        """As `Source.done`."""
+        """Same as `Source.done`."""
         return all(source.done(now_ns) for source in self._sources)
 
 

@@ -18,7 +18,7 @@ APART = 0.005
 """Queries whose durations differ by less than this part on every kind are one size."""
 MOST_SIZES = 2_000
 SECONDS = 10.0
-"""After this the bound that was proven until then is taken."""
+"""Time after which the bound that was proven until then is taken, in seconds."""
 
 
 def least_price(problem: Problem, *, shared: bool) -> float | None:

@@ -1,4 +1,4 @@
-"""What is believed of how far each kind of device is off its profile, and so of what pools do.
+"""The belief in how far each kind of device is off its profile, and so in what pools do.
 
 The belief is a set of draws of factors on the kinds' durations, each with a weight. After an evaluation every
 draw's weight is multiplied by how likely it makes the share in time that was found (Bayes); a quick estimator

@@ -23,20 +23,20 @@ from mainspring.planner.sharing import shared_ns
 
 Flags = npt.NDArray[np.bool_]
 MOST_PRICES = 200
-"""About how many prices are tried for each choice of kinds."""
+"""Number of prices that are tried for each choice of kinds, roughly."""
 SLACK = 1e-9
-"""What rounding may add."""
+"""Tolerance for what rounding may add."""
 
 
 class Demand(NamedTuple):
-    """What the promise asks of devices, whatever the scheduler."""
+    """The demand that the promise makes on devices, whatever the scheduler."""
 
     able_ns: npt.NDArray[np.float64]
     """The time of each counted query on each kind; infinite where it could not end within its SLO."""
     needed: int
-    """So many of them are to end in time."""
+    """Number of these queries that must end in time."""
     time_ns: float
-    """From the first arrival to the last deadline: what each device has."""
+    """Time that each device has: from the first arrival to the last deadline."""
 
 
 def demand(problem: Problem, *, shared: bool) -> Demand:

@@ -38,7 +38,7 @@ class Pruned:
         self._task = task
         counts = task.space.counts
         self.out: Flags = np.zeros(len(counts), np.bool_)
-        """Of each pool of the space, whether it is ruled out."""
+        """True for each pool of the space that is ruled out."""
         self.tried: Flags = np.zeros(len(counts), np.bool_)
         self._row = {tuple(row): place for place, row in enumerate(counts.tolist())}
 

@@ -32,10 +32,10 @@ PATIENCE = 60
 """The search ends once so many pools in a row were tried of which none was expected: the process is fitted to
 few pools, and is at times far too sure."""
 MOST_LOOKED_AT = 1_000_000
-"""Of more pools, a sample of so many is looked at, and the neighbours of the best."""
+"""Most pools that are all examined; of more, a sample of so many is, and the neighbours of the best."""
 NEAR = (1, 3)
-"""After a change of load, pools with at most this many more or fewer devices of each kind than the best are
-tried before those farther away."""
+"""Distances from the best pool, in devices of each kind: after a change of load, pools within the first are
+tried before those within the second, and these before those farther away."""
 
 
 def ribbon(task: Task) -> Ending:

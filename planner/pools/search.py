@@ -15,32 +15,32 @@ from mainspring.planner.problem import Pool, Problem
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a search ended."""
+    """The end of a search."""
 
     why: str
     proven: bool = False
-    """Whether every cheaper pool than the best is known not to hold."""
+    """True if every cheaper pool than the best is known not to hold."""
 
 
 @dataclass(frozen=True, eq=False)
 class Before:
-    """What was tried before the load changed."""
+    """The evaluations that were made before the load changed."""
 
     tried: tuple[Estimate, ...]
     best: Estimate
     """The pool that held at the least price then."""
     load: float
-    """So many times that load is the load now; above 0."""
+    """Load now as a multiple of the load then; above 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a search is given."""
+    """The task that a search is given."""
 
     problem: Problem
     space: Space
     possible: Flags
-    """Of each pool of the space, whether some scheduler could keep the promise on it."""
+    """True for each pool of the space on which some scheduler could keep the promise."""
     trials: Trials
     seed: int = 0
     starts: tuple[Pool, ...] = ()

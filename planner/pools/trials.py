@@ -35,7 +35,7 @@ class Trials:
         """``most`` evaluations are allowed. Each is added to the file ``record``; ``known`` are those that a
         record of the same search had (`read_record`). ``told`` is called after each."""
         self.tried: list[Estimate] = []
-        """In the order in which they were evaluated."""
+        """Estimates in the order in which the pools were evaluated."""
         self.attainment = attainment
         self.most = most
         self.best: Estimate | None = None
@@ -80,7 +80,7 @@ class Trials:
 
     @property
     def violating(self) -> int:
-        """How many of the pools did not hold."""
+        """Return the number of evaluated pools that did not hold."""
         return sum(not each.holds(self.attainment) for each in self.tried)
 
 

@@ -29,7 +29,7 @@ ITERATIONS = 150
 BUCKETS_A_BATCH = 4
 """Buckets in the median model's longest batch that can be in time."""
 _STEP = 0.04
-"""How far the first step goes, in the worth of a nanosecond for each device too many."""
+"""Length of the first step, in the worth of a nanosecond for each device too many."""
 _COOLING = 20
 """Iterations after which steps are half as long."""
 _MOMENTUM = 0.5
@@ -44,7 +44,7 @@ class Stream:
     """The requests of one model with a deadline, of a row each."""
 
     arrival_ns: Ints
-    """In ascending order, not empty."""
+    """Instants of arrival, in ascending order, not empty."""
     due_ns: Ints
     """The deadline of each."""
     infer_ns: Mapping[str, Mapping[int, int]]
@@ -52,7 +52,7 @@ class Stream:
     load_ns: Mapping[str, int] = field(default_factory=dict)
     pages: int = 0
     resident: bool = True
-    """Whether some device holds it before the first request."""
+    """True if some device holds it before the first request."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Fleet:
     """The devices."""
 
     devices: Mapping[str, int]
-    """How many, by kind."""
+    """Number of devices, by kind."""
     pages: int | None = None
-    """Of all devices together; None if there are always enough."""
+    """Pages of all devices together; None if there are always enough."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ def _bucket_ns(streams: Sequence[Stream]) -> int:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the models do at given prices, each list in the order of the streams."""
+    """The models' choices at given prices, each list in the order of the streams."""
 
     prices: dict[str, Prices]
     costs: list[dict[str, list[Floats]]]
-    """By kind, of batches of 1, 2, ... requests."""
+    """Costs of batches of 1, 2, ... requests, by kind of device."""
     choices: list[Choice]
 
 
@@ -144,7 +144,7 @@ class _Dual:
     def __init__(self, streams: Sequence[Stream], fleet: Fleet, bucket_ns: int, floor: float) -> None:
         self._streams = streams
         self._least = [math.floor(floor * len(stream.arrival_ns)) for stream in streams]
-        """How many of each stream's requests must be answered."""
+        """Number of each stream's requests that must be answered."""
         self._extra = [0.0] * len(streams)
         """Price of a request of each stream below that."""
         self._extra_steps = [_Steps() for _ in streams]

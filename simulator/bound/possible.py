@@ -1,4 +1,4 @@
-"""What was possible for the very requests of a run: the bound of `dual`, stretch by stretch.
+"""The bound on what was possible for the very requests of a run: that of `dual`, stretch by stretch.
 
 A run of any length is cut into stretches of about as many requests. Each is bounded as if the devices were
 idle and held every model when it begins, so that the sum is a bound too, and time and memory grow no faster

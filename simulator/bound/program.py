@@ -25,8 +25,8 @@ class Problem:
     """One model's requests and what it pays."""
 
     gains: Floats
-    """Of shape (requests, largest batch): requests less cost of the batch of ``column + 1`` that ends with
-    the request; minus infinity where there is none."""
+    """Gain of each batch, of shape (requests, largest batch): requests less cost of the batch of
+    ``column + 1`` that ends with the request; minus infinity where there is none."""
     arrivals_ns: Floats
     start_ns: float
     hold: float
@@ -34,17 +34,17 @@ class Problem:
     enter: float
     """Cost of becoming resident."""
     resident: bool
-    """Whether it is so at ``start_ns``, for nothing."""
+    """True if it is resident at ``start_ns``, for nothing."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a model does at these costs."""
+    """A model's choice at these costs."""
 
     batches: Ints
-    """Of shape (batches, 2): the last request's index, and the number of requests."""
+    """Batches, of shape (batches, 2): the last request's index, and the number of requests."""
     held_ns: float
-    """How long it is resident."""
+    """Time for which it is resident."""
     loads: int
 
 
