@@ -1,4 +1,4 @@
-"""Which workers and gateways were lost and are not back, told to operators: in the log, and by launchers."""
+"""Reports to operators on lost workers and gateways that are not back: in the log, and by launchers."""
 
 from __future__ import annotations
 

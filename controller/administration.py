@@ -48,7 +48,7 @@ from mainspring.messages.served import ServedModel
 from mainspring.messages.status import ClusterStatus, WorkerStatus
 
 REPOSITORY = "repository"
-"""Who asks for what a model's configuration in a repository says."""
+"""Name under which a command is logged that a model's configuration in a repository asks for."""
 _LOGGER = logging.getLogger(__name__)
 STATUS_AGE_NS = 50_000_000
 """A status serves all who ask within this time: making one passes over every model."""
@@ -81,7 +81,7 @@ class Administration:
         self._shards = shards
         self._moves = moves
         self.stopping = False
-        """Whether the controller stops, so that changes are refused."""
+        """True if the controller stops, so that changes are refused."""
         self._scheduler = scheduler
         self._registry = registry
         self._sessions = sessions
@@ -90,7 +90,7 @@ class Administration:
         self._journal = journal
         self._clock = clock
         self._kept = dict(journal.asked)
-        """What operators set before the controller's restart and what has not been set again yet."""
+        """Settings of operators from before the controller's restart that have not been made again yet."""
         self._status: ClusterStatus | None = None
         self._status_until_ns = 0
 

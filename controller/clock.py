@@ -35,14 +35,14 @@ WINDOW_SAMPLES: Final = 1024
 LATEST_SAMPLES: Final = 16
 """Exchanges that are looked through after a contradiction for the latest that agree."""
 MAX_RATE: Final = 500e-6
-"""How fast a peer's clock may gain or lose, in seconds for a second: more than any quartz, and as much as
-the kernel slews a clock for NTP."""
+"""Largest rate at which a peer's clock may gain or lose, in seconds for a second: more than any quartz, and
+as much as the kernel slews a clock for NTP."""
 AHEAD_NS: Final = 10_000_000_000
 """Offsets of later instants than this after the last exchange are taken for that at this instant."""
 
 
 class Range(NamedTuple):
-    """What an exchange says: at ``at_ns`` of the controller's clock the offset was from low to high."""
+    """The result of an exchange: at ``at_ns`` of the controller's clock the offset was from low to high."""
 
     at_ns: int
     low_ns: int
@@ -121,15 +121,15 @@ class Fit:
         self._lows.add(at_ns, low_ns)
         self._highs.add(at_ns, high_ns)
         self._narrow_ns = at_ns
-        """Where the corridor was narrowest."""
+        """Instant at which the corridor was narrowest."""
         self.rising = Line(at_ns, high_ns, MAX_RATE)
-        """Of the lines through all ranges, the one that is highest from now on."""
+        """Highest line from now on of the lines through all ranges."""
         self.falling = Line(at_ns, low_ns, -MAX_RATE)
         """The one that is lowest from now on."""
         self.middle = Line(at_ns, (low_ns + high_ns) // 2, 0.0)
         """The estimate, as the last `find_corridor` found it."""
         self.width_ns = high_ns - low_ns
-        """Of the corridor, along the axis of offsets."""
+        """Width of the corridor, along the axis of offsets."""
         self.samples = 1
 
     def outside_ns(self, found: Range) -> int:
@@ -210,18 +210,18 @@ class PeerClock:
         """Begun half a window after ``_fit``, which it follows."""
         self._latest: deque[Range] = deque(maxlen=LATEST_SAMPLES)
         self._heard_ns = 0
-        """When the last pong came."""
+        """Instant at which the last pong came."""
         self._offset_ns = 0
-        """At that instant, as the error."""
+        """Offset at that instant, as the error is."""
         self._error_ns = 0
         self._growth = 0.0
-        """Of the error, in seconds for a second."""
+        """Growth of the error, in seconds for a second."""
         self.rate = 0.0
-        """How much the peer's clock gains on the controller's, in seconds for a second."""
+        """Rate at which the peer's clock gains on the controller's, in seconds for a second."""
         self.samples = 0
         """The number of exchanges so far."""
         self.steps = 0
-        """How often the peer's clock has stepped."""
+        """Number of times that the peer's clock has stepped."""
         self.round_ns = 0
         """The time that both ways take without queueing; 0 before the first exchange."""
 
@@ -336,7 +336,7 @@ def _latest_that_agree(ranges: list[Range]) -> Fit:
     fit = Fit(agreeing[0])
     for each in agreeing[1:]:
         if fit.outside_ns(each):
-            # Of rounding: one nanosecond decides, and forwards it falls the other way.
+            # Rounding causes this: one nanosecond decides, and forwards it falls the other way.
             fit = Fit(each)
         else:
             fit.add(each)

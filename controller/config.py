@@ -8,7 +8,7 @@ from mainspring.messages.sharding import first_map, map_fault
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may set of the controller. Raises ValueError on a value that can't work."""
+    """The controller's settings that an operator may make. Raises ValueError on a value that can't work."""
 
     address: str = ""
     """Address that workers and gateways connect to: ``unix:///PATH``, or ``tcp://HOST:PORT`` where some of
@@ -21,7 +21,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""
     shard: int = 0
-    """Which of several controllers this is, counted from 0."""
+    """Number of this controller among several, counted from 0."""
     shards: tuple[str, ...] = ()
     """Addresses of all controllers where each has a part of the models, in the order of their shards; empty:
     this is the only one."""
@@ -36,7 +36,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     state_file: str | None = None
     """File in which what clients and operators changed is kept for the next start; None to forget it."""
     heartbeat_interval_ms: float = 100.0
-    """Between two pings to each peer. It also bounds how long the controller takes to notice a stop."""
+    """Time between two pings to each peer. It also bounds how long the controller takes to notice a stop."""
     heartbeat_timeout_ms: float = 1000.0
     """A peer that was silent for this long has left; its work is dispatched elsewhere or rejected."""
     clock_window_samples: int = 1024
@@ -56,7 +56,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     metrics_models: int = 50
     """Models with a label of their own in the metrics that are asked for; the others share one."""
     observer_interval_ms: float = 50.0
-    """Between two messages with the latest events to each observer, such as a console."""
+    """Time between two messages with the latest events to each observer, such as a console."""
     observer_backlog_bytes: int = 16 << 20
     """Bytes that may wait for one observer; the connection of one that reads too slowly is ended, so that it
     starts again from a new snapshot."""
@@ -65,12 +65,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_observers: int = 32
     """Observers at the same time; one more is refused."""
     start_grace_ms: float = 5000.0
-    """After its start, how long the controller keeps requests until the first worker has joined, so that a
-    restart costs none; each request at most until shortly before its deadline."""
+    """Time after its start for which the controller keeps requests until the first worker has joined, so that
+    a restart costs none; each request at most until shortly before its deadline."""
     drain_timeout_ms: float = 5000.0
-    """On a stop, how long outstanding requests may take to finish before the controller leaves."""
+    """Time that outstanding requests may take to finish on a stop, before the controller leaves."""
     goodbye_linger_ms: float = 200.0
-    """On a stop, how long the last messages may take to leave before the socket is closed."""
+    """Time that the last messages may take to leave on a stop, before the socket is closed."""
 
     def __post_init__(self) -> None:
         """Check the values."""

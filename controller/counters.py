@@ -31,7 +31,7 @@ class Dropped:
 
 
 class AnswerLimit:
-    """Whether a peer may be sent another `Refused` of one code: at most one each `ANSWER_INTERVAL_NS`."""
+    """The limit on answers `Refused` of one code to a peer: at most one each `ANSWER_INTERVAL_NS`."""
 
     def __init__(self) -> None:
         self._last_ns: OrderedDict[tuple[bytes, str], int] = OrderedDict()

@@ -50,9 +50,9 @@ class Moved(msgspec.Struct, frozen=True, tag="moved"):
 Change = Added | Removed | OperatorAsked | Moved
 _DECODER = msgspec.json.Decoder(Change)
 _UNUSED_LINES = 1000
-_UNSET = (SetDefaultSlo, SetGoodputWeight, SetMaxQueue)
-"""What sets nothing any more if only the model is named."""
 """The file is rewritten once it has this many lines more than twice the changes in force."""
+_UNSET = (SetDefaultSlo, SetGoodputWeight, SetMaxQueue)
+"""Commands that set nothing any more if only the model is named."""
 
 
 class Journal:
@@ -63,7 +63,7 @@ class Journal:
         self.models: dict[str, ModelSpec | None] = {}
         """Added models by name; None for a removed one."""
         self.asked: dict[tuple[str, str], OperatorAsked] = {}
-        """What operators set, by its subject (`messages.operating.subject`)."""
+        """Operators' settings, by subject (`messages.operating.subject`)."""
         self.places: dict[str, str] = {}
         """The controllers that workers were sent to, by worker."""
         self._path = None if path is None else Path(path)

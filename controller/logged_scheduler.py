@@ -37,7 +37,7 @@ _WITHOUT_ACTION: Final = (Reject, DropWorker, Provide)
 SETTLE_ENTRIES: Final = 128
 """Entries that are logged without waiting for `SETTLE_NS`."""
 SETTLE_NS: Final = 2_000_000
-"""How long entries are kept while events come."""
+"""Time for which entries are kept while events come."""
 ERROR_PAUSE_NS: Final = 10_000_000
 """The time after an error in ``schedule`` until the next call if no event arrives."""
 
@@ -55,7 +55,7 @@ class LoggedScheduler:
     ) -> None:
         """``metrics_models``: as `ControllerConfig.metrics_models`."""
         self.dirty = False
-        """Whether an event has gone in since the last ``schedule``."""
+        """True if an event has gone in since the last ``schedule``."""
         self.last_action_id = 0
         """The highest action id that has come out so far."""
         self.records = SharedRecords(log)
@@ -185,7 +185,7 @@ class LoggedScheduler:
 
     @property
     def departed(self) -> int:
-        """As `Scheduler.departed`."""
+        """Same as `Scheduler.departed`."""
         return self._scheduler.departed
 
     def status(self) -> ClusterStatus:

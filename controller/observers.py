@@ -46,7 +46,7 @@ PAUSES: Final = 9
 AHEAD_BYTES: Final = 1 << 20
 """An observer for which more than this waits gets no further slice."""
 PATIENCE_NS: Final = 1_000_000_000
-"""How long the other observers wait with a slow one; then it waits for a snapshot of its own."""
+"""Time that the other observers wait with a slow one; then it waits for a snapshot of its own."""
 DEVICES_NS = 1_000_000_000
 """The time between two looks at what workers' GPUs say, which they do once a second."""
 RECHECK_NS: Final = 10_000_000
@@ -61,11 +61,11 @@ class Observer(PeerSession):
     def __init__(self, peer: bytes, name: str, number: int, now_ns: int) -> None:
         super().__init__(peer, name, number, now_ns)
         self.informed = False
-        """Whether its snapshot has begun, so that it receives the records that follow."""
+        """True if its snapshot has begun, so that it receives the records that follow."""
         self.devices: Devices | None = None
-        """What it was told last of workers' GPUs."""
+        """Last report of workers' GPUs that it was sent."""
         self.unready: Unready | None = None
-        """What it was told last of what can't be counted on."""
+        """Last report of what can't be counted on that it was sent."""
 
 
 class Observers:
@@ -96,7 +96,7 @@ class Observers:
         self._dropped = dropped
         self._devices, self._clocks, self._unready = devices, clocks, unready
         self._devices_ns = 0
-        """When it is looked at again."""
+        """Instant at which it is looked at again."""
         self._clock = clock
         self._run = scheduler.run or time.time_ns()
         self._observers: dict[bytes, Observer] = {}
@@ -105,9 +105,9 @@ class Observers:
         self._receivers: dict[bytes, Observer] = {}
         """The observers that receive the snapshot under way."""
         self._stalled_ns: int | None = None
-        """Since when one of the receivers has been too slow for the snapshot; None if all keep up."""
+        """Instant since which a receiver has been too slow for the snapshot; None if all keep up."""
         self._batch_ns = self._slice_ns = NEVER_NS
-        """When the next batch of records leaves, and when the next slice is made."""
+        """Instants at which the next batch of records leaves, and at which the next slice is made."""
 
     def __len__(self) -> int:
         return len(self._observers)

@@ -1,4 +1,5 @@
-"""What leaves the controller: actions for workers, dispatches and rejections for gateways, notices for all.
+"""The messages that leave the controller: actions for workers, dispatches and rejections for gateways,
+notices for all.
 
 A session to which a message can't be sent is marked as broken and ends later (`PeerLifecycle.end_broken`):
 the end of a session feeds the scheduler and sends further messages, and its cause is a message that is just
@@ -27,7 +28,7 @@ from mainspring.transport.certificate import Certificate
 
 
 class Wire(Protocol):
-    """What the controller needs of its connections; `transport.listener.Listener` provides it."""
+    """The controller's connections, as far as it needs them; `transport.listener.Listener` provides it."""
 
     def send(self, peer: bytes, parts: Sequence[bytes]) -> Delivery:
         """Send one message, without waiting and without raising."""
@@ -102,7 +103,7 @@ class Outbox:
         self._broken: dict[Session, str] = {}
         self._gathering = False
         self._gathered: dict[Session, list[bytes]] = {}
-        """What waits for `deliver`, in order."""
+        """Messages that wait for `deliver`, in order."""
 
     def host_of(self, peer: bytes) -> str:
         """Return the numeric address of a peer's host; empty if it is this one."""

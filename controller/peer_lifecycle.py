@@ -1,4 +1,4 @@
-"""How sessions begin, live and end: hellos, heartbeats, first pongs, and the notices to the other peers.
+"""The begin, life and end of sessions: hellos, heartbeats, first pongs, and the notices to the other peers.
 
 A worker is welcomed at once, but joins the scheduler only when its clock is known: until ``join_pongs`` pongs
 have come back, each pong is followed by the next ping at once. Of the next ones most are too, for the rate of
@@ -44,13 +44,13 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
 PRECISE_SAMPLES = 512
 """Exchanges after which a peer is pinged at heartbeats only: its clock's rate is known."""
 EXCHANGES_A_BEAT = 5
-"""Until then, exchanges at each heartbeat."""
+"""Exchanges at each heartbeat until then."""
 BEARABLE_STEP_NS = 1_000_000
 """A worker whose clock steps by more has to join again: its actions' windows mean other instants now."""
 MAX_REASONS = 64
 """Reasons for which a worker may count messages; a longer list is ignored."""
 MAX_NOTE_CHARACTERS = 500
-"""Of a note about a worker's GPU; the rest is cut off."""
+"""Longest note about a worker's GPU, in characters; the rest is cut off."""
 REASON = re.compile("[a-z_]{0,40}")
 """A reason for which a GPU's clocks are held down."""
 

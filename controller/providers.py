@@ -33,7 +33,7 @@ MOST_KINDS: Final = 64
 MOST_WORKERS: Final = 4096
 """Workers of one kind."""
 MOST_CHARACTERS: Final = 500
-"""Of what is wrong with a kind; the rest is cut off."""
+"""Longest text of what is wrong with a kind, in characters; the rest is cut off."""
 
 
 class Provider(PeerSession):
@@ -44,7 +44,7 @@ class Provider(PeerSession):
     def __init__(self, peer: bytes, name: str, number: int, now_ns: int) -> None:
         super().__init__(peer, name, number, now_ns)
         self.offers: tuple[Offer, ...] = ()
-        """What it said last."""
+        """Its last offers."""
 
 
 class Providers:

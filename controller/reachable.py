@@ -1,4 +1,5 @@
-"""Whether gateways can reach the address that a worker says it listens at, as far as addresses tell. Pure.
+"""The check that gateways can reach the address that a worker says it listens at, as far as addresses tell.
+Pure.
 
 A worker may listen where only its own host can connect: at a socket in a folder, or at a loopback address.
 That is right while every gateway runs on this host, and is found out at the hello otherwise; without that

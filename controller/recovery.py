@@ -21,7 +21,7 @@ DESCRIBED_AT_ONCE = 256
 
 
 class Awaited:
-    """What the start could not read, and what has become readable since; another thread adds models."""
+    """Models that the start could not read, and those readable by now; another thread adds models."""
 
     def __init__(self, left_out: dict[str, str] | None = None, *, adopt: bool = False) -> None:
         """``left_out``: models, each with the reason. ``adopt``: nothing was readable, so serve what workers

@@ -1,4 +1,4 @@
-"""What gateways refuse themselves becomes an event, once a second at most for each of them.
+"""The event of what gateways refuse themselves, once a second at most for each of them.
 
 A gateway says in each pong how many requests it has refused so far, by reason. What it refused before its
 session began is left out: a controller that has just started can't say when that was.

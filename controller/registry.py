@@ -39,7 +39,7 @@ MAX_LABELS_CHARACTERS = 4 << 20
 """Characters of the labels of all outputs of a model together."""
 
 Refusal = tuple[Reason, str]
-"""Why a change is refused."""
+"""The reason why a change is refused."""
 
 
 class DrainingModels:
@@ -53,7 +53,7 @@ class DrainingModels:
     def __init__(self) -> None:
         self._awaited: dict[str, set[int]] = {}
         self.moving: set[str] = set()
-        """Those that another shard is to have."""
+        """Models that another shard is to have."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._awaited

@@ -45,7 +45,7 @@ COLLECT_INTERVAL_NS: Final = 1_000_000_000
 QUIET_NS: Final = 10_000_000_000
 """Everything is collected, which is a pause, when no request has come for this long."""
 MOST_GONE = 1_000
-"""When more models and workers than this have gone, their memory is freed without waiting for a pause."""
+"""Models and workers that may have gone before their memory is freed without waiting for a pause."""
 BACKLOG_BYTES = 256 << 20
 """Bytes that may wait for one peer, beside the bound in messages."""
 MOST_TENSORS = 4
@@ -106,7 +106,7 @@ class Controller:
 
     @property
     def address(self) -> str:
-        """Where peers connect, the real port included."""
+        """Return the address that peers connect to, the real port included."""
         return self._listener.address
 
     def serve(self, stop: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""Who is connected: sessions of workers and gateways, their numbers, liveness and clocks. Pure.
+"""The sessions of workers and gateways, their numbers, liveness and clocks. Pure.
 
 A *session* begins with a hello and ends when the peer says goodbye, is silent for too long, says hello
 again, is replaced or is dropped. A message belongs to the session that its peer (``ROLE/NAME`` of its
@@ -26,7 +26,7 @@ RETIRED_REMEMBERED = 1024
 
 
 class PeerSession:
-    """What all sessions have in common."""
+    """The base of all sessions."""
 
     kind = "peer"
 
@@ -38,7 +38,7 @@ class PeerSession:
         """Counts the sessions of its kind from 1. A gateway's has the shard in the bits above, and is
         used again after `MAX_SESSIONS` at the earliest; others never are in this controller's life."""
         self.heard_ns = now_ns
-        """When the last message from this peer arrived."""
+        """Instant at which the last message from this peer arrived."""
         self._pings = 0
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class PeerSession:
 
 
 class Session(PeerSession):
-    """What the sessions of workers and gateways have in common."""
+    """The base of the sessions of workers and gateways."""
 
     def __init__(self, peer: bytes, name: str, number: int, now_ns: int, clock_window: int) -> None:
         super().__init__(peer, name, number, now_ns)
@@ -78,7 +78,7 @@ class WorkerSession(Session):
         super().__init__(peer, hello.worker, number, now_ns, clock_window)
         self.hello = hello
         self.joined = False
-        """Whether the scheduler knows the worker, which follows once its clock is known."""
+        """True if the scheduler knows the worker, which follows once its clock is known."""
         self.actions_after = 0
         """The last action id issued before this session joined."""
         self.infers_out: set[int] = set()
@@ -86,7 +86,7 @@ class WorkerSession(Session):
         self.dropped: dict[str, int] = {}
         """Messages that the worker could not use or deliver since it started, by reason."""
         self.health = DeviceHealth()
-        """Of its GPU, as its last pong told it."""
+        """Report on its GPU, as its last pong had it."""
 
     def owns(self, action_id: int) -> bool:
         """Say whether a result belongs to this session, not to an earlier one of the same worker."""
@@ -103,7 +103,7 @@ class GatewaySession(Session):
         self.refused: dict[str, int] | None = None
         """Requests that it has refused itself since it started, by reason; None before its first pong."""
         self.refused_noted: dict[str, int] = {}
-        """How many of them the event log has, or were refused before this session."""
+        """Number of them that the event log has, or that were refused before this session, by reason."""
 
 
 class SessionTable:

@@ -15,13 +15,13 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Shards:
-    """What a controller knows of the others; one that is alone knows none, and has every model."""
+    """A controller's knowledge of the others; one that is alone knows none, and has every model."""
 
     def __init__(self, config: ControllerConfig, outbox: Outbox) -> None:
         self._number = config.shard
         self._outbox = outbox
         self._first: ShardMap | None = None
-        """By which models are divided at the start, always the same."""
+        """Map by which models are divided at the start, always the same."""
         if len(config.shards) > 1:
             self._first = first_map(config.shards, config.shard_pages)
         self.map = None if self._number else self._first
@@ -29,12 +29,12 @@ class Shards:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where all controllers are; none if this one is alone."""
+        """Return the addresses of all controllers; none if this one is alone."""
         return () if self._first is None else self._first.addresses
 
     def has(self, model: str) -> bool:
-        """Whether this controller has a model at its start, by what clients call it; what was moved since is
-        in its journal."""
+        """Return whether this controller has a model at its start, by the name that clients call it; what was
+        moved since is in its journal."""
         return self._first is None or self._first.place(model) == self._number
 
     def welcome(self, gateway: GatewaySession) -> None:

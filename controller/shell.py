@@ -56,7 +56,7 @@ from mainspring.transport.channel import Message
 
 _LOGGER = logging.getLogger(__name__)
 Received = ToController | FromObserver | Result
-"""What a peer may send."""
+"""Messages that a peer may send."""
 FAR_NS: Final = 1 << 60
 """Durations and instants beyond this (36 years) are taken for errors or for "any time"."""
 
@@ -69,7 +69,7 @@ RETURNING = "the controller has just started and no worker is back yet: send the
 _MAY_SAY: Final = {
     sender.encode(): (sender, says) for (sender, to), says in MAY_SAY.items() if to is Role.CONTROLLER
 }
-"""By the role with which a peer's ``ROLE/NAME`` begins."""
+"""Roles and their messages, by the bytes of the role with which a peer's ``ROLE/NAME`` begins."""
 _HELLOS: Final = (WorkerHello, GatewayHello)
 _HELLO = msgspec.msgpack.Decoder(AnyHello)
 

@@ -1,4 +1,5 @@
-"""What observers receive, as bytes: records of events, and snapshots in slices (`messages.observing`).
+"""The stream that observers receive, as bytes: records of events, and snapshots in slices
+(`messages.observing`).
 
 Records are encoded many at a time, once for the log and once for all observers together: to take them apart
 for the second would cost more than that.
@@ -20,10 +21,10 @@ from mainspring.telemetry.entries import Record, SegmentHeader
 from mainspring.telemetry.log import EventLogWriter, encoded
 
 SLICE_NS = 250_000
-"""How long making one slice of a snapshot takes, apart from the part with which the slice ends."""
+"""Time that making one slice of a snapshot takes, apart from the part with which the slice ends."""
 _ARRAY = struct.Struct(">BI")
 _ARRAY_32 = 0xDD
-"""How MessagePack begins an array whose length takes 32 bits."""
+"""First byte of a MessagePack array whose length takes 32 bits."""
 
 
 class RecordArray:
@@ -69,11 +70,11 @@ class RecordArray:
 
 
 class SharedRecords:
-    """Where `LoggedScheduler` writes: the log, and the observers' next message while there are observers."""
+    """The target of `LoggedScheduler`'s records: the log, and the observers' next message, if any."""
 
     def __init__(self, log: EventLogWriter | None) -> None:
         self.observed = False
-        """Whether there are observers."""
+        """True if there are observers."""
         self.waiting = RecordArray()
         """The records of the observers' next message."""
         self._log = log

@@ -1,4 +1,5 @@
-"""What gateways are told of readiness: which models could be served, and which a repository has yet to add.
+"""The readiness that gateways are told of: which models could be served, and which a repository has yet to
+add.
 
 After whatever changes that, the models are looked at again, some at each heartbeat; a few at every one in any
 case. Nothing is told that has not changed.
@@ -25,7 +26,7 @@ MOST_AWAITED: Final = 100_000
 MOST_NAMED: Final = 200
 """Awaited models that observers are told of by name."""
 MOST_CHARACTERS: Final = 1_000
-"""Of a reason; the rest is cut off."""
+"""Longest reason, in characters; the rest is cut off."""
 
 
 class Readiness:
@@ -47,16 +48,16 @@ class Readiness:
         self._left_out = left_out
         self._silence_ns = silence_ns
         self._unready: dict[str, str] = {}
-        """What gateways were told."""
+        """Reasons that gateways were last told, by model."""
         self._awaited: dict[str, str] = {}
-        """What the repository said."""
+        """Reasons that the repository gave, by model."""
         self._told_awaited: dict[str, str] = {}
         self._seen: object = None
-        """Of the workers, as they were when models were last found to be looked at again."""
+        """Key of the workers' state when models were last found to be looked at again."""
         self._left: list[str] = []
         """Models that are yet to be looked at in this round."""
         self._hurries = self._again = False
-        """Whether something has changed since the last round began, and since this one did."""
+        """True if something has changed since the last round began, and since this one did."""
 
     def beat(self, now_ns: int) -> None:
         """Look at some models; tell what has changed."""

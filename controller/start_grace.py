@@ -26,7 +26,7 @@ class StartGrace:
         self._due: list[tuple[int, int]] = []
         """A heap of the instants at which held requests are rejected; released requests stay in it."""
         self.over = False
-        """Whether requests go to the scheduler at once from now on."""
+        """True if requests go to the scheduler at once from now on."""
 
     def __len__(self) -> int:
         return len(self._held)

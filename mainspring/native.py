@@ -30,7 +30,7 @@ _INTERPRETER = "Python"
 
 
 class Use(Enum):
-    """Whether a core runs compiled, and if not, why."""
+    """The use of a core: compiled or not, and if not, why."""
 
     COMPILED = "compiled"
     PARTLY = "partly"
@@ -44,7 +44,7 @@ class Use(Enum):
 
 
 class State(NamedTuple):
-    """How one core runs in this process."""
+    """The way in which one core runs in this process."""
 
     use: Use
     detail: str

@@ -59,11 +59,11 @@ class Response:
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True):
-    """What `handle` returns. It may be pickled, and used by any number of threads and event loops."""
+    """The result of `handle`. It may be pickled, and used by any number of threads and event loops."""
 
     model: str
     slo_ns: int | None
-    """From a call of `remote` to the deadline; None for best effort."""
+    """Time from a call of `remote` to the deadline; None for best effort."""
     outputs: tuple[str, ...] | None
     version: int | None
     priority: int

@@ -16,7 +16,7 @@ from mainspring.repository.recipe import Recipe, artifact_name, recipe_of, serve
 
 
 class Stage(Enum):
-    """How far a build is, in words for the index."""
+    """The progress of a build, in words for the index."""
 
     WAITING = "it waits to be compiled"
     COMPILING = "it is being compiled"
@@ -27,12 +27,12 @@ class Stage(Enum):
 
 
 class Patience(NamedTuple):
-    """How long a build waits for what would be better."""
+    """The time for which a build waits for what would be better, in nanoseconds."""
 
     prepare_ns: int
-    """For the other workers, once one has prepared it."""
+    """Time for which it waits for the other workers, once one has prepared it."""
     warm_ns: int
-    """For a worker to load it."""
+    """Time for which it waits for a worker to load it."""
 
 
 @dataclass(slots=True)
@@ -43,20 +43,20 @@ class Build:
     model: str
     version: int
     digest: str
-    """Of its files."""
+    """Digest of its files."""
     recipe: Recipe
     file_name: str
     stage: Stage = Stage.WAITING
     reason: str = ""
-    """Why it failed."""
+    """Reason why it failed; empty if it did not."""
     passing: bool = False
-    """Whether the reason is not in its content, which is tried again at the next look."""
+    """True if the reason is not in its content, which is tried again at the next look."""
     spec: ModelSpec | None = None
-    """Once it is compiled: what the compiler made of it."""
+    """Specification that the compiler made of it, once it is compiled."""
     prepared_ns: int | None = None
-    """When a first worker had prepared it."""
+    """Instant at which a first worker had prepared it."""
     warming_ns: int = 0
-    """When it was first to be loaded."""
+    """Instant at which it was first to be loaded."""
 
     def fail(self, reason: str, *, passing: bool = False) -> None:
         """Give it up; if ``passing``, until its files are looked at again."""
@@ -68,7 +68,7 @@ class Build:
 
     @property
     def pending(self) -> bool:
-        """Whether it may still become ready."""
+        """Return whether it may still become ready."""
         return self.stage not in (Stage.READY, Stage.FAILED)
 
     def settle(self, now_ns: int, cluster: Cluster, patience: Patience) -> None:
@@ -108,26 +108,26 @@ class Build:
 
 @dataclass(slots=True)
 class Record:
-    """What is known of one model of the repository."""
+    """The state of one model of the repository."""
 
     name: str
     found: FoundModel
-    """What its folder held when it was last whole."""
+    """Content of its folder when it was last whole."""
     loaded: bool
-    """Whether it is to be served at all."""
+    """True if it is to be served at all."""
     settling: bool = False
-    """Whether its files were being changed when they were last looked at."""
+    """True if its files were being changed when they were last looked at."""
     gone: bool = False
-    """Whether its folder was deleted."""
+    """True if its folder was deleted."""
     builds: dict[str, Build] = field(default_factory=dict)
-    """By the artifact's name, those that are wanted, and those that failed."""
+    """Builds that are wanted, and those that failed, by the artifact's name."""
     _seen: FoundModel | None = None
-    """What the last look found, whole or not."""
+    """Content that the last look found, whole or not."""
     _names: dict[int, str] = field(default_factory=dict)
     _faults: dict[str, str] = field(default_factory=dict)
 
     def has_seen(self, found: FoundModel) -> bool:
-        """Whether the folder holds what it held before, and nothing in it is to be tried again."""
+        """Return whether the folder holds what it held before, and nothing in it is to be tried again."""
         return (
             found is self._seen and not self.gone and not any(build.passing for build in self.builds.values())
         )

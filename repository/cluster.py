@@ -1,4 +1,4 @@
-"""What the cluster has, as the controller tells it to every gateway, and as its status says. Pure.
+"""The models of the cluster, as the controller tells them to every gateway, and as its status has them. Pure.
 
 The repository never remembers what it has asked for: it compares what should be with what is here, and asks
 for the difference. A restarted controller therefore gets everything again in the same way.
@@ -22,42 +22,42 @@ class Cluster:
 
     def __init__(self, shards: int = 1) -> None:
         self.models: dict[str, ModelSpec] = {}
-        """Of a repository, by the scheduler's name, without those that are to go."""
+        """Models of a repository, by the scheduler's name, without those that are to go."""
         self.retiring: dict[str, ModelSpec] = {}
-        """Those that go once no gateway has a request for them in flight."""
+        """Models that go once no gateway has a request for them in flight."""
         self.served: dict[str, ServedModel] = {}
-        """What gateways take requests for, by what clients call it."""
+        """Models that gateways take requests for, by the name that clients call them."""
         self._shards: dict[str, int] = {}
-        """Where each of ``models`` and ``retiring`` is."""
+        """Shard of each of ``models`` and ``retiring``."""
         self._served_by: dict[str, int] = {}
         """The shard that told each of ``served``."""
         self._known = [False] * shards
-        """Whether each controller has told all of it."""
+        """True for each controller that has told all of it."""
         self._workers = [0] * shards
         self._pages = [0] * shards
         self._states: dict[str, ModelStatus] = {}
         self._of: dict[str, set[str]] = {}
         """The names in ``models``, by what clients call the model."""
         self._news: set[str] | None = None
-        """Of which models something was told that `news` has not returned; None: of all."""
+        """Names of models about which something was told that `news` has not returned; None: all."""
 
     @property
     def known(self) -> bool:
-        """Whether all controllers have told all of it."""
+        """Return whether all controllers have told all of it."""
         return all(self._known)
 
     @property
     def workers(self) -> int:
-        """How many are connected."""
+        """Return the number of workers that are connected."""
         return sum(self._workers)
 
     @property
     def pages(self) -> int:
-        """Of the worker that has most, in the shard whose largest worker has least, of those with workers."""
+        """Return the least, over shards with workers, of the pages of a shard's largest worker."""
         return min([each for each in self._pages if each], default=0)
 
     def knows(self, shard: int) -> bool:
-        """Whether a shard's controller has told all of it."""
+        """Return whether a shard's controller has told all of it."""
         return self._known[shard]
 
     def shard_of(self, name: str) -> int | None:
@@ -162,12 +162,12 @@ class Cluster:
         )
 
     def is_resident(self, name: str) -> bool:
-        """Whether the model is in some worker's pages."""
+        """Return whether the model is in some worker's pages."""
         state = self._states.get(name)
         return state is not None and bool(state.resident_on)
 
     def in_use(self, model: str, version: int) -> bool:
-        """Whether what a new version, or content, takes the requests of is in some worker's pages."""
+        """Return whether the version that a new version, or content, replaces is in some worker's pages."""
         served = self.versions_of(model)
         replaced = served.get(version) or (served[max(served)] if served and version > max(served) else "")
         return self.is_resident(replaced)
@@ -183,7 +183,7 @@ class Cluster:
 
 
 class Preparation(msgspec.Struct, frozen=True):
-    """Of one model."""
+    """The progress of the workers' preparation of one model."""
 
     prepared: int
     """Workers that have prepared it."""
@@ -196,10 +196,10 @@ class Preparation(msgspec.Struct, frozen=True):
 
     @property
     def everywhere(self) -> bool:
-        """Whether every worker has prepared it or can't, and one has."""
+        """Return whether every worker has prepared it or can't, and one has."""
         return self.prepared > 0 and self.prepared + self.failed >= self.workers
 
     @property
     def nowhere(self) -> bool:
-        """Whether no worker can."""
+        """Return whether no worker can prepare it."""
         return self.failed > 0 and self.failed >= self.workers

@@ -34,9 +34,9 @@ IN_CONFIG = {
     "shape; with max_batch_size: 8 they are those of one row)",
     "--text-bytes": " (in a model repository: it is the parameter text_bytes in config.pbtxt)",
 }
-"""What the compiler's options are there."""
+"""Explanation of the compiler's options in a repository's terms, by the option in its message."""
 _NO_MEMORY = "bad_alloc"
-"""What ONNX Runtime calls it."""
+"""Text by which ONNX Runtime reports a lack of memory."""
 LOWEST = 19
 """Niceness: any other program goes first."""
 _PR_SET_PDEATHSIG = 1
@@ -46,22 +46,22 @@ class Job(msgspec.Struct, frozen=True):
     """Have this file's artifact in the store."""
 
     name: str
-    """Of the artifact; it stands for the files' content and the recipe."""
+    """Name of the artifact; it stands for the files' content and the recipe."""
     folder: str
-    """Of the version."""
+    """Folder of the version."""
     file_name: str
     digest: str
-    """Of the files in the folder."""
+    """Digest of the files in the folder."""
     recipe: Recipe
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a job: exactly one of the two."""
+    """The outcome of a job: a specification or a fault."""
 
     spec: ModelSpec | None = None
     fault: str = ""
     changed: bool = False
-    """Whether the reason is that the files changed."""
+    """True if the reason is that the files changed."""
 
 
 def stored(store: Store, name: str) -> ModelSpec | None:

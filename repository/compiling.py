@@ -23,9 +23,9 @@ from mainspring.repository.recipe import is_artifact_name, model_and_version
 from mainspring.repository.reconciler import Reconciler
 
 IDLE_S = 5.0
-"""After its last job, how long the process is kept for another."""
+"""Time for which the process is kept for another job after its last one."""
 LINE_BYTES = 16 << 20
-"""Of an outcome."""
+"""Most bytes of an outcome's line."""
 
 
 class CompileFailed(Exception):
@@ -34,7 +34,7 @@ class CompileFailed(Exception):
     def __init__(self, why: str, *, changed: bool = False) -> None:
         super().__init__(why)
         self.changed = changed
-        """Whether the reason is that the files changed meanwhile."""
+        """True if the reason is that the files changed meanwhile."""
 
 
 class Compiler:

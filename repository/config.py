@@ -8,37 +8,37 @@ MODES = ("none", "poll", "explicit")
 
 
 class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may set of the model repository. Raises ValueError on a value that can't work."""
+    """The repository's settings that an operator may make. Raises ValueError on a value that can't work."""
 
     path: str = ""
     """Folder in Triton's layout, MODEL/config.pbtxt and MODEL/VERSION/model.onnx, that is served; empty for
     none. Relative to the configuration file."""
     mode: str = "poll"
-    """When models are loaded: ``poll`` looks for changes again and again, ``none`` once at the start, and
-    ``explicit`` loads what clients ask for. Only ``explicit`` lets clients load and unload."""
+    """Mode of loading models: ``poll`` looks for changes again and again, ``none`` once at the
+    start, and ``explicit`` loads what clients ask for. Only ``explicit`` lets clients load and unload."""
     load_models: tuple[str, ...] = ()
-    """In mode explicit, what is loaded at the start; ``*`` for all."""
+    """Models that are loaded at the start in mode explicit; ``*`` for all."""
     poll_interval_ms: float = 2_000.0
-    """Between two looks at the folder."""
+    """Time between two looks at the folder."""
     settle_ms: float = 1_000.0
-    """How long files must have been left alone before they are taken for whole."""
+    """Time that files must have been left alone before they are taken for whole."""
     vanish_grace_ms: float = 10_000.0
-    """How long a model's folder may be away before the model is no longer served: a checkout, a copy or a
+    """Time that a model's folder may be away before the model is no longer served: a checkout, a copy or a
     mount takes folders away for a moment. 0: it is removed at the next look."""
     address: str = ""
-    """Where gateways reach the process, for the index and for loading: ``unix:///PATH`` or
+    """Address at which gateways reach the process, for the index and for loading: ``unix:///PATH`` or
     ``tcp://HOST:PORT``, where port ``*`` takes any free one. Empty: the socket repository.sock in the run
     folder."""
     compile_timeout_s: float = 1_800.0
-    """How long the compilation of one version may take; then it is given up."""
+    """Time that the compilation of one version may take; then it is given up."""
     compile_memory_bytes: int = 16 << 30
     """Memory that the compiler's process may have."""
     op_libraries: tuple[str, ...] = ()
     """Libraries of operators that models may be compiled with."""
     prepare_patience_s: float = 60.0
-    """How long a version that one worker has prepared waits for the others before it is served."""
+    """Time that a version that one worker has prepared waits for the others before it is served."""
     warm_patience_s: float = 5.0
-    """How long a version that takes the place of one in use waits for a worker to have time to load it."""
+    """Time that a version that takes the place of one in use waits for a worker to have time to load it."""
     max_sent_files_bytes: int = 4 << 30
     """Bytes of the files with which clients have loaded models, all together; one more load is refused."""
     secret_file: str = ""
@@ -59,7 +59,7 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""
     """Folder of the model store that models are compiled into; the workers need it too."""
     own_store: bool = False
-    """Whether only this process compiles into that store, so that it may delete unused artifacts."""
+    """True if only this process compiles into that store, so that it may delete unused artifacts."""
     state_dir: str = ""
     """Folder for what a restarted controller has to know at once."""
 

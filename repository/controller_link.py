@@ -34,10 +34,10 @@ _LOGGER = logging.getLogger("mainspring.repository")
 NAME = "model-repository"
 HELLO_NS = 200_000_000
 ANSWER_S = 10.0
-"""How long the controller may take to answer."""
+"""Longest time that the controller may take to answer, in seconds."""
 TICK_S = 0.1
 ToldMessage = peers.ModelUp | peers.ModelDown | peers.Served | ShardMap
-"""What a controller tells without being asked."""
+"""Messages that a controller sends without being asked."""
 LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=256 << 20, backlog_messages=100_000)
 
 
@@ -46,19 +46,19 @@ class Heard(Protocol):
 
     @property
     def known(self) -> bool:
-        """Whether it has told all of it."""
+        """Return whether it has told all of it."""
 
     def heard(self, message: ToldMessage) -> None:
-        """It told this."""
+        """Take note of what it told."""
 
     def complete(self) -> None:
-        """It has told all that it knew."""
+        """Take note that it has told all that it knew."""
 
     def welcomed(self) -> None:
-        """It begins to tell all that it knows."""
+        """Take note that it begins to tell all that it knows."""
 
     def lost(self) -> None:
-        """It is gone."""
+        """Take note that it is gone."""
 
 
 class Refusal(Exception):
@@ -71,12 +71,12 @@ class Refusal(Exception):
 
     @property
     def passing(self) -> bool:
-        """Whether it may be done when it is asked again."""
+        """Return whether it may be done when it is asked again."""
         return self.reason in (Reason.CONTROLLER_UNREACHABLE, Reason.SHUTTING_DOWN, Reason.TIMED_OUT)
 
 
 ITSELF = Pass(Role.REPOSITORY)
-"""What it shows to processes of its own user on its host."""
+"""Credentials for processes of its own user on its host."""
 
 
 class ControllerLink:
@@ -102,7 +102,7 @@ class ControllerLink:
         self._tokens = itertools.count(1)
         self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}
         self.sessions = 0
-        """How often the controller has welcomed this process."""
+        """Number of times that the controller has welcomed this process."""
         self.loading: set[str] = set()
         """Models that this session's controller was asked to load."""
         self._session = ControllerSession(

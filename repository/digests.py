@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MAX_FILES = 4096
-"""In one version's folder; further files are not part of the model."""
+"""Most files in one version's folder; further files are not part of the model."""
 
 _MOST_LINKS = 8
-"""To folders, within one another."""
+"""Most links to folders, within one another."""
 
 FileStamp = tuple[str, int, int, int, int]
 """A file's path, size, time of change in ns, inode, and the kernel's own time of change in ns, which nobody
 can set: it tells of a file that was written anew with its size and time as they were."""
 Stamp = tuple[FileStamp, ...]
-"""Of each file that counts."""
+"""The stamps of all files that count."""
 
 
 def stamp_of(folder: Path | str) -> Stamp:

@@ -52,7 +52,7 @@ READ: Mapping[str, frozenset[str]] = {
     "inputs": frozenset({"key", "value"}),
     "model_operations": frozenset({"op_library_filename"}),
 }  # fmt: skip
-"""By the message that they are in; "" is the file itself."""
+"""Fields that are read, by the message that they are in; "" is the file itself."""
 
 OVER: Mapping[str, Mapping[str, str]] = {
     "": {
@@ -94,7 +94,7 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "rate_limiter": _PLANNED,
     },
 }
-"""Why it is read over, by the message that they are in."""
+"""Reason why a field is passed over, by the message that it is in."""
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "": {
@@ -114,7 +114,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         "is_shape_tensor": "a shape given as values makes the run's time depend on the data",
     },
 }
-"""Why the model can't be served with it, by the message that they are in."""
+"""Reason why the model can't be served with a field, by the message that it is in."""
 
 DATA_TYPES: Mapping[str, str] = {
     "TYPE_BOOL": "bool",

@@ -28,7 +28,7 @@ _NUMBERS = frozenset(
 )
 """Fields of numbers, which may be in quotes: protobuf's JSON writes those of 64 bits so, and reads all so."""
 _OURS = frozenset({"mainspring"})
-"""What this server says its models' ``platform`` and ``backend`` are; to the compiler they are ONNX."""
+"""Values of ``platform`` and ``backend`` that this server gives its models; to the compiler they are ONNX."""
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
 

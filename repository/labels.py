@@ -17,11 +17,11 @@ MAX_FILE_BYTES = 1 << 20
 MAX_LABEL_CHARACTERS = 256
 
 Settles = Callable[[str, Stamp, int], bool]
-"""Whether a file with this path and stamp changed so recently that it may still be written."""
+"""A function that says whether a file of this path and stamp may still be written: it changed recently."""
 
 
 class Labels(NamedTuple):
-    """Of one model."""
+    """The names of classes of one model."""
 
     by_output: dict[str, tuple[str, ...]]
     warnings: tuple[str, ...]

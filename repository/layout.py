@@ -1,4 +1,4 @@
-"""What is in the repository's folder: models, versions, and digests of what they are made of.
+"""The content of the repository's folder: models, versions, and digests of what they are made of.
 
 Reads the folder only. A file that is being written is left alone until it has not changed for a while; a
 digest is made once for each state of a version's files and remembered across restarts. Where nothing changed,
@@ -24,20 +24,20 @@ from mainspring.repository.sent_files import Given
 
 CONFIG_FILE = "config.pbtxt"
 MAX_NAME_CHARACTERS = 96
-"""Of a model's name, so that its artifacts' names fit where names go."""
+"""Longest name of a model, in characters, so that its artifacts' names fit where names go."""
 MAX_CONFIG_BYTES = 1 << 20
 MAX_FAULT_CHARACTERS = 1_000
-"""Of what is said about a configuration that quotes itself."""
+"""Longest text about a configuration that quotes itself, in characters."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_NAMED = 3
-"""How many files that are not models a sentence names."""
+"""Most names of files that are not models in one sentence."""
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _DEFAULTS = ModelConfig()
 
 NAMES = (
     f"use at most {MAX_NAME_CHARACTERS} letters, digits, '.', '_' and '-', beginning with a letter or a digit"
 )
-"""What a model's name may be."""
+"""Rule for a model's name, as a hint for a person."""
 
 
 def is_model_name(name: str) -> bool:
@@ -46,7 +46,7 @@ def is_model_name(name: str) -> bool:
 
 
 Failed = Callable[[ModelConfig, int, str], bool]
-"""Whether this content (a digest) of a version is known not to be servable with this configuration."""
+"""A function that says whether a version's content (a digest) is known to fail with a configuration."""
 
 
 class RepositoryFault(Exception):
@@ -58,20 +58,20 @@ class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     folder: str = ""
-    """Where its versions are, if there are any."""
+    """Folder of its versions, if there are any."""
     config: ModelConfig = ModelConfig()
     given: bool = False
-    """Whether there is a ``config.pbtxt``."""
+    """True if there is a ``config.pbtxt``."""
     fault: str = ""
-    """Why no version of it can be served; empty if that is not so."""
+    """Reason why no version of it can be served; empty if that is not so."""
     labels: dict[str, tuple[str, ...]] = {}
     """Names of classes by index, of outputs with a ``label_filename``."""
     warnings: tuple[str, ...] = ()
     """Sentences about files of labels that can't be used."""
     digests: dict[int, str] = {}
-    """Of the files of each version that is to be served, or would be if it could."""
+    """Digest of the files of each version that is to be served, or would be if it could."""
     chosen: tuple[int, ...] = ()
-    """Of these, the versions to be served: the others are known to be broken."""
+    """Versions of these that are to be served: the others are known to be broken."""
     numbers: tuple[int, ...] = ()
     """All versions whose folders hold a model."""
     settling: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_listed(self) -> bool:
-        """Whether the folder is known by its name alone, as that of a model that is not loaded."""
+        """Return whether the folder is known by its name alone, as that of a model that is not loaded."""
         return not (self.numbers or self.fault or self.settling)
 
 
@@ -91,7 +91,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class _Config(NamedTuple):
-    """What became of a ``config.pbtxt`` that had this stamp: one of the two."""
+    """The result of reading a ``config.pbtxt`` that had this stamp: a configuration or a fault."""
 
     stamp: Stamp
     config: ModelConfig | None
@@ -106,12 +106,12 @@ class Layout:
         self.memory = memory or {}
         """Digests by the version's folder, to be read after a look and kept across restarts."""
         self.changes = 0
-        """How often an entry of the memory was added or replaced."""
+        """Number of times that an entry of the memory was added or replaced."""
         self.overrides: dict[str, Given] = {}
-        """What counts in the place of the files, by model."""
+        """Configurations and folders that count in the place of the files, by model."""
         self._settle_ns = settle_ns
         self._seen: dict[str, tuple[Stamp, int]] = {}
-        """When a file or a version was first seen with its stamp, while that matters."""
+        """Instant at which a file or a version was first seen with its stamp, while that matters."""
         self._configs: dict[str, _Config] = {}
         self._found: dict[str, FoundModel] = {}
         self._labels = LabelFiles(self._settles)

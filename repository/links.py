@@ -22,7 +22,7 @@ from mainspring.transport.greeting import Pass
 
 
 class Part:
-    """What one controller tells (`controller_link.Heard`)."""
+    """The knowledge that one controller tells (`controller_link.Heard`)."""
 
     def __init__(self, cluster: Cluster, shard: int) -> None:
         self._cluster = cluster
@@ -30,23 +30,23 @@ class Part:
 
     @property
     def known(self) -> bool:
-        """Whether it has told all of it."""
+        """Return whether it has told all of it."""
         return self._cluster.knows(self._shard)
 
     def heard(self, message: ToldMessage) -> None:
-        """It told this."""
+        """Take note of what it told."""
         self._cluster.heard(message, self._shard)
 
     def complete(self) -> None:
-        """It has told all that it knew."""
+        """Take note that it has told all that it knew."""
         self._cluster.complete(self._shard)
 
     def welcomed(self) -> None:
-        """It begins to tell all that it knows."""
+        """Take note that it begins to tell all that it knows."""
         self._cluster.welcomed(self._shard)
 
     def lost(self) -> None:
-        """It is gone."""
+        """Take note that it is gone."""
         self._cluster.lost(self._shard)
 
 
@@ -71,7 +71,7 @@ class Links:
         ]
         self._told: dict[str, str] = {}
         self._told_in = 0
-        """What `tell_awaited` has said, and in which of the first controller's sessions."""
+        """Reasons that `tell_awaited` has sent, and in which of the first controller's sessions."""
 
     async def run(self) -> None:
         """Keep the sessions until cancelled."""
@@ -94,7 +94,7 @@ class Links:
         await self._having(name).load(name)
 
     def loads(self, name: str) -> bool:
-        """Whether this session's controller was asked to load a version."""
+        """Return whether this session's controller was asked to load a version."""
         return any(name in each.loading for each in self._links)
 
     def tell_awaited(self, models: dict[str, str]) -> None:

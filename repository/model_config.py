@@ -31,36 +31,36 @@ MAX_TIMEOUT_US = 3_600 * 10**6
 MOST_PRIORITIES = 1_000
 """Priorities that the scheduler tells apart."""
 LIMIT = "max."
-"""What the names of parameters begin with that limit an open dimension."""
+"""Prefix of the names of parameters that limit an open dimension."""
 MOST_SIZE = 1 << 30
 TEXTS = "text_bytes"
 """The parameter that says how long texts may be."""
 PAD = "pad."
-"""What the names of parameters begin with that say with what an input may be padded."""
+"""Prefix of the names of parameters that give the value with which an input may be padded."""
 MODEL_FILE = "model.onnx"
 
 
 class TensorConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says of an input or output."""
+    """The part of the file about an input or output."""
 
     name: str
     data_type: str = ""
     """One of `DATA_TYPES`; empty if it is not said."""
     dims: tuple[int, ...] | None = None
-    """Without the batch if ``max_batch_size`` is above 0; -1 for any size; None if they are not said."""
+    """Dimensions, without the batch if ``max_batch_size`` is above 0; -1 for any size; None if not said."""
     reshape: tuple[int, ...] | None = None
-    """What the model itself takes or gives instead of ``dims``."""
+    """Shape that the model itself takes or gives instead of ``dims``."""
     optional: bool = False
-    """Of an input: whether requests may leave it out, for which the model has a default."""
+    """True for an input that requests may leave out, for which the model has a default."""
     label_file: str = ""
-    """Of an output: the file with the names of its classes, in the model's folder; empty if it has none."""
+    """File with the names of an output's classes, in the model's folder; empty if it has none."""
 
 
 class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which versions of those in the repository are served: the default is the highest one."""
+    """The choice of versions to be served among those in the repository: the default is the highest one."""
 
     latest: int | None = 1
-    """How many of the highest numbers."""
+    """Number of the highest versions that are served."""
     specific: tuple[int, ...] = ()
     """Exactly these. Neither ``latest`` nor these: all."""
 
@@ -84,35 +84,35 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     slo_ns: int | None = None
     """SLO of requests that bring none."""
     max_queue_size: int = 0
-    """How many requests may wait for it; 0: no bound of its own."""
+    """Number of requests that may wait for it; 0: no bound of its own."""
     priority_levels: int = 0
     """The lowest priority of requests, 1 being the highest; 0: they have what they say."""
     default_priority: int = 0
-    """With ``priority_levels``: of requests that say none, or one beyond the lowest."""
+    """Priority of requests that say none, or one beyond the lowest; only with ``priority_levels``."""
     cache: bool = False
     parameters: dict[str, str] = {}
     limits: dict[str, int] = {}
-    """Of open dimensions by name: what the parameters `max.NAME` say."""
+    """Limits of open dimensions, by name: the values of the parameters `max.NAME`."""
     text_bytes: int = TEXT_BYTES
-    """How long each text of inputs and outputs may be: what the parameter `text_bytes` says."""
+    """Longest text of inputs and outputs, in bytes: the value of the parameter `text_bytes`."""
     pads: dict[str, float] = {}
     """Values with which inputs may be padded to the sizes of others, by the inputs' names."""
     file_name: str = MODEL_FILE
-    """Of the ONNX file in a version's folder."""
+    """Name of the ONNX file in a version's folder."""
     sequencing: Sequencing | None = None
-    """Of a model with ``sequence_batching``; an initial state that lies in a file is not in it yet."""
+    """Sequencing of a model with ``sequence_batching``, without initial states that lie in files."""
     kept_inputs: tuple[TensorConfig, ...] = ()
-    """What the file says of the inputs that are states or controls."""
+    """Inputs that are states or controls, as the file has them."""
     kept_outputs: tuple[TensorConfig, ...] = ()
     """The same of states' outputs that clients do not see."""
     initial_files: dict[str, str] = {}
-    """For states' inputs, the files of their initial states, in the model's folder of these."""
+    """Files of the initial states, by the input of the state, in the model's folder of these."""
     libraries: tuple[str, ...] = ()
     """Files of libraries of operators that the file names; none is loaded unless the operator allows it."""
     warmup: tuple[WarmupInput, ...] = ()
     """Rows that the model takes."""
     passed: dict[str, Any] = {}
-    """What nothing acts upon and clients may read, in the protocol's names."""
+    """Fields that nothing acts upon and clients may read, in the protocol's names."""
     warnings: tuple[str, ...] = ()
     """Sentences about what is not honoured."""
 

@@ -20,7 +20,7 @@ _MOST_NAMED = 8
 
 
 class ModelFolder(msgspec.Struct, frozen=True):
-    """What a model's folder holds."""
+    """The content of a model's folder."""
 
     folder: Path
     file: Path
@@ -38,7 +38,7 @@ class ModelFolder(msgspec.Struct, frozen=True):
 
     @property
     def described(self) -> Described:
-        """What its configuration says beside shapes; raises `CompileError`."""
+        """Return what its configuration says beside shapes; raises `CompileError`."""
         try:
             return described_by(self.recipe, self.folder / str(self.version))
         except ConfigFault as error:

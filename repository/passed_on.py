@@ -1,4 +1,4 @@
-"""What a ``config.pbtxt`` says for clients to read, though nothing acts upon it. Pure.
+"""The fields of a ``config.pbtxt`` that clients may read, though nothing acts upon them. Pure.
 
 Names and types are those of Triton's ``model_config.proto``; a value of another type is a `ConfigFault`.
 """
@@ -117,7 +117,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
     "input_pinned_memory": {"enable": _FLAG},
     "output_pinned_memory": {"enable": _FLAG},
 }
-"""By the message that they are in; "" is the file itself. A set holds the names that an enum may have."""
+"""Type of each field, by its message; "" is the file itself. A set holds the names that an enum may have."""
 
 
 def passed_on(fields: Fields, kind: str = "") -> dict[str, Any]:

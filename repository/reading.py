@@ -8,7 +8,7 @@ from mainspring.repository.fields import OVER, READ, REFUSED
 from mainspring.repository.textproto import Entry, Message, Word
 
 MOST_WARNINGS = 50
-"""Of one file: after these comes one that says so."""
+"""Most warnings of one file: after these comes one that says so."""
 LISTS = frozenset({"gpus"})
 """Fields of many values, of which 0 is one like any other."""
 
@@ -69,7 +69,7 @@ class Fields:
         return f"line {entries[0].line}" if entries else self.where
 
     def has(self, name: str) -> bool:
-        """Whether the field is there."""
+        """Return whether the field is there."""
         return name in self._message
 
     def messages(self, name: str) -> list[Fields]:

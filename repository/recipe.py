@@ -1,4 +1,4 @@
-"""How a version is compiled, what its artifact is called, and what clients see of it. Pure.
+"""The recipe by which a version is compiled, the name of its artifact, and what clients see of it. Pure.
 
 The name of an artifact holds a digest of the model's files and of all that the compiler is told, so a name
 stands for one content for ever: what was compiled once is found again, and a new content is a new model to
@@ -29,27 +29,27 @@ DEFAULT_SIZES = (1, 2, 4, 8, 16)
 """Batch sizes of a model that asks for none (Clockwork, section 5.1)."""
 DIGEST_DIGITS = 12
 SEPARATOR = "@"
-"""Between a model's name and its version; names that people choose don't have it."""
+"""Separator between a model's name and its version; names that people choose don't have it."""
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What the compiler is told beside the file."""
+    """The instructions that the compiler gets beside the file."""
 
     batch_sizes: tuple[int, ...] | None
     """None for the compiler's default ones, of which it may leave some out."""
     shapes: dict[str, tuple[int, ...]] = {}
     """Dimensions of inputs, the batch first if there is one; -1 for one that stays as the file has it."""
     whole: bool | None = False
-    """Whether shapes have no axis for rows; None: where no such axis can be found, because the configuration
+    """True if shapes have no axis for rows; None: where no such axis can be found, because the configuration
     asks for neither."""
     most: dict[str, int] = {}
     """Limits of open dimensions, by name."""
     pad: dict[str, float] = {}
     """Values with which inputs with open dimensions may be padded, by their names."""
     text_bytes: int = TEXT_BYTES
-    """How long each text of inputs and outputs may be."""
+    """Longest text of inputs and outputs, in bytes."""
     sequencing: Sequencing | None = None
-    """As `ModelSpec.sequencing`."""
+    """Same as `ModelSpec.sequencing`."""
     warmup: tuple[WarmupInput, ...] = ()
     """Rows that the model takes, of which samples are made."""
     optional: tuple[str, ...] = ()

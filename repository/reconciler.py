@@ -1,4 +1,4 @@
-"""What should be served, what is, and the steps from one to the other. Pure.
+"""The steps from what is served to what should be. Pure.
 
 `Reconciler.steps` compares the repository's folder, the builds and the cluster, and returns what to do next:
 compile, add to the cluster, switch gateways over, take away. The rules of a switch:
@@ -73,7 +73,7 @@ class Reconciler:
         self.records: dict[str, Record] = {}
         self.cluster = Cluster(shards)
         self.looked = False
-        """Whether the folder was looked at; until then nothing is known to be missing."""
+        """True if the folder was looked at; until then nothing is known to be missing."""
         self._explicit = explicit
         self._loaded = dict.fromkeys(load_models)
         self.awaited: dict[str, str] = {}
@@ -179,7 +179,7 @@ class Reconciler:
             self.awaited.pop(name, None)
 
     def preparing(self) -> bool:
-        """Whether the workers' progress is of interest."""
+        """Return whether the workers' progress is of interest."""
         return self.cluster.known and any(
             build.stage in (Stage.COMPILED, Stage.WARMING) and build.name in self.cluster.models
             for record in self._moving()
@@ -197,7 +197,7 @@ class Reconciler:
         return [record for name, record in self.records.items() if name not in self._resting]
 
     def settled(self) -> bool:
-        """Whether all that should be served is, or can't be."""
+        """Return whether all that should be served is, or can't be."""
         return (
             self.looked
             and self.cluster.known
@@ -206,7 +206,7 @@ class Reconciler:
         )
 
     def moves(self, name: str) -> bool:
-        """Whether a model is on its way to what it should be."""
+        """Return whether a model is on its way to what it should be."""
         record = self.records.get(name)
         return record is not None and self._moves(record)
 
@@ -242,7 +242,7 @@ class Reconciler:
         )
 
     def _only_compiles(self, record: Record) -> bool:
-        """Whether a model waits for nothing but its compilation."""
+        """Return whether a model waits for nothing but its compilation."""
         pending = [build.stage for build in record.wanted.values() if build.pending]
         return not record.settling and bool(pending) and {*pending} == {Stage.COMPILING}
 
@@ -318,5 +318,5 @@ class Reconciler:
         return [Retire(name) for name in self.cluster.models_of(record.name) if name not in needed]
 
     def _is_needed(self, record: Record) -> bool:
-        """Whether a model is still there, or still has to go."""
+        """Return whether a model is still there, or still has to go."""
         return not record.gone or record.name in self.cluster.served or not self.cluster.known

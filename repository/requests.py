@@ -61,9 +61,9 @@ QUESTION = Limits(
 _DECODER = msgspec.msgpack.Decoder(Question)
 _ENCODER = msgspec.msgpack.Encoder()
 CLUSTER_WAIT_S = 10.0
-"""How long a question waits for a controller, or for a worker."""
+"""Longest time that a question waits for a controller, or for a worker, in seconds."""
 SETTLE_S = 60.0
-"""How long a load waits for files that are being changed."""
+"""Longest time that a load waits for files that are being changed, in seconds."""
 LOOK_S = 0.02
 OFF = "loading and unloading by clients is off; `mainspring up --model-control-mode explicit` turns it on"
 NO_WORKER = NotChanged(
@@ -83,7 +83,7 @@ class Requests:
         self._scanner = scanner
         self._changed = changed
         self._turns: dict[str, asyncio.Lock] = {}
-        """Of each model whose loads are under way: one undoes what it did before the next begins."""
+        """Lock of each model whose loads are under way: one undoes what it did before the next begins."""
 
     async def answer(self, question: Question, parts: Sequence[Content] = ()) -> Reply:
         """Answer a gateway's question; ``parts`` are what follows it."""
@@ -206,7 +206,7 @@ async def _until(condition: Callable[[], bool], seconds: float | None = None) ->
 
 
 ITSELF = Pass(Role.REPOSITORY)
-"""What it shows to processes of its own user on its host."""
+"""Credentials for processes of its own user on its host."""
 
 
 class Control:
@@ -230,7 +230,7 @@ class Control:
                 "choose another with [repository] address"
             ) from None
         self.address = self._listener.address
-        """With the real port."""
+        """Address at which it listens, with the real port."""
 
     async def run(self) -> None:
         """Answer questions until cancelled; then close all connections."""

@@ -24,9 +24,9 @@ from mainspring.repository.served_files import replace_file
 _LOGGER = logging.getLogger("mainspring.repository")
 MEMORY_FILE = "repository-digests.json"
 GIVEN_FILE = "given.json"
-"""In the cluster's folder: with which configurations and files of their own clients loaded models."""
+"""File in the cluster's folder: configurations and files of clients' own with which they loaded models."""
 SETTLING_POLL_S = 0.1
-"""Between two looks while files are being changed."""
+"""Time between two looks while files are being changed, in seconds."""
 
 
 class Scanner:
@@ -35,7 +35,7 @@ class Scanner:
     def __init__(self, config: RepositoryConfig, reconciler: Reconciler, changed: Callable[[], None]) -> None:
         """``changed`` is called after a look that found anything new."""
         self.fault = ""
-        """Why the folder can't be read, if it can't."""
+        """Reason why the folder can't be read; empty if it can."""
         self._config = config
         self._reconciler = reconciler
         self._memory_path = Path(config.store) / MEMORY_FILE
@@ -45,7 +45,7 @@ class Scanner:
         self._given_path = Path(config.state_dir) / GIVEN_FILE if config.state_dir else None
         self._layout.overrides.update(_read_given(self._given_path))
         self.sent = SentFiles(config.state_dir, config.max_sent_files_bytes)
-        """Where the files are that clients send."""
+        """Files that clients send."""
         self.sent.drop_but(given.folder for given in self._layout.overrides.values())
         self._changed = changed
         self._away: dict[str, float] = {}
@@ -178,7 +178,7 @@ class Scanner:
                 records[name].gone = True
 
     def _is_new(self, name: str) -> bool:
-        """Whether a model is to be loaded from the start, and has not been looked at."""
+        """Return whether a model is to be loaded from the start, and has not been looked at."""
         record = self._reconciler.records[name]
         return record.loaded and (record.settling or record.found.only_listed)
 

@@ -23,7 +23,7 @@ from mainspring.repository.model_config import ModelConfig
 from mainspring.repository.reading import ConfigFault
 
 FILES_FOLDER = "sent-files"
-"""In the cluster's folder."""
+"""Name of a folder in the cluster's folder."""
 _CONFIG, _FILE = "config", "file:"
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _MOST_PARTS = 8
@@ -33,21 +33,21 @@ Content = bytes | memoryview
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What a client gave with a load, and what counts in the place of the repository's."""
+    """The configuration and files of a client's load, which count in the place of the repository's."""
 
     config: ModelConfig | None = None
-    """In the place of the folder's ``config.pbtxt``; None for that."""
+    """Configuration in the place of the folder's ``config.pbtxt``; None for that."""
     folder: str = ""
-    """In the place of the model's folder; empty for that."""
+    """Folder in the place of the model's folder; empty for that."""
 
 
 class Sent(NamedTuple):
     """A load's parameters."""
 
     config: str
-    """As JSON; empty for none."""
+    """Configuration as JSON; empty for none."""
     files: dict[str, Content]
-    """By their paths within the model's folder."""
+    """Files by their paths within the model's folder."""
 
 
 class _Body(msgspec.Struct):

@@ -27,15 +27,15 @@ Said = tuple[str, str, tuple[int, ...] | None]
 
 
 class Sequences(NamedTuple):
-    """What the file says of sequences."""
+    """The part of the file about sequences."""
 
     sequencing: Sequencing | None = None
     inputs: tuple[Said, ...] = ()
-    """Of the inputs that clients do not give."""
+    """Inputs that clients do not give."""
     outputs: tuple[Said, ...] = ()
-    """Of the outputs that clients do not get."""
+    """Outputs that clients do not get."""
     files: Mapping[str, str] = {}
-    """For states' inputs, files of initial states."""
+    """Files of initial states, by the input of the state."""
 
 
 def read_sequences(fields: Fields, outputs: Sequence[str]) -> Sequences:

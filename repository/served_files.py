@@ -1,4 +1,4 @@
-"""What a restarted controller, and commands that wait for the repository, have to know: files of a cluster.
+"""The files of a cluster for a restarted controller, and for commands that wait for the repository.
 
 ``served/MODEL.json`` holds a model's versions and their specifications. It is written before gateways
 get a change, so that a restarted controller knows all that any gateway does. ``state.json``
@@ -31,16 +31,16 @@ class ServedFile(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """How far the repository is."""
+    """The progress of the repository."""
 
     settled: bool = False
-    """Whether all that should be served is, or can't be."""
+    """True if all that should be served is, or can't be."""
     models: int = 0
     """Models with a version that is served."""
     waits_for: str = ""
-    """What is not settled, for a person."""
+    """Description of what is not settled, for a person."""
     problems: tuple[str, ...] = ()
-    """What is wrong in the repository, a sentence each."""
+    """Sentences about what is wrong in the repository."""
 
 
 class ServedFiles:
@@ -88,7 +88,7 @@ class ServedFiles:
             self._state = state
 
     def begun(self) -> bool:
-        """Whether a repository of this cluster has run before."""
+        """Return whether a repository of this cluster has run before."""
         return (self._folder / STATE).exists()
 
     def state(self) -> State:

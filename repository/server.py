@@ -32,12 +32,12 @@ from mainspring.transport.greeting import present
 _LOGGER = logging.getLogger("mainspring.repository")
 STOP_POLL_S = 0.05
 STATUS_POLL_S = 0.1
-"""Between two looks at the workers' progress."""
+"""Time between two looks at the workers' progress, in seconds."""
 STATUS_SHARE = 10
 """The pause is at least this multiple of a look's duration: with thousands of models a look is work for the
 controller."""
 AGAIN_S = 1.0
-"""After a refusal, until the same is asked for again."""
+"""Time after a refusal until the same is asked for again, in seconds."""
 TURN_S = 2.0
 """The longest time between two comparisons of what should be with what is."""
 QUIET_TURN_S = 60.0
@@ -46,9 +46,9 @@ MOST_AT_ONCE = 256
 """Changes that are asked for at one time."""
 MOST_PROBLEMS = 50
 STATE_NS = 500_000_000
-"""Between two writes of the state's file, while the repository is not settled."""
+"""Time between two writes of the state's file, while the repository is not settled."""
 SWEEP_S = 30.0
-"""Between two garbage collections of the store."""
+"""Time between two garbage collections of the store, in seconds."""
 
 
 def run(

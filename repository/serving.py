@@ -36,30 +36,30 @@ _ADDRESS = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^/@?\s:]+):([0-9]{1,5})")
 _STOP_POLL_S = 0.05
 STATUS = {Reason.UNAUTHENTICATED: 401, Reason.FORBIDDEN: 403, Reason.RATE_LIMITED: 429}
 CACHED = {"Cache-Control": "public, max-age=31536000, immutable"}
-"""Of what is named by its hash, which never changes."""
+"""Headers of an answer that is named by its hash, which never changes."""
 
 
 class ServingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What `mainspring store serve` is told. Raises ValueError on a value that can't work."""
+    """The settings of `mainspring store serve`. Raises ValueError on a value that can't work."""
 
     store: str
     """Folder of the store."""
     address: str = "http://127.0.0.1:7600"
-    """Where workers connect; port 0 takes any free one."""
+    """Address that workers connect to; port 0 takes any free one."""
     token_file: str = ""
     """File of the tokens of which workers need one, as ``mainspring token new`` writes it; empty: none."""
     token_reload_ms: float = 1_000.0
-    """Between two looks at whether that has changed."""
+    """Time between two looks at whether that has changed."""
     max_connections: int = 256
-    """At one time; one more is closed."""
+    """Most connections at one time; one more is closed."""
     header_timeout_ms: float = 10_000.0
-    """How long a request's line and headers may take to come."""
+    """Time that a request's line and headers may take to come."""
     write_timeout_ms: float = 30_000.0
-    """How long a client may read nothing of an answer before it is cut off."""
+    """Time for which a client may read nothing of an answer before it is cut off."""
     tls: str = ""
     """Folder of the certificate that workers are shown at an address of ``https://``."""
     client_certificates: bool = False
-    """Whether workers need a certificate of the authority in that folder."""
+    """True if workers need a certificate of the authority in that folder."""
     launcher_token_sha256: str = ""
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class ServingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def encrypted(self) -> bool:
-        """Whether what is said there is encrypted."""
+        """Return whether the connections to that address are encrypted."""
         return self.address.startswith("https://")
 
     @property

@@ -14,8 +14,8 @@ MAX_DEPTH = 100
 """Messages within messages."""
 MAX_CHARACTERS = 1 << 20
 MAX_VALUES = 20_000
-"""In the whole text, each piece of a quoted text counted: what people write has hundreds, and reading this
-many takes a fraction of a second."""
+"""Most values in the whole text, each piece of a quoted text counted: what people write has hundreds, and
+reading this many takes a fraction of a second."""
 _MOST_DIGITS = 100
 
 _TOKEN = re.compile(

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FOLDER = "warmup"
-"""Of the files with data, in the model's folder."""
+"""Name of the folder, in the model's, of the files with data."""
 MOST_BYTES = 64 << 20
-"""Of one file."""
+"""Most bytes of one file."""
 _MOST_SIZE = 1 << 30
 
 
@@ -32,9 +32,9 @@ class WarmupInput(msgspec.Struct, frozen=True):
     data_type: str
     """One of `DATA_TYPES`' names for numpy, or ``string``."""
     dims: tuple[int, ...]
-    """As the client gives them, without the batch where requests have one."""
+    """Dimensions as the client gives them, without the batch where requests have one."""
     file: str = ""
-    """In the model's folder for these; empty: zeros, or empty texts."""
+    """Name of a file in the model's folder for these; empty: zeros, or empty texts."""
 
 
 def read_warmup(fields: Fields) -> tuple[WarmupInput, ...]:

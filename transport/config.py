@@ -15,7 +15,7 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True):
     handshakes_at_once: int = 256
     """Handshakes that one host may begin at once: more than its processes and clients together."""
     handshakes_per_s: int = 32
-    """Those it may begin in each second after that."""
+    """Handshakes that a host may begin in each second after that."""
     all_handshakes_at_once: int = 1024
     """The same of all hosts together."""
     all_handshakes_per_s: int = 128

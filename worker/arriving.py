@@ -12,7 +12,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Arriving:
-    """What has come so far of one file; a context that closes it and leaves it where it is."""
+    """The part of one file that has come so far; a context that closes it and leaves it where it is."""
 
     def __init__(self, path: Path, *, hashed: bool) -> None:
         """Go on with what an interruption left at ``path``; ``hashed``: `hexdigest` will be asked for.

@@ -30,20 +30,21 @@ RECENT = 10
 
 
 class Committing:
-    """What a device that `Queues` has been given; the core's lock is held unless a method says else."""
+    """The batches that a device which `Queues` was given; the core's lock is held unless a method says
+    else."""
 
     def __init__(self, core: WorkerCore, engine: Engine) -> None:
         self._core = core
         self.engine = engine if isinstance(engine, Queues) else None
         """None if it does not take batches ahead; then nothing is committed."""
         self._behind: Job | None = None
-        """What the device was given last of what has begun: before, nothing may be given behind it."""
+        """Last job that has begun and that the device was given: before, nothing may be given behind it."""
         self._given: Given | None = None
-        """What is committed."""
+        """Batch that is committed; None if none is."""
         self._declined: Job | None = None
         """The job behind which nothing will be committed any more."""
         self._took_ns: dict[tuple[str, int, tuple[int, ...]], deque[int]] = {}
-        """How long the last runs took of a model, batch size and sizes of symbols."""
+        """Durations of the last runs of a model, batch size and sizes of symbols."""
 
     def fill(self) -> None:
         """Give the device the next INFER if that may begin behind the one that runs."""
@@ -68,7 +69,7 @@ class Committing:
         self._core.commit()
 
     def look_ns(self, now_ns: int) -> int | None:
-        """When `fill` should be called again if nothing happens; None if never."""
+        """Return when `fill` should be called again if nothing happens; None if never."""
         if self.engine is None or self._core.running(Executor.EXEC) is self._declined:
             return None
         stage_ns = self._core.stage_ns()

@@ -32,8 +32,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""
     data_address: str = ""
-    """Where the data socket binds, such as ``tcp://0.0.0.0:*``, where ``*`` lets the system choose the port.
-    Empty: a socket of the worker's name beside the controller's, or a port of 127.0.0.1 if that has none."""
+    """Address that the data socket binds to, such as ``tcp://0.0.0.0:*``, where ``*`` lets the system choose
+    the port. Empty: a socket of the worker's name beside the controller's, or a port of 127.0.0.1 if that has
+    none."""
     data_host: str = ""
     """Host that gateways connect to, by name or number; empty for the host of ``data_address``, or for this
     host's address on the way to the controller if that is a wildcard."""
@@ -45,8 +46,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     store: str = "store"
     """Folder of the model store; the emulated engine needs none."""
     store_from: str = ""
-    """Where models are fetched from that ``store`` lacks: the address of ``mainspring store serve``, a
-    folder, or a URL that fsspec knows. Empty: nowhere."""
+    """Source of models that ``store`` lacks: the address of ``mainspring store serve``, a folder, or a URL
+    that fsspec knows. Empty: nowhere."""
     store_token_file: str = ""
     """File of the token that a served store needs (mode 0600); empty for none."""
     store_max_bytes: int = 0
@@ -84,7 +85,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Core for the EXEC thread alone; None for the last core that the process may use, or with
     ``exec_core_shared`` for all of them. Workers on one machine need one each."""
     exec_core_shared: bool = False
-    """Whether gateway or controller use EXEC's cores too, as they do in any case if the process has one core
+    """True if gateway or controller use EXEC's cores too, as they do in any case if the process has one core
     alone: what computes there then goes behind them."""
     spin_us: int = 100
     """Time before an instant from which EXEC spins instead of sleeping; 0 saves CPU and costs precision."""
@@ -93,14 +94,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     emulated_jitter: float = 0.0
     """Spread of the emulated durations, as a fraction; 0 for none."""
     emulated_open_ms: float = 0.0
-    """How long the emulated device does nothing else while it opens an executable; 0: it opens them beside
+    """Time that the emulated device does nothing else while it opens an executable; 0: it opens them beside
     what it does."""
     heartbeat_ms: float = 0.0
     """Time without work after which EXEC gives a GPU something tiny to do, again and again, so that it keeps
     its clocks; 0: never, else from 10 to 60,000. ``make gpu-check`` measures whether it helps."""
     overrun_ms: float = 1500.0
-    """How much longer than predicted an INFER may compute before it is ended, if the engine can do that; 0:
-    for any time. ONNX Runtime on the CPU can, between two nodes of a graph that has a Loop or a Scan. The
+    """Time by which an INFER may compute longer than predicted before it is ended, if the engine can do that;
+    0: any. ONNX Runtime on the CPU can, between two nodes of a graph that has a Loop or a Scan. The
     controller drops a worker that takes longer than its ``action_timeout_ms``, so this should be less."""
     early_inputs: int = 4096
     """Most inputs that are held until their action comes; beyond that, the oldest is dropped."""
@@ -130,7 +131,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def computes(self) -> bool:
-        """Whether EXEC keeps a core busy while it runs, instead of a GPU or nothing."""
+        """Return whether EXEC keeps a core busy while it runs, instead of a GPU or nothing."""
         return self.cuda_device is None and self.engine != "emulated"
 
     def __post_init__(self) -> None:

@@ -86,7 +86,7 @@ class SharedInputs(Protocol):
         left."""
 
     def covers(self, offset: int, size: int) -> bool:
-        """Whether the device can copy from these bytes now."""
+        """Return whether the device can copy from these bytes now."""
 
     def send(self, io: Reservation, start: int, offset: int, size: int) -> None:
         """Begin to copy bytes that it `covers` to the device, ``start`` bytes into the slot.
@@ -144,7 +144,7 @@ class Stages(Protocol):
 
 
 class Ran(NamedTuple):
-    """When a device computed a batch, on the clock of `time.monotonic_ns`."""
+    """The time in which a device computed a batch, on the clock of `time.monotonic_ns`."""
 
     begin_ns: int
     end_ns: int
@@ -164,7 +164,7 @@ class Queues(Protocol):
     """An `Engine` whose device takes the next batch while it computes one, and goes on to it by itself."""
 
     def takes_ahead(self, action: Infer) -> bool:
-        """Whether a batch of this resident model can be given to the device while that computes another."""
+        """Return whether the device takes a batch of this resident model while it computes another."""
 
     def give(self, action: Infer, io: Reservation) -> Given:
         """Give the device a batch, behind the one that it may compute; what fails, `Given.wait` raises.
@@ -192,7 +192,7 @@ class OwnMemory(Protocol):
     pages: int
     """Pages of weights memory."""
     device_kind: str
-    """Which of a model's profiles the device has."""
+    """Kind of the device, by which it has one of a model's profiles."""
     transfers: Transfers
 
 
@@ -201,7 +201,7 @@ class Targeted(Protocol):
     """An `Engine` that knows which artifacts its device runs."""
 
     targets: tuple[str, ...]
-    """As `messages.peers.WorkerHello.targets`."""
+    """Same as `messages.peers.WorkerHello.targets`."""
 
 
 @runtime_checkable

@@ -37,7 +37,7 @@ EXPIRY_NS = 5_000_000
 LONGEST_WAIT_NS: Final = 1_000_000_000
 """Longest wait of a thread at a time."""
 BEATING_WAIT_NS: Final = 10_000_000
-"""That of EXEC's if the device is given heartbeats, which are not due while inputs are waited for."""
+"""Longest wait of EXEC if the device is given heartbeats, which are not due while inputs are waited for."""
 AHEAD_NS: Final = 10_000_000
 """An INFER without inputs can only be rejected, at an instant that hardly any of them reaches. EXEC is woken
 for it when it is nearer than this, by the network thread, which looks in time: a wake-up for each INFER would
@@ -111,24 +111,24 @@ class Executors:
         self._lock = threading.Lock()
         self._wakers = {executor: threading.Condition(self._lock) for executor in Executor}
         self._due_ns = dict.fromkeys(Executor, -1)
-        """Until when each thread waits; -1 while it does not wait."""
+        """Instant until which each thread waits; -1 while it does not wait."""
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
         self._staging = Staging(core, engine, self._finish)
         self._committing = Committing(core, engine)
         self._overruns = Overruns(core, engine, overrun_ns)
         self._driving = _Driving(core, self._lock, self._staging.settle, self._look_ahead)
         self._later_ns: int | None = None
-        """When EXEC may have an INFER without inputs to reject, for which it is not woken yet."""
+        """Instant at which EXEC may have an INFER without inputs to reject, for which it is not woken yet."""
         self._sparing: set[str] = set()
         """Models for which PREPARE's thread is to make a spare."""
         self._looks_ns = 0
-        """When the network thread looks for ends by itself."""
+        """Instant at which the network thread looks for ends by itself."""
         self._heartbeat_ns = heartbeat_ns if isinstance(engine, Awakened) else 0
         self._worked_ns = time.monotonic_ns()
-        """When EXEC last had the device do something."""
+        """Instant at which EXEC last had the device do something."""
         self._stopping = False
         self.broken = ""
-        """Why a thread ended that should not have ended; empty while all run."""
+        """Reason why a thread ended that should not have ended; empty while all run."""
         self._threads = [
             threading.Thread(target=self._run, args=(executor,), name=executor, daemon=True)
             for executor in Executor
@@ -181,11 +181,11 @@ class Executors:
                 pass
 
     def withdraw(self) -> None:
-        """With the core held: have no INFER staged, before `WorkerCore.stop`."""
+        """Have no INFER staged, before `WorkerCore.stop`; the caller holds the core."""
         self._staging.withdraw()
 
     def abandon(self) -> None:
-        """With the core held: forget the actions of a controller that has lost this worker."""
+        """Forget the actions of a controller that has lost this worker; the caller holds the core."""
         self._staging.withdraw()
         self._core.abandon()
         self._overruns.interrupt()
@@ -193,21 +193,21 @@ class Executors:
             self.release(name)
 
     def awaits_inputs(self, action_id: int) -> bool:
-        """Whether such an Infer waits; nothing changes, so the cost of `driving` is saved."""
+        """Return whether such an Infer waits; nothing changes, so the cost of `driving` is saved."""
         with self._lock:
             return self._core.reservation(action_id) is not None
 
     def report(self, result: Result) -> None:
-        """With the core held: pass on the end of an action that had not begun."""
+        """Pass on the end of an action that had not begun; the caller holds the core."""
         self._outbox.put(result, None)
         self._outbox.ring()
 
     def unload(self, name: str) -> None:
-        """With the core held: have the engine unload a model before the next LOAD."""
+        """Have the engine unload a model before the next LOAD; the caller holds the core."""
         self._chores[Executor.LOAD].append(lambda: self._engine.unload(name))
 
     def release(self, name: str) -> None:
-        """With the core held: have the engine release a model before the next PREPARE."""
+        """Have the engine release a model before the next PREPARE; the caller holds the core."""
         self._chores[Executor.PREPARE].append(lambda: self._release(name))
         self._wakers[Executor.PREPARE].notify()
 
@@ -217,7 +217,7 @@ class Executors:
             self._fetcher.released(name)
 
     def look_at_store(self, watch: StoreWatch) -> None:
-        """With the core held: have the files of failed models examined before the next PREPARE."""
+        """Have the files of failed models examined before the next PREPARE; the caller holds the core."""
         self._chores[Executor.PREPARE].append(watch.look)
         self._wakers[Executor.PREPARE].notify()
 
@@ -285,7 +285,7 @@ class Executors:
         return None
 
     def _beat(self, now_ns: int) -> bool:
-        """With the lock held, on the EXEC thread: beat if that is due and nothing is; whether it did."""
+        """Beat if that is due and nothing else is; return whether it did. On the EXEC thread, lock held."""
         assert isinstance(self._engine, Awakened)
         if now_ns - self._worked_ns < self._heartbeat_ns or self._core.awaits(Executor.EXEC):
             return False
@@ -318,7 +318,7 @@ class Executors:
                 self._lock.acquire()
 
     def _wait(self, executor: Executor, wake_ns: int | None) -> None:
-        """With the lock held: wait for an instant, or until `_wake`; EXEC waits in two steps."""
+        """Wait for an instant, or until `_wake`, with the lock held; EXEC waits in two steps."""
         now_ns = time.monotonic_ns()
         exact_ns = EXACT_NS if executor is Executor.EXEC else 0
         beats = executor is Executor.EXEC and self._heartbeat_ns
@@ -339,7 +339,7 @@ class Executors:
         self._due_ns[executor] = -1
 
     def _look_ahead(self) -> None:
-        """With the lock held: wake whom it concerns, and prepare the next INFER."""
+        """Wake whom it concerns, and prepare the next INFER; the caller holds the lock."""
         self._wake()
         self._staging.fill()
         if not self._stopping:
@@ -359,7 +359,7 @@ class Executors:
             self._sparing.discard(name)
 
     def _wake(self) -> None:
-        """With the lock held: wake the threads whose next instant is now earlier, but for `AHEAD_NS`."""
+        """Wake the threads whose next instant is now earlier, but for `AHEAD_NS`; lock held."""
         self._later_ns = None
         now_ns = time.monotonic_ns()
         for executor, due_ns in self._due_ns.items():
@@ -375,7 +375,7 @@ class Executors:
                 self._wakers[executor].notify()
 
     def _finish(self, executor: Executor, ended: Ended) -> None:
-        """With the lock held: let a job's end take effect and report it."""
+        """Let a job's end take effect and report it; the caller holds the lock."""
         job, action = ended.job, ended.job.action
         if executor is Executor.EXEC:
             self._worked_ns = ended.end_ns

@@ -37,16 +37,16 @@ _NEEDED = "needed"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 MOST_MANIFEST_BYTES = 64 << 20
 MOST_FILE_BYTES = 4 << 30
-"""Of one file of an executable, whose length no manifest says."""
+"""Most bytes of one file of an executable, whose length no manifest says."""
 MOST_FILES = 4096
-"""Of one executable: its graph, or plans with a kernel for each node and batch size."""
+"""Most files of one executable: its graph, or plans with a kernel for each node and batch size."""
 TRIES = 3
-"""At one file, each from where the last one ended."""
+"""Most attempts at one file, each from where the last one ended."""
 _PAUSE_S = 0.5
 _LOCK_POLL_S = 0.1
 AGAIN_NS = 5_000_000_000
 AGAIN_MOST_NS = 300_000_000_000
-"""After a failure, how long until another try is worthwhile: the first doubles up to the second."""
+"""Longest time after a failure until another try is worthwhile: it begins with `AGAIN_NS` and doubles."""
 
 
 class Fetcher:
@@ -71,7 +71,7 @@ class Fetcher:
         self._held: dict[str, int] = {}
         """File descriptors, whose locks keep what this worker has prepared."""
         self._failed: dict[str, tuple[int, int]] = {}
-        """By model: when to try again, and how long to wait after that, both in ns."""
+        """Instant of the next try of each model that failed, and the wait after that, both in ns."""
 
     def fetch(self, model: ModelSpec) -> None:
         """Bring a model's files into the store, unless they are there.
@@ -100,7 +100,7 @@ class Fetcher:
             os.close(held)
 
     def worth_trying(self, name: str, now_ns: int) -> bool:
-        """Whether enough time has passed since fetching the model failed; true once for each failure."""
+        """Return whether enough time has passed since the last failed fetch; true once for each failure."""
         at_ns, pause_ns = self._failed.get(name, (now_ns + 1, 0))
         if now_ns < at_ns:
             return False
@@ -114,7 +114,7 @@ class Fetcher:
         return error
 
     def _has(self, model: ModelSpec) -> bool:
-        """Whether the store holds the artifact that the controller asks for."""
+        """Return whether the store holds the artifact that the controller asks for."""
         try:
             manifest = self._store.manifest(model.stored_name)
             same = (manifest.executable, manifest.weights_hash) == (model.executable, model.weights_hash)

@@ -34,11 +34,11 @@ class HeldInput(msgspec.Struct, frozen=True):
     since_ns: int
     size: int
     places: tuple[Place | None, ...] = ()
-    """Those of ``frames`` that lie in the sender's memory; empty if none does."""
+    """Places of the ``frames`` that lie in the sender's memory; empty if none does."""
     fault: str = ""
-    """Why its inputs are unusable, if that is known already."""
+    """Reason why its inputs are unusable, if that is known already; empty otherwise."""
     shared: SharedInputs | None = None
-    """What copies to the device from the sender's memory, if anything does."""
+    """Copier to the device from the sender's memory; None if there is none."""
 
 
 class _Batch:
@@ -49,14 +49,14 @@ class _Batch:
         self.inputs = [tensor.at(action.sizes) for tensor in model.inputs]
         self.outputs = [tensor.at(action.sizes) for tensor in model.outputs]
         self.moves = any(tensor.rows_axis for tensor in model.outputs)
-        """Whether clients have the rows of an output elsewhere than in front."""
+        """True if clients have the rows of an output elsewhere than in front."""
         self.io = io
         self.senders: dict[int, bytes | None] = {}
         """The sender of each request's inputs; None if the request was withdrawn."""
         self.cold = frozenset(compress(action.request_ids, action.cold))
         """Requests that found the model resident nowhere."""
         self.placed: dict[int, tuple[int, int]] = {}
-        """How long the copy of each request's inputs took, and when it ended."""
+        """Duration of the copy of each request's inputs, and the instant at which it ended."""
         self.spoiled: set[int] = set()
         """Requests whose inputs turned out to be unusable after they were placed."""
         self.pad = model.pad
@@ -85,7 +85,7 @@ class Inputs:
         """``transfers`` belongs to a device that can't read ``memory`` itself."""
         self._memory = memory
         self.transfers = transfers
-        """What copies to and from the device; None if that reads IO memory itself."""
+        """Copier to and from the device; None if that reads IO memory itself."""
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._age_ns = age_ns
@@ -152,12 +152,12 @@ class Inputs:
             batch.spoiled.add(request_id)
 
     def spoiled(self, action_id: int, request_id: int) -> bool:
-        """Whether `spoil` was called for a request of an action that goes on."""
+        """Return whether `spoil` was called for a request of an action that goes on."""
         batch = self._batches.get(action_id)
         return batch is not None and request_id in batch.spoiled
 
     def expects(self, action_id: int, request_id: int) -> bool:
-        """Whether a batch waits for this request's inputs."""
+        """Return whether a batch waits for this request's inputs."""
         batch = self._batches.get(action_id)
         return batch is not None and request_id in batch.rows and request_id not in batch.senders
 
@@ -206,7 +206,7 @@ class Inputs:
         self._ended = RecentIds()
 
     def outputs(self, action_id: int) -> Iterator[tuple[int, bytes, list[memoryview]]]:
-        """For each request that was not withdrawn: its id, its sender, its outputs as views of IO memory."""
+        """Yield for each request not withdrawn: its id, its sender, its outputs as views of IO memory."""
         batch = self._batches.get(action_id)
         if batch is None:
             return

@@ -1,4 +1,4 @@
-"""What control groups (cgroups(7), versions 1 and 2) leave this process of processors and memory.
+"""The processors and memory that control groups (cgroups(7), versions 1 and 2) leave this process.
 
 A process is bound by the least of what its own group and all groups above it allow. In a container those
 above may be out of sight; what can be seen holds in any case. `limits` is pure: it takes a function that
@@ -31,7 +31,7 @@ LOOK_NS = 1_000_000_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for this process, each limit with the file that says so."""
+    """The limits that hold for this process, each with the file that says so."""
 
     cores: float | None = None
     """Processor time that all processes of the group together may take, in cores; None for any."""
@@ -67,7 +67,7 @@ class _Group(NamedTuple):
 
     folders: tuple[str, ...]
     second: bool
-    """Whether it is of version 2."""
+    """True if it is of version 2."""
 
 
 def read_limits() -> Limits:

@@ -63,7 +63,7 @@ several times as long (`ControllerConfig.start_grace_ms`), so that none is rejec
 IDLE_NS = 1_000_000_000
 """Time without an action after which garbage is collected."""
 UNSENT = {Delivery.GONE: "gateway: gone before its output", Delivery.FULL: "gateway: reads too slowly"}
-"""Why an output could not be sent."""
+"""Reasons why an output could not be sent, by the outcome of sending."""
 
 
 class Network:
@@ -85,7 +85,7 @@ class Network:
         self._config = config
         self._sockets = sockets
         self._sent = ""
-        """As `WorkerHello.sent`."""
+        """Same as `WorkerHello.sent`."""
         self._executors = executors
         self._inputs = inputs
         self._loading: dict[int, str] = {}
@@ -111,7 +111,7 @@ class Network:
         self._acted_ns = now_ns
         self._collected = False
         self._connections_ended = 0
-        """How many of the gateways' connections have ended, at either end, and were counted in `dropped`."""
+        """Number of gateways' connections that have ended, at either end, and were counted in `dropped`."""
         self.dropped: Counter[str] = Counter()
         """Messages that could not be used or delivered, by reason."""
 
@@ -374,7 +374,7 @@ class Network:
         self._drop("gateway: input without action", f"action {message.action_id}", dropped)
 
     def _awaited(self, action_id: int, request_id: int) -> bool:
-        """Whether a request's inputs may be copied to their rows now.
+        """Return whether a request's inputs may be copied to their rows now.
 
         The core has to agree: an executor may have ended the action a moment ago, and its IO memory may
         already belong to another action. The memory stays this action's while its inputs are copied, even if

@@ -35,7 +35,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing for the network thread."""
+        """Return whether there is nothing for the network thread."""
         return not self._ends
 
     def pop(self) -> tuple[Result | None, Reservation | None] | None:

@@ -30,7 +30,7 @@ class Overruns:
         self._late: Job | None = None
         """The INFER that was found to be overdue last."""
         self._computed_ns = 0
-        """What EXEC had computed by then."""
+        """Processor time that EXEC had taken by then."""
 
     def look(self, now_ns: int, computed_ns: Callable[[], int]) -> None:
         """End what EXEC runs if it is due; ``computed_ns`` returns the processor time of its thread."""

@@ -31,12 +31,12 @@ from pathlib import Path
 EXEC_PRIORITY = 50
 NETWORK_PRIORITY = 40
 SHARED_EXEC_PRIORITY = 25
-"""Of an EXEC that computes on a core that gateway and controller use: below theirs (30, `CONTROL_PRIORITY` of
-the launcher) and above that of programs without real-time priority."""
+"""Priority of an EXEC that computes on a core that gateway and controller use: below theirs (30,
+`CONTROL_PRIORITY` of the launcher) and above that of programs without real-time priority."""
 LOAD_NICE = -10
 PREPARE_NICE = 5
 SWITCH_INTERVAL_S = 50e-6
-"""How long a thread may keep the interpreter's lock when another wants it."""
+"""Time for which a thread may keep the interpreter's lock when another wants it."""
 _LOCK_CURRENT_FUTURE_ON_FAULT = 1 | 2 | 4
 _CAP_IPC_LOCK = 14
 _NAME_CHARACTERS = 15
@@ -193,7 +193,7 @@ def _lock_memory() -> str:
 
 
 def _may_lock() -> bool:
-    """Whether the process has CAP_IPC_LOCK."""
+    """Return whether the process has CAP_IPC_LOCK."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)

@@ -1,5 +1,5 @@
-"""What a worker shares with each gateway of its host: it reads inputs in the gateway's memory, and the
-gateway reads outputs in memory of the worker's that only that connection knows.
+"""The memory that a worker shares with each gateway of its host: it reads inputs in the gateway's memory, and
+the gateway reads outputs in memory of the worker's that only that connection knows.
 
 An input is copied from the gateway's memory to IO memory, once, as its message is taken; one that comes
 before its action is copied aside. So nothing here reads a place after the message that names it was worked
@@ -54,18 +54,18 @@ Frames = Sequence[Any]
 
 
 class Port(Protocol):
-    """Where gateways connect: a `Listener`."""
+    """The listener that gateways connect to: a `Listener`."""
 
     on_end: Callable[[bytes], object]
 
     def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
-        """As `Listener.send`."""
+        """Same as `Listener.send`."""
 
     def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
-        """As `Listener.send_descriptor`."""
+        """Same as `Listener.send_descriptor`."""
 
     def descriptor(self, peer: bytes) -> int | None:
-        """As `Listener.descriptor`."""
+        """Same as `Listener.descriptor`."""
 
 
 class _Peer:
@@ -74,7 +74,7 @@ class _Peer:
     def __init__(self, inputs: Reader, shared: SharedInputs | None) -> None:
         self.inputs = inputs
         self.shared = shared
-        """What copies inputs to the device from there, if anything does."""
+        """Copier of inputs to the device from there; None if there is none."""
         self.begun = 0
         """`SharedInputs.begun` behind the last message that was worked off."""
         self.copying: deque[tuple[int, Input]] = deque()
@@ -87,9 +87,9 @@ class _Peer:
         self.taken = 0
         """Messages with places that were worked off."""
         self.told = 0
-        """Of these, how many the gateway knows of."""
+        """Number of these that the gateway knows of."""
         self.lent: dict[int, memoryview] = {}
-        """By stamp, what the gateway may read."""
+        """Outputs that the gateway may read, by stamp."""
 
 
 class Segments:
@@ -113,7 +113,7 @@ class Segments:
         self._spoil = spoil
         self._peers: dict[bytes, _Peer] = {}
         self._over: list[SharedInputs] = []
-        """Of connections that have ended."""
+        """Copiers of connections that have ended."""
         data.on_end = self.end
 
     def said(self, sender: bytes, message: Segment | ClientSegment | ClientSegmentOver | Read) -> None:
@@ -323,7 +323,7 @@ class Segments:
 
 
 def _overtaken(peer: _Peer, places: Sequence[Place | None]) -> bool:
-    """Whether a place of the gateway's own memory is not what it was named for any more."""
+    """Return whether a place of the gateway's own memory is not what it was named for any more."""
     return any(
         place is not None and not place.client and not peer.inputs.holds(place.slot, place.stamp)
         for place in places

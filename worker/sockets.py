@@ -19,13 +19,13 @@ class ToController(Protocol):
         """Say whether there is a connection."""
 
     def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
-        """As `Link.send`."""
+        """Same as `Link.send`."""
 
     def receive(self) -> list[Any] | None:
-        """As `Link.receive`."""
+        """Same as `Link.receive`."""
 
     def close(self, until_ns: int) -> None:
-        """As `Link.close`."""
+        """Same as `Link.close`."""
 
 
 class ToGateways(Protocol):
@@ -35,16 +35,16 @@ class ToGateways(Protocol):
     on_end: Callable[[bytes], object]
 
     def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
-        """As `Listener.send`."""
+        """Same as `Listener.send`."""
 
     def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
-        """As `Listener.send_descriptor`."""
+        """Same as `Listener.send_descriptor`."""
 
     def descriptor(self, peer: bytes) -> int | None:
-        """As `Listener.descriptor`."""
+        """Same as `Listener.descriptor`."""
 
     def receive(self) -> tuple[bytes, list[Any]] | None:
-        """As `Listener.receive`."""
+        """Same as `Listener.receive`."""
 
 
 class Sockets(NamedTuple):
@@ -53,8 +53,8 @@ class Sockets(NamedTuple):
     hub: Hub
     controller: ToController
     data: ToGateways
-    """For the tensors of gateways."""
+    """Listener for the tensors of gateways."""
     data_address: str
-    """Where gateways connect to it."""
+    """Address at which gateways connect to it."""
     greet: Callable[[str], ToController]
     """Begins to connect to another controller; raises OSError if it is not an address."""

@@ -1,4 +1,4 @@
-"""Where a worker fetches a model's files that it lacks: a folder, a served store, or what fsspec knows.
+"""The source of model files that a worker lacks: a folder, a served store, or a place that fsspec knows.
 
 All have the layout of a store (`mainspring.compiler.artifact.store`). `worker.fetching` checks names, lengths
 and hashes of what they give.
@@ -20,7 +20,7 @@ from mainspring.extras import missing
 CHUNK_BYTES = 1 << 20
 """Read at a time."""
 TIMEOUT_S = 20.0
-"""How long a server may take to accept a connection, and to send anything more."""
+"""Time that a server may take to accept a connection, and to send anything more, in seconds."""
 MOST_LISTING_BYTES = 1 << 20
 
 
@@ -32,7 +32,7 @@ class Source(Protocol):
     """A store that is read from."""
 
     name: str
-    """For messages."""
+    """Name of the source, for messages."""
 
     def listing(self, folder: str) -> list[str]:
         """Return the names of the files in a folder; raise `SourceError`."""
@@ -79,7 +79,7 @@ class Folder:
 
 
 class ServedStore:
-    """What `mainspring store serve` serves, over HTTP or HTTPS."""
+    """The store that `mainspring store serve` serves, over HTTP or HTTPS."""
 
     def __init__(self, url: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         """Connect to nothing yet; raise ValueError for a URL without a host."""

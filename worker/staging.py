@@ -29,7 +29,7 @@ LOOKED_FOR_NS = 2_000_000
 """Longest run whose end the network thread looks for by the clock. To wake it costs EXEC's core up to 20 us
 on a virtual machine, which counts in a run of less than a millisecond."""
 LATE_NS = 20_000
-"""How long after the usual end of a run the network thread looks for it."""
+"""Delay after the usual end of a run at which the network thread looks for it."""
 AGAIN_NS = 50_000
 """Shortest time between two looks."""
 NOTES_S = 20e-6
@@ -40,7 +40,7 @@ REMEMBERED = 4096
 
 
 class Ended(NamedTuple):
-    """How a job ended, before the core is notified."""
+    """The end of a job, before the core is notified."""
 
     job: Job
     begin_ns: int
@@ -67,7 +67,7 @@ class _Turn(NamedTuple):
 
 
 class Staging:
-    """What is laid out for EXEC, and the turns that it took; the lock is held unless a method says else."""
+    """The INFERs laid out for EXEC, and the turns it took; the lock is held unless a method says else."""
 
     def __init__(self, core: WorkerCore, engine: Engine, finish: Callable[[Executor, Ended], None]) -> None:
         """``finish`` lets a job's end take effect."""
@@ -78,11 +78,11 @@ class Staging:
         """One at most."""
         self._turns: deque[_Turn] = deque()
         self._ahead: Staged | None = None
-        """What EXEC runs, if it was staged."""
+        """INFER that EXEC runs, if it was staged."""
         self._declined_id = 0
         """The action behind which the engine could stage nothing."""
         self._usual_ns: dict[tuple[str, int, tuple[int, ...]], int] = {}
-        """How long the last run of a model, batch size and sizes of symbols took."""
+        """Duration of the last run of a model, batch size and sizes of symbols."""
         self.lacking: list[str] = []
         """Models for which the engine has to `make_spare`; the caller takes them."""
         self.pause: Callable[[float], None] = time.sleep
@@ -103,7 +103,7 @@ class Staging:
 
     @property
     def unsettled(self) -> bool:
-        """Whether there is something to settle; the lock is not needed."""
+        """Return whether there is something to settle; the lock is not needed."""
         return bool(self._turns)
 
     def settle(self) -> None:
@@ -173,7 +173,8 @@ class Staging:
             self._usual_ns[kind_of_run(action)] = ended.end_ns - ended.begin_ns
 
     def look_ns(self, now_ns: int) -> int | None:
-        """When the network thread should look whether EXEC has gone on to what is laid out; None if never."""
+        """Return when the network thread should look if EXEC has gone on to what is laid out; None if
+        never."""
         running = self._core.running(Executor.EXEC)
         if not self._next or running is None or not isinstance(running.action, Infer):
             return None

@@ -27,7 +27,7 @@ QUEUE_LIMITS = {Executor.EXEC: 4096, Executor.LOAD: 4096, Executor.PREPARE: 6553
 """Actions that may wait for each executor; one more is refused with BAD_ACTION."""
 
 Ending = tuple[Status, str]
-"""How an action ends without having run, and why, for a person."""
+"""The end of an action that has not run: its status and the reason, for a person."""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class SlotLayout(msgspec.Struct, frozen=True):
-    """Where each tensor of a padded batch starts, in bytes from the start of its slot."""
+    """The offset of each tensor of a padded batch, in bytes from the start of its slot."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -46,7 +46,7 @@ class SlotLayout(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Where a waiting or running Infer's inputs and outputs lie in IO memory."""
+    """The IO memory of a waiting or running Infer's inputs and outputs."""
 
     slot: Slot
     layout: SlotLayout
@@ -61,7 +61,7 @@ class Job(msgspec.Struct, frozen=True):
     io: Reservation | None = None
     """An Infer's; None for the others."""
     inputs_ns: int = 0
-    """When an Infer's last input was in place."""
+    """Instant at which an Infer's last input was in place."""
 
 
 class Begun(NamedTuple):

@@ -39,7 +39,7 @@ class PageTable:
         return self._free
 
     def malformed(self, extents: Sequence[int], pages: Sequence[int]) -> str:
-        """Why ``pages`` could never hold these extents, or an empty string."""
+        """Return why ``pages`` could never hold these extents, or an empty string."""
         if len(pages) != sum(extents):
             return f"{len(pages)} pages named, the model needs {sum(extents)}"
         if any(not 0 <= page < len(self._owner) for page in pages):
@@ -123,7 +123,7 @@ class PreparedModel:
             )
         self.model = model
         self.layouts: dict[int, SlotLayout] = {size: slot_layout(model, size) for size in sizes}
-        """By batch size; of a model with symbols at their limits."""
+        """Layouts by batch size; of a model with symbols at their limits."""
         self._bucket_bytes: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def place(self, action: Infer) -> tuple[SlotLayout, int]:
@@ -141,7 +141,7 @@ class PreparedModel:
         return slot_layout(self.model, action.batch_size, action.sizes), self._bucket_bytes[key]
 
     def infer_fault(self, action: Infer) -> Ending | None:
-        """Why the Infer can never begin, or None."""
+        """Return why the Infer can never begin, or None."""
         if action.earliest_ns > action.latest_ns:
             return _empty_window(action)
         if action.batch_size not in self.layouts:
@@ -164,7 +164,7 @@ class PreparedModel:
         return self._padding_fault(action) if action.request_sizes else None
 
     def _padding_fault(self, action: Infer) -> Ending | None:
-        """Why requests of these different sizes can't share a batch, or None."""
+        """Return why requests of these different sizes can't share a batch, or None."""
         if not self.model.pad:
             return Status.BAD_ACTION, f"requests of {action.model} can't be padded: their sizes must be equal"
         if len(action.request_sizes) != len(action.request_ids):
@@ -214,7 +214,7 @@ class Residency:
         return msgspec.structs.replace(action, model=name, sizes=sizes)
 
     def is_resident(self, name: str) -> bool:
-        """Whether the model's weights are all in its pages."""
+        """Return whether the model's weights are all in its pages."""
         return self.pages.resident_pages(name) is not None
 
     def add(self, model: ModelSpec) -> None:
@@ -242,7 +242,7 @@ class Residency:
         return names
 
     def open_fault(self, action: Open) -> Ending | None:
-        """Why the Open can never begin, or None."""
+        """Return why the Open can never begin, or None."""
         if action.earliest_ns > action.latest_ns:
             return _empty_window(action)
         if action.model in self._closed:
@@ -283,7 +283,7 @@ class Residency:
         return Status.OK, ""
 
     def load_fault(self, action: Load) -> Ending | None:
-        """Why the Load can never begin, or None."""
+        """Return why the Load can never begin, or None."""
         prepared = self._prepared.get(action.model)
         if prepared is None:
             return Status.NOT_PREPARED, f"model {action.model} is not prepared"
@@ -293,7 +293,7 @@ class Residency:
         return (Status.BAD_PAGES, fault) if fault else None
 
     def obstacle(self, action: Infer | Load | Prepare | Open) -> Ending | None:
-        """How an action ends instead of beginning at this moment, or None."""
+        """Return how an action ends instead of beginning at this moment, or None."""
         if isinstance(action, Infer | Open):
             return None
         if isinstance(action, Load):

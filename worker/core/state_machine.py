@@ -43,7 +43,7 @@ from mainspring.worker.core.residency import Residency
 from mainspring.worker.core.window_queue import Pending, RecentIds, WindowQueue, model_name
 
 STOPPING: Ending = (Status.STOPPING, "the worker is stopping")
-"""How the waiting actions of a stopping worker end."""
+"""Ending of the waiting actions of a stopping worker."""
 
 
 class WorkerCore:
@@ -59,7 +59,7 @@ class WorkerCore:
         self._staged: Pending | None = None
         """The Infer that EXEC runs next; it is in no queue."""
         self._committed = False
-        """Whether the staged Infer can't be put back."""
+        """True if the staged Infer can't be put back."""
         self._abandoned: set[tuple[Executor, int]] = set()
         """Jobs that end without a result, by their action's id."""
         self._unsent: dict[int, Slot] = {}
@@ -156,7 +156,7 @@ class WorkerCore:
         return None if wake_ns is None else max(wake_ns, now_ns)
 
     def awaits(self, executor: Executor) -> bool:
-        """Whether the first action waits for what may come from outside at any moment, such as inputs."""
+        """Return whether the first action waits for something from outside, such as inputs."""
         head = self._queues[executor].head()
         return head is not None and not self._ready(self._pending[head[1]])
 
@@ -225,7 +225,7 @@ class WorkerCore:
             self._push(pending)
 
     def stage_ns(self) -> int | None:
-        """From when on `stage` would take the next Infer; None if time alone does not have it do so."""
+        """Return when `stage` would begin to take the next Infer; None if time alone does not lead to it."""
         running, head = self._running.get(Executor.EXEC), self._queues[Executor.EXEC].head()
         if self._staged is not None or head is None:
             return None
@@ -270,12 +270,12 @@ class WorkerCore:
 
     @property
     def committed(self) -> bool:
-        """Whether an Infer is committed that has not begun."""
+        """Return whether an Infer is committed that has not begun."""
         return self._committed
 
     @property
     def outranked(self) -> bool:
-        """Whether an action waits that precedes the staged one."""
+        """Return whether an action waits that precedes the staged one."""
         staged, head = self.staged, self._queues[Executor.EXEC].head()
         if staged is None or head is None:
             return False
@@ -319,14 +319,14 @@ class WorkerCore:
 
     @property
     def quiet(self) -> bool:
-        """Whether neither EXEC nor LOAD runs a job, and none is staged for EXEC."""
+        """Return whether neither EXEC nor LOAD runs a job, and none is staged for EXEC."""
         running = self._running
         return Executor.EXEC not in running and Executor.LOAD not in running and self._staged is None
 
     # --- what it holds ---
 
     def reservation(self, action_id: int) -> Reservation | None:
-        """Where a waiting Infer's inputs go; None if no such Infer waits."""
+        """Return where a waiting Infer's inputs go; None if no such Infer waits."""
         pending = self._pending.get(action_id)
         return None if pending is None else pending.io
 
@@ -416,7 +416,7 @@ class WorkerCore:
             queue.push(action.action_id, action.earliest_ns, action.latest_ns)
 
     def _ready(self, pending: Pending) -> bool:
-        """Whether the action needs nothing but time to begin or to be refused."""
+        """Return whether the action needs nothing but time to begin or to be refused."""
         action = pending.action
         return not isinstance(action, Infer) or not (
             pending.missing or not self.residency.is_resident(action.model)

@@ -26,7 +26,7 @@ class Pending:
         self.io = io
         self.missing = set(action.request_ids) if isinstance(action, Infer) else set[int]()
         self.inputs_ns = 0
-        """When the last of the inputs was in place; 0 while some are missing."""
+        """Instant at which the last of the inputs was in place; 0 while some are missing."""
 
     def why_expired(self, *, resident: bool) -> Ending:
         """Return how the action ends once its latest instant has passed; ``resident``: its model is."""
