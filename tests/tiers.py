@@ -104,6 +104,7 @@ TIER_OF = {
     "telemetry": "unit",
     "telemetry/test_plots": "codegen",
     "test_architecture": "unit",
+    "test_words": "unit",
     "test_extras": "unit",
     "test_fuzz": "codegen",
     "test_host": "unit",
