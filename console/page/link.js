@@ -96,7 +96,8 @@ export class Link {
   }
 
   #send(message) {
-    if (this.open) this.socket.send(JSON.stringify(message));
+    // A connection that is being closed is closed some time before `onclose` says so.
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
   }
 
   #opened(socket) {
