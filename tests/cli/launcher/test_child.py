@@ -17,7 +17,7 @@ from mainspring.gateway.config import GatewayConfig
 from tests.patience import PATIENCE_S
 
 
-@pytest.mark.parametrize(("parents", "own"), [(5, 0), (5, 3), (19, 5)])
+@pytest.mark.parametrize(("parents", "own"), [(5, 0), (5, 3), (5, 19)])
 def test_niceness_is_added_to_that_of_the_launcher(tmp_path: Path, parents: int, own: int) -> None:
     gateway, controller = free_ports(2)
     job = GatewayJob(
