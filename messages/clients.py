@@ -256,7 +256,7 @@ class BoundQueue(msgspec.Struct, frozen=True, tag="bound_queue"):
     name: str
     """Name by which clients call the model."""
     size: int | None
-    """None for what the configuration says."""
+    """Most requests that may wait; None for what the configuration says."""
 
 
 class WeighModel(msgspec.Struct, frozen=True, tag="weigh_model"):
@@ -266,7 +266,7 @@ class WeighModel(msgspec.Struct, frozen=True, tag="weigh_model"):
     name: str
     """Name by which clients call the model."""
     weight: float | None
-    """None for what the configuration says."""
+    """Weight of an answer in time; None for what the configuration says."""
 
 
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):

@@ -19,7 +19,7 @@ class Reject(msgspec.Struct, frozen=True, tag="reject", omit_defaults=True):
     earliest_finish_ns: int | None = None
     """The earliest finish that was possible, where it is known."""
     evidence: RejectEvidence | None = None
-    """None if workers had nothing to do with it, and in logs of versions 1 and 2."""
+    """Numbers behind it; None if workers had nothing to do with it, and in logs of versions 1 and 2."""
 
 
 class Unanswered(msgspec.Struct, frozen=True):

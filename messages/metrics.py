@@ -46,7 +46,7 @@ class ModelActions(msgspec.Struct, frozen=True):
     infer_error: HistogramCounts
     """Predicted less actual durations of INFERs that ended well, by `ClusterMetrics.error_bounds_ns`."""
     load_error: HistogramCounts
-    """The same of LOADs."""
+    """Predicted less actual durations of LOADs that ended well, by the same bounds."""
     batch: HistogramCounts
     """Batch sizes that INFERs ran as, by `ClusterMetrics.batch_bounds`."""
     rows: int
@@ -75,7 +75,7 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     """A number that a GPU's monitor tells."""
 
     name: str
-    """One of `READINGS`."""
+    """Name of the metric, one of `READINGS`."""
     value: float
     reason: str = ""
     """Reason that clocks are held down for, only with ``mainspring_gpu_throttled``."""

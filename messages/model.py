@@ -206,7 +206,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
     name: str
     dtype: str
-    """One of `DTYPES`, or slots of bytes such as ``S64``."""
+    """Type of the elements: one of `DTYPES`, or slots of bytes such as ``S64``."""
     shape: tuple[int, ...]
     """Shape of one row; an open dimension has the size at the symbols' limits."""
     open: tuple[OpenDim, ...] = ()

@@ -47,7 +47,7 @@ class LoadOn(msgspec.Struct, frozen=True, tag="load_on"):
 
     model: str
     worker: str | None = None
-    """None for the worker that has the most free pages."""
+    """Name of the worker; None for the one that has the most free pages."""
     idle: bool = False
     """True if the LOAD is to wait until it delays no other one, and no model goes for it that is in use. It
     is given up if the model is loaded on any worker meanwhile; ``worker`` must be None."""
@@ -58,7 +58,7 @@ class UnloadFrom(msgspec.Struct, frozen=True, tag="unload_from"):
 
     model: str
     worker: str | None = None
-    """None for every worker."""
+    """Name of the worker; None for every worker."""
 
 
 class SetDefaultSlo(msgspec.Struct, frozen=True, tag="set_default_slo"):
@@ -67,7 +67,7 @@ class SetDefaultSlo(msgspec.Struct, frozen=True, tag="set_default_slo"):
     model: str
     """Name by which clients call the model."""
     slo_ns: int | None = None
-    """None for what the configuration says."""
+    """SLO of such requests, in nanoseconds; None for what the configuration says."""
 
 
 class SetMaxQueue(msgspec.Struct, frozen=True, tag="set_max_queue"):
@@ -76,7 +76,7 @@ class SetMaxQueue(msgspec.Struct, frozen=True, tag="set_max_queue"):
     model: str
     """Name by which clients call the model."""
     size: int | None = None
-    """None for what the configuration says."""
+    """Most requests that may wait; None for what the configuration says."""
 
 
 class SetGoodputWeight(msgspec.Struct, frozen=True, tag="set_goodput_weight"):
@@ -85,7 +85,7 @@ class SetGoodputWeight(msgspec.Struct, frozen=True, tag="set_goodput_weight"):
     model: str
     """Name by which clients call the model."""
     weight: float | None = None
-    """None for what the configuration says."""
+    """Weight of an answer in time; None for what the configuration says."""
 
 
 class ScaleWorkers(msgspec.Struct, frozen=True, tag="scale_workers"):

@@ -233,7 +233,7 @@ class DefaultSlo(msgspec.Struct, frozen=True, tag="default_slo"):
     model: str
     """Name by which clients call the model."""
     slo_ns: int | None = None
-    """None for what the configuration says."""
+    """SLO of such requests, in nanoseconds; None for what the configuration says."""
 
 
 class Dispatch(msgspec.Struct, frozen=True, tag="dispatch"):
@@ -379,7 +379,7 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
     execute_ns: int
     """EXEC's duration."""
     times: OutputTimes | None = None
-    """None from workers of a release that does not report them."""
+    """Parts of the request's time on the worker; None from a release that does not report them."""
     places: tuple[Place | None, ...] = ()
     """Place of each output, None if its bytes are the next frame; empty if all are frames."""
     taken: int = 0

@@ -16,7 +16,7 @@ class State(msgspec.Struct, frozen=True):
     """Its shape at the first request, as `TensorSpec.shape`. None: the input's, where open dimensions are
     those of the request, or else the least that the model takes."""
     initial: bytes = b""
-    """One row of it at the first request, in row-major order; empty for zeros."""
+    """Bytes of one row of it at the first request, in row-major order; empty for zeros."""
     shown: bool = False
     """True if clients may have the output."""
 

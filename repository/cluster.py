@@ -190,9 +190,9 @@ class Preparation(msgspec.Struct, frozen=True):
     failed: int
     """Workers that could not."""
     workers: int
-    """All of the model's shard that are connected."""
+    """Workers of the model's shard that are connected."""
     why: str
-    """One of the failures."""
+    """Text of one of the failures; empty without one."""
 
     @property
     def everywhere(self) -> bool:

@@ -14,8 +14,8 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folder in Triton's layout, MODEL/config.pbtxt and MODEL/VERSION/model.onnx, that is served; empty for
     none. Relative to the configuration file."""
     mode: str = "poll"
-    """Mode of loading models: ``poll`` looks for changes again and again, ``none`` once at the
-    start, and ``explicit`` loads what clients ask for. Only ``explicit`` lets clients load and unload."""
+    """Mode of loading models: ``poll`` looks for changes again and again, ``none`` once at the start, and
+    ``explicit`` loads what clients ask for. Only ``explicit`` lets clients load and unload."""
     load_models: tuple[str, ...] = ()
     """Models that are loaded at the start in mode explicit; ``*`` for all."""
     poll_interval_ms: float = 2_000.0

@@ -45,7 +45,7 @@ class TensorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     data_type: str = ""
-    """One of `DATA_TYPES`; empty if it is not said."""
+    """Type by its name in `DATA_TYPES`; empty if it is not said."""
     dims: tuple[int, ...] | None = None
     """Dimensions, without the batch if ``max_batch_size`` is above 0; -1 for any size; None if not said."""
     reshape: tuple[int, ...] | None = None
@@ -104,7 +104,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     kept_inputs: tuple[TensorConfig, ...] = ()
     """Inputs that are states or controls, as the file has them."""
     kept_outputs: tuple[TensorConfig, ...] = ()
-    """The same of states' outputs that clients do not see."""
+    """States' outputs that clients do not see, as the file has them."""
     initial_files: dict[str, str] = {}
     """Files of the initial states, by the input of the state, in the model's folder of these."""
     libraries: tuple[str, ...] = ()

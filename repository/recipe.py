@@ -36,7 +36,7 @@ class Recipe(msgspec.Struct, frozen=True):
     """The instructions that the compiler gets beside the file."""
 
     batch_sizes: tuple[int, ...] | None
-    """None for the compiler's default ones, of which it may leave some out."""
+    """Batch sizes to compile; None for the compiler's default ones, of which it may leave some out."""
     shapes: dict[str, tuple[int, ...]] = {}
     """Dimensions of inputs, the batch first if there is one; -1 for one that stays as the file has it."""
     whole: bool | None = False

@@ -41,7 +41,7 @@ AGAIN_S = 1.0
 TURN_S = 2.0
 """The longest time between two comparisons of what should be with what is."""
 QUIET_TURN_S = 60.0
-"""The same while both are equal: every change wakes the process."""
+"""Longest time between two comparisons while both are equal: every change wakes the process."""
 MOST_AT_ONCE = 256
 """Changes that are asked for at one time."""
 MOST_PROBLEMS = 50

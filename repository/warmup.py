@@ -30,7 +30,7 @@ class WarmupInput(msgspec.Struct, frozen=True):
 
     name: str
     data_type: str
-    """One of `DATA_TYPES`' names for numpy, or ``string``."""
+    """Type of the elements: one of `DATA_TYPES`' names for numpy, or ``string``."""
     dims: tuple[int, ...]
     """Dimensions as the client gives them, without the batch where requests have one."""
     file: str = ""

@@ -25,7 +25,7 @@ class Cluster(msgspec.Struct, frozen=True):
     """The parts that a `Simulation` is built from."""
 
     models: tuple[ModelSpec, ...]
-    """All that there will be."""
+    """All models that there will be."""
     workers: tuple[tuple[str, str, int], ...]
     """(name, kind, pages)"""
     preloaded: dict[str, Preloaded]

@@ -53,7 +53,7 @@ class Preloaded:
     def __init__(self, prepared: Held | Iterable[ModelSpec] = (), resident: Iterable[ModelSpec] = ()) -> None:
         self.prepared = prepared if isinstance(prepared, Held) else Held(prepared)
         self.resident = list(resident)
-        """Each also prepared; as many as the pages hold."""
+        """Models that are resident from the start, each also prepared; as many as the pages hold."""
 
 
 class SimulatedWorker:

@@ -59,7 +59,7 @@ class CoreGateway(SimulatedGateway):
         self._core_ids: dict[int, int] = {}
         """The core's first id of each request without an answer, by the simulation's id."""
         self._outside: dict[int, int] = {}
-        """The same the other way round."""
+        """The simulation's id of each request without an answer, by the core's first id."""
 
     def model_up(self, spec: ModelSpec) -> None:
         """Serve a model."""

@@ -111,7 +111,7 @@ class SharedGateway:
         )
         self.core = GatewayCore(config, self.told.catalog.signatures, shards=self.told.shards)
         self.sides: list[_Side | None] = [None] * len(shard_map.shards)
-        """None while a shard's controller is down."""
+        """The gateway as each shard sees it; None while the shard's controller is down."""
         self.flights: dict[int, Flight] = {}
         """Requests without an answer, by key."""
         self.now_ns = 0
@@ -252,7 +252,7 @@ class ShardedSimulation:
         self._source = source
         self.gateway = SharedGateway(shard_map, self._faults, self.ledger)
         self.shards: list[Simulation | None] = [None] * len(parts)
-        """None while a controller is down."""
+        """Simulation of each shard; None while its controller is down."""
         self._due = sorted(
             [(death.at_ns, 0, death) for death in deaths]
             + [(death.at_ns + min(death.noticed_ns, death.down_ns), 1, death) for death in deaths]

@@ -186,7 +186,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Time that a client waits after a refusal for want of time before it asks once more, with what is left
     until its deadline; 0: it does not."""
     seed: int | None = None
-    """None for one that follows from the spec's."""
+    """Seed of the workload; None for one that follows from the spec's."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
@@ -259,11 +259,11 @@ class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The durations of messages."""
 
     delay_us: float = 100.0
-    """Each way between gateway, controller and workers."""
+    """Delay of each way between gateway, controller and workers, in microseconds."""
     delay_jitter_us: float = 0.0
     """Greatest addition to a delay, drawn evenly; messages between two processes stay in order."""
     client_delay_us: float = 0.0
-    """Each way between clients and gateway."""
+    """Delay of each way between clients and gateway, in microseconds."""
     input_ns_per_byte: float = 0.0
     """Time of each byte of inputs on a worker's link, one request's after the other's; 1.0 is 1 GB/s."""
     input_loss_probability: float = 0.0

@@ -22,7 +22,7 @@ RANK_NS = 60_000_000_000
 LEAD = 2
 """A name takes another's place if it was this many times as busy: two that are alike don't take turns."""
 CHANGES = 4
-"""One in this many places may change hands at one ranking: each change is a new series for the server."""
+"""Places for each one that may change hands at one ranking: each change is a new series for the server."""
 
 Counters = TypeVar("Counters")
 

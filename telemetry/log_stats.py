@@ -90,7 +90,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     cold: int
     """Requests that were executed and whose model was resident nowhere when they arrived."""
     offered_rps: float | None
-    """None if the run has no length."""
+    """Requests a second; None if the run has no length."""
     in_time_rps: float | None
     busiest_second: int
     """Most requests in one second of the run."""

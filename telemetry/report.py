@@ -144,7 +144,7 @@ class Summary(msgspec.Struct, frozen=True):
     """The workload's start on the monotonic clock of the machine (or on virtual time)."""
     series: Series
     possible: Possible | None = None
-    """None if it was not computed, or can't be."""
+    """Result of a schedule that knows all arrivals; None if it was not computed, or can't be."""
     notes: dict[str, str | int | float | bool | None] = {}
     """Facts about what was run: workload, seed, cost of the replayer; free-form."""
 

@@ -14,11 +14,11 @@ class Settings(msgspec.Struct, frozen=True):
     """Numbers on which estimates and deadlines depend."""
 
     policy: str = ""
-    """Empty while no header was read."""
+    """Name of the policy; empty while no header was read."""
     dispatch_delay_ns: int = 500_000
-    """Nothing that is sent now can begin earlier."""
+    """Time after its sending before which no action can begin."""
     response_margin_ns: int = 3_000_000
-    """Taken off each deadline for the way back."""
+    """Time that is taken off each deadline for the way back."""
     estimate_rank: int = RANK
     """Same as `SchedulerConfig.estimate_rank`."""
 

@@ -17,9 +17,9 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True):
     handshakes_per_s: int = 32
     """Handshakes that a host may begin in each second after that."""
     all_handshakes_at_once: int = 1024
-    """The same of all hosts together."""
+    """Handshakes that all hosts together may begin at once."""
     all_handshakes_per_s: int = 128
-    """The same of all hosts together, in each second after that."""
+    """Handshakes that all hosts together may begin in each second after that."""
 
     def __post_init__(self) -> None:
         """Check the values."""

@@ -36,7 +36,7 @@ class Committing:
     def __init__(self, core: WorkerCore, engine: Engine) -> None:
         self._core = core
         self.engine = engine if isinstance(engine, Queues) else None
-        """None if it does not take batches ahead; then nothing is committed."""
+        """Engine that takes batches ahead; None if it does not: then nothing is committed."""
         self._behind: Job | None = None
         """Last job that has begun and that the device was given: before, nothing may be given behind it."""
         self._given: Given | None = None

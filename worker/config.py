@@ -15,7 +15,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,63}")
 """The form of `WorkerConfig.name`."""
 DEFAULT_PAGES = 64
 HEARTBEAT_MS = (10.0, 60_000.0)
-"""Least and most of `WorkerConfig.heartbeat_ms`, other than 0: an EXEC seldom meets a heartbeat."""
+"""Bounds of `WorkerConfig.heartbeat_ms`, other than 0: an EXEC seldom meets a heartbeat."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -225,7 +225,7 @@ class Noted(Protocol):
     """An `Engine` that knows what makes its device's timing unpredictable."""
 
     notes: tuple[str, ...]
-    """Each a sentence for the operator."""
+    """Sentences for the operator about that."""
 
 
 def wait_until(instant_ns: int, spin_ns: int) -> None:

@@ -23,7 +23,7 @@ from mainspring.worker.engine import Bytes, SharedInputs, Transfers
 from mainspring.worker.strides import from_rows, to_rows
 
 Frames = Sequence[Any]
-"""Each bytes, or a memoryview or an array of bytes."""
+"""Tensors' bytes, each as bytes, or a memoryview or an array of bytes."""
 
 
 class HeldInput(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ MOST_CLIENTS = 1024
 """Clients' segments of one gateway at one time; of further clients the gateway copies inputs to its own."""
 
 Frames = Sequence[Any]
-"""Each bytes, or an array or memoryview of them."""
+"""Tensors' bytes, each as bytes, or an array or memoryview of them."""
 
 
 class Port(Protocol):

@@ -75,7 +75,7 @@ class Staging:
         self._engine = engine if isinstance(engine, Stages) else None
         self._finish = finish
         self._next: deque[Next] = deque()
-        """One at most."""
+        """INFERs that are laid out, one at most."""
         self._turns: deque[_Turn] = deque()
         self._ahead: Staged | None = None
         """INFER that EXEC runs, if it was staged."""
