@@ -96,7 +96,7 @@ class Observers:
         self._dropped = dropped
         self._devices, self._clocks, self._unready = devices, clocks, unready
         self._devices_ns = 0
-        """Instant at which it is looked at again."""
+        """Instant at which the reports of workers' GPUs are looked at again."""
         self._clock = clock
         self._run = scheduler.run or time.time_ns()
         self._observers: dict[bytes, Observer] = {}

@@ -228,7 +228,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
         return TensorSpec(self.name, self.dtype, shape, varies=self.varies, rows_axis=self.rows_axis)
 
     def with_rows(self, rows: int) -> tuple[int, ...]:
-        """Return the shape of so many rows, as clients see it."""
+        """Return the shape of ``rows`` rows, as clients see it."""
         if not self.rows_axis:
             return (rows, *self.shape)
         return (*self.shape[: self.rows_axis], rows, *self.shape[self.rows_axis :])

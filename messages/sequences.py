@@ -125,7 +125,7 @@ def _check_control(control: Control, fed: TensorSpec) -> None:
 
 
 def first_rows(state: State, fed: TensorSpec, rows: int) -> bytes:
-    """Return a state of so many rows at the first request of a sequence, as clients have it.
+    """Return a state of ``rows`` rows at the first request of a sequence, as clients have it.
 
     ``fed`` has the state's own shape.
     """

@@ -121,7 +121,8 @@ class Live:
         self._say(f"the cluster is {self._problem.named(pool)} now{'' if best else ', as it was at first'}")
 
     def abandon(self, best: Pool | None) -> None:
-        """Leave the cluster likewise after a search that did not end, as `Settles.abandon`."""
+        """Leave the cluster as the best pool or as at first, after a search that did not end
+        (`Settles.abandon`)."""
         pool = self._first if best is None else best
         what = "the pool that it was at first" if best is None else "the best that holds so far"
         self._say(

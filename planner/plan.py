@@ -242,7 +242,7 @@ def inside(problem: Problem, pools: Sequence[Pool]) -> tuple[Pool, ...]:
 def _problem(
     spec: SimulationSpec, kinds: int, load: float, pools: Sequence[Pool]
 ) -> tuple[Problem, list[str]]:
-    """Return the problem of a spec with at most so many kinds, and warnings; raise `PlanError`.
+    """Return the problem of a spec with at most ``kinds`` kinds, and warnings; raise `PlanError`.
 
     Bounds that the spec leaves open have room for ``pools``.
     """

@@ -174,7 +174,7 @@ def _is_still(folder: Path, digest: str) -> bool:
 
 
 def bound_memory(size: int) -> None:
-    """Have this process take no more data than so many bytes, or than it may already."""
+    """Have this process take no more data than ``size`` bytes, or than it may already."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     bound = size if hard == resource.RLIM_INFINITY else min(size, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))

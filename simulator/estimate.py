@@ -20,7 +20,7 @@ PAGE_BYTES = 40
 REQUESTS_A_SECOND = 30_000
 """Number of requests that are simulated in a second of real time, roughly."""
 LONG = 20_000_000
-"""Number of requests from which on an estimate is said first."""
+"""Requests from which on a run's estimated time and memory are told before it begins."""
 MOST_MODELS = 200_000
 MOST_PAIRS = 20_000_000
 """Most pairs of a model and a device."""

@@ -14,7 +14,7 @@ from mainspring.telemetry.summary import Analysis
 RATE_TOLERANCE = 0.02
 """Offered rates may differ by this share of the larger one."""
 LENGTH_TOLERANCE = 0.1
-"""Durations likewise."""
+"""Share of the larger one by which the durations of compared runs may differ."""
 PERCENTILES = (("p50", "p50_ms"), ("p90", "p90_ms"), ("p99", "p99_ms"), ("p99.9", "p99_9_ms"))
 """Latencies that are compared, with their fields."""
 

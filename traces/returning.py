@@ -51,7 +51,7 @@ class Returning:
 
 
 def returning(source: Source, retry_ns: int) -> Source:
-    """Return a source whose clients ask once more so long after a refusal; with 0 they do not."""
+    """Return a source whose clients ask once more ``retry_ns`` after a refusal; with 0 they do not."""
     return Returning(source, retry_ns) if retry_ns else source
 
 

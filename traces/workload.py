@@ -67,7 +67,7 @@ class Workload(ABC):
     def with_requests(
         self, *, slo_ns: int | None, rows: int = 1, slos_ns: Mapping[str, int] | None = None
     ) -> Workload:
-        """The same arrivals, each with this many rows and this SLO, or its model's of ``slos_ns``."""
+        """Return the same arrivals, each with this many rows and this SLO, or its model's of ``slos_ns``."""
         return WithRequests(self, slo_ns, rows, slos_ns or {})
 
 

@@ -72,7 +72,8 @@ class PreciseWait:
         return []
 
     def _in_steps(self, timeout_ns: int) -> Events:
-        """Wait likewise on a system that counts in milliseconds there, but in microseconds in ``select``."""
+        """Wait on a system whose ``epoll`` counts in milliseconds: ``select``, in microseconds, waits for the
+        rest."""
         whole_ms, rest_ns = divmod(timeout_ns, 1_000_000)
         if whole_ms:
             # ``epoll`` rounds up to whole milliseconds, so wait for half of one less.

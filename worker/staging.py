@@ -86,7 +86,7 @@ class Staging:
         self.lacking: list[str] = []
         """Models for which the engine has to `make_spare`; the caller takes them."""
         self.pause: Callable[[float], None] = time.sleep
-        """Waits for so many seconds; tests put another in its place, compiled or not."""
+        """Waits for a number of seconds; tests put another function in its place, compiled or not."""
 
     def take(self, ended: Ended) -> tuple[Next, int] | None:
         """EXEC, without the lock: take what is laid out; return it and the instant at which it begins."""

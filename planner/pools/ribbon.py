@@ -32,7 +32,8 @@ PATIENCE = 60
 """The search ends once so many pools in a row were tried of which none was expected: the process is fitted to
 few pools, and is at times far too sure."""
 MOST_LOOKED_AT = 1_000_000
-"""Most pools that are all examined; of more, a sample of so many is, and the neighbours of the best."""
+"""Most pools that are all examined; of a larger space, a sample of this size and the best's neighbours
+are."""
 NEAR = (1, 3)
 """Distances from the best pool, in devices of each kind: after a change of load, pools within the first are
 tried before those within the second, and these before those farther away."""
