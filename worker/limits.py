@@ -24,10 +24,24 @@ Read = Callable[[str], str]
 OWN_GROUPS = "/proc/self/cgroup"
 MOUNTS = "/proc/self/mountinfo"
 MEMORY = "/proc/meminfo"
+ONLINE = "/sys/devices/system/cpu/online"
 UNLIMITED_BYTES = 1 << 60
 """Version 1 has no word for no limit: it names about 2**63 bytes."""
 LOOK_NS = 1_000_000_000
 """Time between two looks of a worker at its limits."""
+
+
+class Room(NamedTuple):
+    """Memory that is left beside what all processes that a limit holds for have taken by now.
+
+    What the kernel can drop, such as files that were read, counts as left.
+    """
+
+    left_bytes: int
+    of_bytes: int
+    """The limit."""
+    by: str
+    """The file that says so, empty for the machine's memory."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,21 +54,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that they may take: a limit, or else what the machine has; None if that is not known."""
     memory_by: str = ""
     """Empty if it is what the machine has."""
+    room: Room | None = None
+    """What is left of the memory, or of a wider limit that is nearer to being reached; None if not known."""
     cpuset: str = ""
-    """The cores of the group as Linux writes them, such as ``0-3,8``; empty where no cpuset is in use."""
+    """The cores of the group as Linux writes them, such as ``0-3,8``; empty where it has all cores."""
     cpuset_by: str = ""
+    no_realtime_by: str = ""
+    """The file that leaves the group no time for threads of real-time priority, which version 1 may."""
     periods: int = 0
     """Periods of the quota in which the group has run; those of the group that was throttled most."""
     throttled: int = 0
     """Periods of these in which it had taken its quota and had to wait."""
 
     def sentences(self) -> list[str]:
-        """Return a sentence for each limit that is less than the machine, for an operator."""
+        """Return a sentence for each limit that is less than the machine, the quota's first."""
         said = []
         if self.cores is not None:
             said.append(f"processor time is limited to {self.cores:g} cores ({self.cores_by}){self.waits()}")
         if self.memory_by:
             said.append(f"memory is limited to {size(self.memory_bytes or 0)} ({self.memory_by})")
+        if self.cpuset:
+            said.append(f"of this machine's cores only {self.cpuset} may be used ({self.cpuset_by})")
         return said
 
     def waits(self) -> str:
@@ -86,27 +106,38 @@ def limits(read: Read) -> Limits:
     """Return what a machine's files say; one that is absent or says nothing sensible limits nothing."""
     groups = list(_groups(read(OWN_GROUPS), read(MOUNTS)))
     cores: list[tuple[float, str]] = []
-    memory: list[tuple[int, str]] = []
+    memory: list[tuple[int, str, int]] = []
     cpuset: list[tuple[str, str]] = []
-    throttled = (0, 0)
+    throttled, no_realtime_by = (0, 0), ""
     for group in groups:
         for folder in group.folders:
             cores += [found for found in [_quota(folder, group.second, read)] if found[0]]
             memory += [found for found in _memory(folder, group.second, read) if found[0] > 0]
             throttled = max(throttled, _throttled(read(f"{folder}/cpu.stat")))
+        runtime = f"{group.folders[0]}/cpu.rt_runtime_us" if group.folders else ""
+        no_realtime_by = runtime if read(runtime).strip() == "0" else no_realtime_by
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
             cpuset += [(read(f"{folder}/{name}").strip(), f"{folder}/{name}") for folder in group.folders[:1]]
-    machine = _installed(read(MEMORY))
-    least = min((each for each in memory if each[0] < (machine or UNLIMITED_BYTES)), default=(machine, ""))
+    told = _fields(read(MEMORY))
+    machine = 1024 * told.get("MemTotal:", 0)
+    memory = [each for each in memory if each[0] < (machine or UNLIMITED_BYTES)]
+    least = min(memory, default=(machine, "", 0))
+    if "MemAvailable:" in told:
+        memory.append((machine, "", machine - 1024 * told["MemAvailable:"]))
+    rooms = [Room(max(0, limit - taken), limit, file) for limit, file, taken in memory]
     quota, quota_by = min(cores, default=(0.0, ""))
     held, held_by = next((each for each in cpuset if each[0]), ("", ""))
+    if held == read(ONLINE).strip():
+        held, held_by = "", ""
     return Limits(
         cores=quota or None,
         cores_by=quota_by,
         memory_bytes=least[0] or None,
         memory_by=least[1],
+        room=min(rooms, default=None),
         cpuset=held,
         cpuset_by=held_by,
+        no_realtime_by=no_realtime_by,
         periods=throttled[1],
         throttled=throttled[0],
     )
@@ -153,23 +184,32 @@ def _quota(folder: str, second: bool, read: Read) -> tuple[float, str]:
     return (quota / period if quota > 0 and period > 0 else 0.0), file
 
 
-def _memory(folder: str, second: bool, read: Read) -> Iterator[tuple[int, str]]:
-    """Yield the limits of a group's memory in bytes, each with the file that says so."""
+def _memory(folder: str, second: bool, read: Read) -> Iterator[tuple[int, str, int]]:
+    """Yield the limits of a group's memory in bytes, each with the file that says so and what is taken."""
+    stat = _fields(read(f"{folder}/memory.stat"))
+    if second:
+        # Of version 1, whose own numbers are without the groups below, those that begin with total count.
+        droppable = sum(stat.get(name, 0) for name in ("inactive_file", "active_file", "slab_reclaimable"))
+    else:
+        droppable = stat.get("total_inactive_file", 0) + stat.get("total_active_file", 0)
+    taken = _whole(read(f"{folder}/{'memory.current' if second else 'memory.usage_in_bytes'}"))
     for name in ("memory.max", "memory.high") if second else ("memory.limit_in_bytes",):
         file = f"{folder}/{name}"
-        yield _whole(read(file)), file
+        yield _whole(read(file)), file, max(0, taken - droppable)
 
 
 def _throttled(stat: str) -> tuple[int, int]:
     """Return in how many periods a group was throttled, and of how many."""
-    told = dict(line.split()[:2] for line in stat.splitlines() if len(line.split()) == 2)
-    return _whole(told.get("nr_throttled", "")), _whole(told.get("nr_periods", ""))
+    told = _fields(stat)
+    return told.get("nr_throttled", 0), told.get("nr_periods", 0)
 
 
-def _installed(text: str) -> int:
-    """Return the machine's memory in bytes, 0 if that is not known."""
-    line = next((line for line in text.splitlines() if line.startswith("MemTotal:")), "")
-    return 1024 * _whole((*line.split(), "", "")[1])
+def _fields(text: str) -> dict[str, int]:
+    """Return the numbers of a file whose lines begin with a name and a number."""
+    return {
+        name: _whole(number)
+        for name, number, *_ in (line.split() for line in text.splitlines() if len(line.split()) > 1)
+    }
 
 
 def _whole(text: str) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from mainspring import extras
-from mainspring.cli.configuration.fitting import BESIDE_BYTES, DEFAULT_SHARE, FEWEST_PAGES, defaults
+from mainspring.cli.configuration.fitting import BESIDE_BYTES, FEWEST_PAGES, defaults, usable_bytes
 from mainspring.cli.launcher.placement import place
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import FILES_REMEDY, file_limit, share_of, shortage
@@ -62,7 +62,7 @@ def examine(models: int, workers: int, folder: Path, gateway: GatewayConfig) -> 
         system(),
         cores(affinity(), workers, limits),
         memory(limits),
-        realtime(try_realtime()),
+        realtime(try_realtime(), limits),
         locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], may_lock()),
         wake_ups(measure_wake_ups()),
         open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1], models),
@@ -94,7 +94,7 @@ def cores(allowed: Sequence[int], workers: int, limits: Limits) -> Finding:
     execs = {core for cores in placement.exec_cores for core in cores}
     quota = len(allowed) if limits.cores is None else limits.cores
     found = f"{len(allowed)} usable"
-    if limits.cpuset and not {*os.sched_getaffinity(0)} >= {*range(os.cpu_count() or 1)}:
+    if limits.cpuset:
         found += f" (cpuset {limits.cpuset}, {limits.cpuset_by})"
     if limits.cores is not None:
         found += f", for the time of {limits.cores:g} cores ({limits.cores_by}{limits.waits()})"
@@ -113,15 +113,18 @@ def cores(allowed: Sequence[int], workers: int, limits: Limits) -> Finding:
 def memory(limits: Limits) -> Finding:
     """Say how much memory a cluster may take, and that a worker fits."""
     usable = limits.memory_bytes
-    worker = defaults(DEFAULT_SHARE * (usable or 0) - 3 * BESIDE_BYTES, {})
+    worker = defaults((usable_bytes(limits) or 0) - 3 * BESIDE_BYTES, {})
     fits = f"a worker of a cluster has {worker['pages']} pages of 16 MiB by default"
-    found = f"{size(usable or 0)} ({limits.memory_by or 'all of this machine'}); {fits}"
+    found = f"{size(usable or 0)} ({limits.memory_by or 'all of this machine'})"
+    if limits.room is not None:
+        of = "it" if limits.room.by == limits.memory_by else f"this machine's {size(limits.room.of_bytes)}"
+        found += f", {size(limits.room.left_bytes)} of {of} free"
     return Finding(
         subject="memory",
         good=usable is None or worker["pages"] > FEWEST_PAGES,
-        found="not known" if usable is None else found,
+        found="not known" if usable is None else f"{found}; {fits}",
         costs="hardly any weights fit into memory: most requests wait for a LOAD",
-        remedy="raise the limit of the container or of the service's memory",
+        remedy="raise the limit of the container or of the service's memory, or stop what else takes it",
     )
 
 
@@ -141,15 +144,19 @@ def try_realtime() -> OSError | None:
     return refusals[0] if refusals else None
 
 
-def realtime(refusal: OSError | None) -> Finding:
+def realtime(refusal: OSError | None, limits: Limits) -> Finding:
     """Say whether a thread may have real-time priority."""
+    remedy = "CAP_SYS_NICE (docker run --cap-add SYS_NICE, systemd AmbientCapabilities), or rtprio 50 in "
+    remedy += "/etc/security/limits.conf"
+    if limits.no_realtime_by:
+        remedy = f"let the control group have such threads: {limits.no_realtime_by} is 0 (docker run "
+        remedy += "--cpu-rt-runtime 950000)"
     return Finding(
         subject="real-time priority",
         good=refusal is None,
         found="a thread got SCHED_FIFO" if refusal is None else f"refused: {refusal.strerror}",
         costs="other programs can delay executions by milliseconds; tight deadlines are missed",
-        remedy="CAP_SYS_NICE (docker run --cap-add SYS_NICE, systemd AmbientCapabilities), or rtprio 50 in "
-        "/etc/security/limits.conf",
+        remedy=remedy,
     )
 
 

@@ -73,7 +73,7 @@ class WorkerPool(msgspec.Struct, frozen=True):
         of_kind = next(each for each in self.kinds if each.kind == kind)
         of_its_kind, number = self._numbers(of_kind, name)
         if number >= len(self.exec_cores):
-            check_fits(self.config, read_limits(), number + 1)
+            check_fits(self.config, read_limits(), number + 1, running=number)
         gpu = of_kind.gpus[of_its_kind % len(of_kind.gpus)] if of_kind.gpus else None
         shard = shard_of(name)
         first = name in of_kind.first and number < len(self.controllers)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.worker.limits import Limits, limits, read_limits
+from mainspring.worker.limits import Limits, Room, limits, read_limits
 
 GIB = 1 << 30
 MACHINE = {"/proc/meminfo": "MemTotal:       16777216 kB\nMemFree: 1 kB\n"}
@@ -51,6 +51,8 @@ def test_of_version_2_the_least_of_all_groups_above_holds() -> None:
             "/pod/job/memory.max": "2147483648\n",
             "/pod/memory.max": "max\n",
             "/pod/memory.high": "1073741824\n",
+            "/pod/memory.current": f"{800 << 20}\n",
+            "/pod/memory.stat": f"anon 5\ninactive_file {90 << 20}\nactive_file {10 << 20}\n",
             "/pod/job/cpuset.cpus.effective": "0-1,4\n",
             "/pod/job/cpu.stat": "usage_usec 5\nnr_periods 10\nnr_throttled 0\n",
             "/pod/cpu.stat": "nr_periods 244\nnr_throttled 77\nthrottled_usec 9\n",
@@ -61,6 +63,7 @@ def test_of_version_2_the_least_of_all_groups_above_holds() -> None:
         cores_by="/sys/fs/cgroup/pod/cpu.max",
         memory_bytes=GIB,
         memory_by="/sys/fs/cgroup/pod/memory.high",
+        room=Room(GIB - (700 << 20), GIB, "/sys/fs/cgroup/pod/memory.high"),
         cpuset="0-1,4",
         cpuset_by="/sys/fs/cgroup/pod/job/cpuset.cpus.effective",
         periods=244,
@@ -69,6 +72,7 @@ def test_of_version_2_the_least_of_all_groups_above_holds() -> None:
     assert told.sentences() == [
         "processor time is limited to 1.5 cores (/sys/fs/cgroup/pod/cpu.max), throttled in 77 of 244 periods",
         "memory is limited to 1.0 GiB (/sys/fs/cgroup/pod/memory.high)",
+        "of this machine's cores only 0-1,4 may be used (/sys/fs/cgroup/pod/job/cpuset.cpus.effective)",
     ]
 
 
@@ -84,12 +88,34 @@ def test_of_version_1_each_controller_has_a_tree_of_its_own() -> None:
             f"{root}/cpu,cpuacct/pod/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 123\n",
             f"{root}/memory/pod/job/memory.limit_in_bytes": f"{4 * GIB}\n",
             f"{root}/memory/pod/memory.limit_in_bytes": "9223372036854771712\n",
+            f"{root}/memory/pod/job/memory.usage_in_bytes": f"{3 * GIB}\n",
+            f"{root}/memory/pod/job/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB}\n",
+            f"{root}/cpu,cpuacct/pod/job/cpu.rt_runtime_us": "0\n",
             f"{root}/cpuset/sets/cpuset.cpus": "2-3\n",
         }
     )
     assert (told.cores, told.memory_bytes, told.cpuset) == (0.5, 4 * GIB, "2-3")
     assert told.memory_by == f"{root}/memory/pod/job/memory.limit_in_bytes"
+    assert told.room == Room(2 * GIB, 4 * GIB, told.memory_by)
     assert (told.throttled, told.periods) == (3, 9)
+    assert told.no_realtime_by == f"{root}/cpu,cpuacct/pod/job/cpu.rt_runtime_us"
+
+
+def test_what_others_have_taken_of_the_machine_is_no_longer_there() -> None:
+    machine = {"/proc/meminfo": "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 3145728 kB\n"}
+    told = second(**{"/pod/memory.max": str(8 * GIB), "/pod/memory.current": str(4 * GIB)})
+    assert told.room == Room(4 * GIB, 8 * GIB, "/sys/fs/cgroup/pod/memory.max")
+    tree = SECOND | machine | {"/sys/fs/cgroup/pod/memory.max": str(8 * GIB)}
+    assert found(tree).room == Room(3 * GIB, 16 * GIB, "")
+    assert found(machine) == Limits(memory_bytes=16 * GIB, room=Room(3 * GIB, 16 * GIB, ""))
+
+
+def test_a_set_of_all_cores_limits_nothing() -> None:
+    tree = {
+        "/sys/devices/system/cpu/online": "0-3\n",
+        "/sys/fs/cgroup/pod/job/cpuset.cpus.effective": "0-3\n",
+    }
+    assert found(SECOND | tree).sentences() == []
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,22 @@ from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, ExecutableIn
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import EngineError, Staged
 from mainspring.worker.engines.artifacts import Integrity, stored
-from mainspring.worker.engines.memory import MappedFile, allocate
+from mainspring.worker.engines.memory import Arena, MappedFile, allocate, take
 
 AddressOf = Callable[[int], int]
 """Returns the address of a byte of the weights file."""
 REMEMBERED = 1024
 """Most bindings that are kept, at 400 bytes for each tensor; the least recently loaded one is dropped."""
+
+READY_SLOTS = 4
+"""Batches of the largest size for which a prepared model has IO memory taken from the system; batches beyond
+them are the first to write where they are, and wait for the system then."""
+READY_IO_BYTES = 16 << 20
+"""IO memory that is taken in any case."""
 
 Pages = tuple[int, ...]
 
@@ -196,9 +203,11 @@ class CpuEngine:
         """
         self._store = Store(store)
         self._openers = openers
-        self._arena = allocate(pages * PAGE_BYTES)
+        self._arena = Arena(pages)
         self.io = allocate(io_bytes)
-        self._base = int(self._arena.ctypes.data)
+        self._io_taken = 0
+        self._take_io(READY_IO_BYTES)
+        self._base = self._arena.address
         self._io_base = int(self.io.ctypes.data)
         self._integrity = Integrity()
         self._prepared: dict[str, _Prepared] = {}
@@ -223,6 +232,8 @@ class CpuEngine:
             raise
         self._programs[manifest.executable] = program
         self._prepared[model.name] = prepared
+        self._take_io(READY_SLOTS * slot_layout(model, model.batch_sizes[-1]).size)
+        self._arena.expect(each.manifest.extents for each in self._prepared.values())
 
     def release(self, name: str) -> None:
         """Close the weights file, and the executable after its last model."""
@@ -305,6 +316,12 @@ class CpuEngine:
         self._bound.clear()
         for name in list(self._prepared):
             self.release(name)
+
+    def _take_io(self, size: int) -> None:
+        """Have so much of IO memory's low end, where slots are while there is room, taken from the system."""
+        if size > self._io_taken:
+            take(self.io[self._io_taken : size])
+            self._io_taken = size
 
     def _addresses(self, io: Reservation) -> tuple[list[int], list[int]]:
         """Return where a slot's inputs and outputs are."""

@@ -1,5 +1,9 @@
 """Host memory of an engine: allocated before the first request, filled from files at the speed of memory.
 
+Memory that no model needs is never taken from the system: it may be more than a container's limit leaves, and
+would end the process for nothing. So PREPARE has as much of it taken as its model will need, before the model
+may be loaded.
+
 ``read`` copies through the kernel, and mapping a part for each copy costs a page-table entry for each 4 KiB
 of it, twice: between 4 % and 40 % of the copy, depending on how the page cache holds the file. So a file
 stays mapped for as long as copies may be made of it; for that, the kernel keeps 0.2 % of its length. The
@@ -15,14 +19,18 @@ import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.engine import Bytes
 
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
 _POPULATE_READ = 22
 """``MADV_POPULATE_READ`` of Linux 5.14, for which Python 3.11 has no name."""
+_POPULATE_WRITE = 23
+"""``MADV_POPULATE_WRITE``, likewise: it changes no byte."""
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,7 +46,10 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 
 
 def allocate(size: int) -> Bytes:
-    """Return ``size`` zero bytes, 2 MiB-aligned and touched; raise `MemoryError` if there are not enough."""
+    """Return ``size`` zero bytes, 2 MiB-aligned; raise `MemoryError` if there are not enough addresses.
+
+    The system gives each page of them when it is first written, or by `take`.
+    """
     try:
         mapping = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -48,9 +59,48 @@ def allocate(size: int) -> Bytes:
         mapping.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(mapping, np.uint8)
     start = -whole.ctypes.data % HUGE_PAGE_BYTES
-    memory = whole[start : start + size]
-    memory[:: mmap.PAGESIZE] = 0
-    return memory
+    return whole[start : start + size]
+
+
+def take(memory: Bytes) -> None:
+    """Have the system give all pages of allocated memory now, so that whoever writes there first need not
+    wait for them; its bytes stay as they are, whoever reads or writes them meanwhile.
+
+    Linux before 5.14 gives them when they are written.
+    """
+    if memory.size:
+        begin = memory.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+        _libc.madvise(begin, memory.ctypes.data + memory.size - begin, _POPULATE_WRITE)
+
+
+class Arena:
+    """Memory of the pages of weights."""
+
+    def __init__(self, pages: int) -> None:
+        self._memory = allocate(pages * PAGE_BYTES)
+        self.address = int(self._memory.ctypes.data)
+        """Of the first page."""
+        self._first = self._last = 0
+        """How many pages of either end were taken."""
+
+    def expect(self, models: Iterable[Sequence[int]]) -> None:
+        """Have the pages taken that models with these extents need together, where the controller puts them
+        while there is room (`mainspring.cluster.pages`): those with longer ones than a page at the high end.
+        """
+        first = last = 0
+        for extents in models:
+            pages = sum(extents)
+            if pages == len(extents):
+                first += pages
+            else:
+                last += pages
+        if first > self._first:
+            take(self._memory[self._first * PAGE_BYTES : first * PAGE_BYTES])
+            self._first = first
+        if last > self._last:
+            end = self._memory.size
+            take(self._memory[max(0, end - last * PAGE_BYTES) : max(0, end - self._last * PAGE_BYTES)])
+            self._last = last
 
 
 class MappedFile:

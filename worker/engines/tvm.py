@@ -31,9 +31,10 @@ class TvmPrograms:
     """Opens executables of the ``tvm`` engine, which all compute in one workspace."""
 
     def __init__(self, workspace_bytes: int) -> None:
-        """Allocate the workspace and set every byte to 255: floats that no kernel wrote read as NaN."""
+        """Allocate the workspace."""
         self.workspace = allocate(workspace_bytes)
-        self.workspace.fill(255)
+        self._set_bytes = 0
+        """How many of its bytes were set to 255: floats that no kernel wrote read as NaN."""
 
     def __call__(self, store: Store, manifest: Manifest) -> TvmProgram:
         """Open a model's kernels; raise `StoreError`, `ExecutableError`, or `EngineError` if they need more
@@ -47,6 +48,8 @@ class TvmPrograms:
                 f"{manifest.name} needs {plans.workspace_bytes} bytes of workspace and this worker has "
                 f"{len(self.workspace)}: set workspace_bytes to that or more"
             )
+        self.workspace[self._set_bytes : plans.workspace_bytes] = 255
+        self._set_bytes = max(self._set_bytes, plans.workspace_bytes)
         library = kernels_path(store, manifest, plans, SHARED_OBJECT)
         if library is None:
             raise EngineError(f"{manifest.name} has no {SHARED_OBJECT}, which its kernels for a CPU are in")

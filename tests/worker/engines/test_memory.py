@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mainspring.cluster.pages import PageTable
+from mainspring.worker.engine import Bytes
 from mainspring.worker.engines import memory as host
-from mainspring.worker.engines.memory import MappedFile, allocate
+from mainspring.worker.engines.memory import Arena, MappedFile, allocate, take
 
 SIZE = 3 * mmap.PAGESIZE + 17
 
@@ -141,3 +143,44 @@ def test_a_part_that_cannot_be_brought_in_is_an_error_unless_the_kernel_knows_no
 
 def test_the_kernel_is_asked_about_ones_own_files(file: int) -> None:
     assert host._may_ask(file)
+
+
+def resident(memory: Bytes) -> list[bool]:
+    """Say of each page of the system's whether it takes memory."""
+    pages = ctypes.create_string_buffer(-(-memory.size // mmap.PAGESIZE))
+    assert not host._libc.mincore(memory.ctypes.data, memory.size, pages)
+    return [page & 1 == 1 for page in pages.raw]
+
+
+def test_memory_is_taken_when_it_is_asked_for_and_keeps_what_is_in_it() -> None:
+    memory = allocate(64 * mmap.PAGESIZE)
+    assert not any(resident(memory))
+    memory[3 * mmap.PAGESIZE + 5] = 7
+    take(memory[mmap.PAGESIZE : 8 * mmap.PAGESIZE])
+    assert all(resident(memory)[1:8])
+    assert np.flatnonzero(memory).tolist() == [3 * mmap.PAGESIZE + 5]
+
+
+def test_pages_are_taken_where_models_will_come_and_no_others() -> None:
+    arena, table = Arena(8), PageTable(8)
+    (memory,) = [each for each in vars(arena).values() if isinstance(each, np.ndarray)]
+
+    def taken() -> list[int]:
+        whole = np.reshape(resident(memory), (8, -1))
+        assert (whole.all(1) == whole.any(1)).all(), "a page was taken in part"
+        return np.flatnonzero(whole.all(1)).tolist()
+
+    assert taken() == []
+    models: list[tuple[int, ...]] = []
+    used: set[int] = set()
+    for extents in [(1,), (2, 1), (1, 1)]:
+        models.append(extents)
+        arena.expect(models)
+        pages = table.place(extents)
+        assert pages is not None
+        table.take(str(len(models)), pages)
+        used |= {*pages}
+        assert taken() == sorted(used)
+    arena.expect([])
+    arena.expect([(8,)])
+    assert taken() == list(range(8))

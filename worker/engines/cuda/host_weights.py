@@ -29,6 +29,7 @@ from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.shared_memory import SharedSegment, make_segment, open_segment, started
 from mainspring.worker.engines.cuda.weights_index import ALIGNMENT_BYTES, Blob, Holder, Index, Place, Segment
+from mainspring.worker.limits import read_limits
 
 LOG = logging.getLogger(__name__)
 
@@ -339,10 +340,14 @@ def may_be_pinned(available_bytes: int | None = None) -> int:
 
 
 def _available() -> int:
-    """Return the bytes that Linux can provide without swapping, huge pages that are kept for it included."""
+    """Return the bytes that Linux can provide without swapping and within the limits of control groups, huge
+    pages that are kept for it included."""
     fields = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     )
     number = {name: int(text.split()[0]) for name, text in fields.items()}
     huge_pages = number.get("HugePages_Free", 0) - number.get("HugePages_Rsvd", 0)
-    return 1024 * (number.get("MemAvailable", 0) + huge_pages * number.get("Hugepagesize", 0))
+    available, room = 1024 * number.get("MemAvailable", 0), read_limits().room
+    if room is not None:
+        available = min(available, room.left_bytes)
+    return available + huge_pages * 1024 * number.get("Hugepagesize", 0)
