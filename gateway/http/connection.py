@@ -67,7 +67,10 @@ class HttpConnection:
         self._broken_ns = 0
         """When that was."""
         self._ending = False
-        """Whether no further request is to be taken."""
+        """Whether the gateway ends."""
+        self._closes = False
+        """Whether the last request that was read says, of the gateway's own accord, that the connection ends
+        with its reply: nothing more is read, and so the client knows which requests were not taken."""
         self._half_closed: HalfClosed | None = None
         """Once the client has closed its side."""
         self._writing = True
@@ -201,6 +204,12 @@ class HttpConnection:
 
     def received(self, exchange: Exchange) -> None:
         """A request is there whole."""
+        if self._closes and self._queue:
+            # It was read together with the one that was to be the last.
+            before = self._queue[-1]
+            if before.reply_parts is not None:
+                return
+            before.keeps_alive, self._closes = True, False
         self._queue.append(exchange)
         if self._running == len(self._queue) - 1 and self._may_begin():
             self._run(exchange)
@@ -256,15 +265,17 @@ class HttpConnection:
         return True
 
     def tell_to_go(self) -> None:
-        """Have the next reply say that the connection ends with it."""
+        """Have the next reply say that the connection ends with it, or that of the last request so far."""
         self._goes_ns = 0
+        if self._queue:
+            self._close_behind(self._queue[-1])
 
     def shut_down(self) -> None:
         """Take no further request; end once those that were taken have their replies."""
         self._ending = True
-        for exchange in self._queue:
-            exchange.keeps_alive = exchange is not self._queue[-1]
-        if not self._queue:
+        if self._queue:
+            self._close_behind(self._queue[-1])
+        else:
             self._end()
 
     def abort(self) -> None:
@@ -308,12 +319,22 @@ class HttpConnection:
 
     def _run(self, exchange: Exchange) -> None:
         self._running += 1
-        if self._ending or (exchange.arrived_ns >= self._goes_ns and exchange is self._queue[-1]):
-            exchange.keeps_alive = False
+        if (self._ending or exchange.arrived_ns >= self._goes_ns) and exchange is self._queue[-1]:
+            self._close_behind(exchange)
         assert exchange.handler is not None, "a request that was not routed"
         self._beginning = True
         attempt(exchange.handler, exchange)
         self._beginning = False
+
+    def _close_behind(self, last: Exchange) -> None:
+        """Have the reply of the last request say that the connection ends with it, and read nothing more.
+
+        If the client said so itself, it sends nothing more, and the connection is closed as always.
+        """
+        if last.keeps_alive:
+            last.say_close()
+            self._closes = True
+            self._pause()
 
     def _run_next(self) -> None:
         """Begin the next request that waits its turn, unless the client has yet to read what it was sent."""
@@ -367,11 +388,16 @@ class HttpConnection:
         transport = self._transport
         if transport is None:
             return
+        if self._closes and self._discarding < 0:
+            # What the client sent meanwhile was not read.
+            self._discarding, self._broken_ns = 0, self._since_ns
+            self._receiver.close()
         if self._discarding >= 0 and self._half_closed is None and transport.can_write_eof():
             # To close with bytes unread would take the reply from the client.
             # A transport of uvloop is closed for a turn before it says so.
             with contextlib.suppress(RuntimeError):
                 transport.write_eof()
+                self._closes = False
                 self._resume()
         else:
             transport.close()
@@ -380,5 +406,5 @@ class HttpConnection:
         self._reading.pause()
 
     def _resume(self) -> None:
-        if self._writing and self._transport is not None and self._reading.resume():
+        if self._writing and not self._closes and self._transport is not None and self._reading.resume():
             self._receiver.resume(monotonic_ns())

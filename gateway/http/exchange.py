@@ -142,6 +142,12 @@ class Exchange:
         self.reply_parts = [head] if self.method == b"HEAD" else [head, *parts]
         self.sender.replied(self)
 
+    def say_close(self) -> None:
+        """Have its reply say that the connection ends with it, also if that waits for those before it."""
+        self.keeps_alive = False
+        if self.reply_parts is not None:
+            self.reply_parts[0] = wire.closing(self.reply_parts[0])
+
     def reply_json(self, value: Any, status: int = 200) -> None:
         """Send a value as JSON."""
         self.reply(status, (_ENCODER.encode(value),))

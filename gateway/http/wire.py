@@ -40,6 +40,12 @@ def head(status: int, content_type: bytes, length: int, connection: bytes, more:
     return b"%s%d\r\ndate: %s\r\n%s\r\n" % (_begin(status, content_type, connection), length, date, more)
 
 
+def closing(head: bytes) -> bytes:
+    """Return a reply's head that also says that the connection ends behind it."""
+    first, kept, rest = head.partition(b"\r\n")
+    return first + kept + b"connection: close\r\n" + rest.replace(b"connection: keep-alive\r\n", b"", 1)
+
+
 def server_timing(timing: Timing, render_ns: int) -> bytes:
     """Return W3C's Server-Timing, which says where a request's time went, in milliseconds.
 
