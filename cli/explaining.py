@@ -21,6 +21,7 @@ from mainspring.console.queries.request import LAST, explained
 from mainspring.console.queries.request import request as explain_request
 from mainspring.console.view.limits import SECOND_NS, Limits
 from mainspring.console.view.view import View
+from mainspring.messages.choices import one_of
 from mainspring.messages.events import RequestArrived
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 
@@ -132,7 +133,7 @@ def _only(run: Run, which: str) -> int:
     """Return the id of the only request of a run that has these digits, or whose id begins with them."""
     if not which.isdecimal():
         raise BadQuery(
-            f"{which[:80]!r} is not a request's id: give a whole number, or one of {', '.join(LAST)}"
+            f"{which[:80]!r} is not a request's id: give a whole number, or one of {one_of(which, LAST)}"
         )
     found: dict[int, None] = {}
     for _, entry in read_run(run):

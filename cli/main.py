@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 import typing
@@ -25,6 +26,7 @@ from mainspring import extras
 from mainspring.__main__ import INTERRUPTED
 from mainspring.cli.launcher.signals import ENDED_BY, interrupts_raise
 from mainspring.cli.output import lenient, open_missing
+from mainspring.messages.choices import one_of
 
 GROUPS = {
     "Serve": (
@@ -164,12 +166,23 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_NO_CHOICE = re.compile(r"'([^']*)' is not one of ('.*')\.?$")
 WORDS: dict[object, str] = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
 """What stands for a value of a type; a flag takes none."""
 
 
 class ShortCommand(TyperCommand):
     """A verb."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; of a value that is none of an option's, the error says which was meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if (found := _NO_CHOICE.search(error.message)) is not None:
+                known = re.findall("'([^']*)'", found[2])
+                error.message = f"{found[1]!r} is not one of {one_of(found[1], known)}"
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with short words for types."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mainspring.client.durations import BadDuration, parse_duration_ns
+from mainspring.client.durations import BadDuration, format_duration, parse_duration_ns
 
 
 def tls_option(whom: str, where: str) -> Any:
@@ -128,11 +128,14 @@ def print_json(found: object) -> None:
     print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
 
 
-def duration_ns(text: str, option: str, *, least_ns: int = 1) -> int:
-    """Return what ``text`` means; raise BadParameter if it is not a duration, or below ``least_ns``."""
-    nanoseconds = _parse(text, option)
+def duration_ns(text: str, option: str, *, least_ns: int = 1, unit: str = "") -> int:
+    """Return what ``text`` means; raise BadParameter if it is not a duration, or below ``least_ns``.
+
+    ``unit`` is that of a number alone; without, a number needs one.
+    """
+    nanoseconds = _parse(text, option, unit)
     if nanoseconds is None or nanoseconds < least_ns:
-        above = "above 0" if least_ns else "from 0 up"
+        above = f"from {format_duration(least_ns)} up" if least_ns != 1 else "above 0"
         raise typer.BadParameter(
             f"{text} is not a time {above}; write it like 5s or 500ms", param_hint=option
         )
@@ -149,8 +152,14 @@ def duration_or_none_ns(text: str, option: str) -> int | None:
     return nanoseconds
 
 
-def _parse(text: str, option: str) -> int | None:
+def seconds(text: str, option: str, *, least_s: float = 0.0) -> float:
+    """Return what ``text``, a duration or a number of seconds, means in seconds; raise BadParameter as
+    `duration_ns` does."""
+    return duration_ns(text, option, least_ns=round(least_s * 1e9), unit="s") / 1e9
+
+
+def _parse(text: str, option: str, unit: str = "") -> int | None:
     try:
-        return parse_duration_ns(text)
+        return parse_duration_ns(text, unit)
     except BadDuration as error:
         raise typer.BadParameter(str(error), param_hint=option) from None

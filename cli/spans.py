@@ -107,7 +107,7 @@ def _instant_ns(run: Run, text: str, option: str) -> int:
 def _duration_ns(text: str, option: str) -> int:
     plain = text.strip()
     try:
-        found = parse_duration_ns(f"{plain}s" if _NUMBER.fullmatch(plain) else plain)
+        found = parse_duration_ns(plain, "s")
     except BadDuration as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
     if found is None:

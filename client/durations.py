@@ -22,9 +22,14 @@ class BadDuration(ValueError):
     """Text that is not a duration; the message says how to write one."""
 
 
-def parse_duration_ns(text: str) -> int | None:
-    """Return the nanoseconds that ``text`` means, or None for ``none``; raise `BadDuration`."""
+def parse_duration_ns(text: str, unit: str = "") -> int | None:
+    """Return the nanoseconds that ``text`` means, or None for ``none``; raise `BadDuration`.
+
+    ``unit`` is that of a number alone, such as ``s``; without, such a number other than 0 is refused.
+    """
     plain = text.strip().lower()
+    if unit and _NUMBER.fullmatch(plain):
+        plain += unit
     if plain in _NO_DURATION:
         return None
     found = _DURATION.fullmatch(plain)

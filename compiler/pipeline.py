@@ -60,6 +60,7 @@ from mainspring.compiler.sample_forms import HINT, NO_SAMPLES, Samples
 from mainspring.compiler.shapes import Shapes, fix_shapes
 from mainspring.compiler.state_axes import put_rows_first
 from mainspring.compiler.tuning import Tuner
+from mainspring.messages.choices import one_of
 from mainspring.messages.model import (
     MOST_TEXT_BYTES,
     TEXT_BYTES,
@@ -389,9 +390,9 @@ def _compiled(prepared: Prepared, task: Task, judge: Judge | None) -> Compiled:
 def check_target_names(target: Target, judge: Judge | None = None) -> None:
     """Raise `CompileError` for an unknown engine, device or precision, or what they can't be together."""
     if target.engine not in (*MAKERS, AUTO):
-        raise CompileError(f"engine {target.engine!r} is none of: {', '.join((*MAKERS, AUTO))}")
+        raise CompileError(f"engine {target.engine!r} is none of: {one_of(target.engine, (*MAKERS, AUTO))}")
     if target.device not in (CPU, CUDA):
-        raise CompileError(f"device {target.device!r} is none of: {CPU}, {CUDA}")
+        raise CompileError(f"device {target.device!r} is none of: {one_of(target.device, (CPU, CUDA))}")
     check_precision(target)
     if target.engine == AUTO and target.device != CPU and judge is None:
         raise CompileError(
@@ -404,7 +405,7 @@ def check_precision(target: Target) -> None:
     """Raise `CompileError` unless kernels of the precision can be generated for the target."""
     precision = target.precision
     if precision not in PRECISIONS:
-        raise CompileError(f"precision {precision!r} is none of: {', '.join(PRECISIONS)}")
+        raise CompileError(f"precision {precision!r} is none of: {one_of(precision, PRECISIONS)}")
     if precision != FP32 and (target.engine, target.device) != (TVM, CUDA):
         raise CompileError(
             f"precision {precision} is for the engine {TVM} on the device {CUDA}, not for {target.engine} on "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.gateway.restrictions import Restrictions, check_origins
+from mainspring.messages.choices import did_you_mean, one_of
 from mainspring.messages.ids import MAX_SHARDS
 
 STRICT = "strict"
@@ -291,10 +292,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.compatibility not in ("", TRITON):
             raise ValueError(
                 f"the gateway's compatibility is {self.compatibility!r}; it must be empty or {TRITON!r}"
+                f"{did_you_mean(self.compatibility, (TRITON,))}"
             )
         if self.readiness not in READY_WHEN:
             raise ValueError(
-                f"the gateway's readiness is {self.readiness!r}; it must be one of {', '.join(READY_WHEN)}"
+                f"the gateway's readiness is {self.readiness!r}; it must be one of "
+                f"{one_of(self.readiness, READY_WHEN)}"
             )
         for key in ("http_restricted_api", "grpc_restricted_protocol"):
             Restrictions(key, getattr(self, key))

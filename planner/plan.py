@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from mainspring.messages.choices import one_of
 from mainspring.planner.advice import Advice, advise
 from mainspring.planner.bounds import bounded
 from mainspring.planner.choice import KINDS, choose_kinds
@@ -286,7 +287,7 @@ def _check_kinds(problem: Problem) -> list[str]:
 
 def _chosen(what: str, name: str, known: Mapping[str, Chosen]) -> Chosen:
     if name not in known:
-        raise PlanError(f"there is no {what} {name!r}: choose {', '.join(known)}")
+        raise PlanError(f"there is no {what} {name!r}: choose {one_of(name, known)}")
     return known[name]
 
 

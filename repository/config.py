@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.messages.choices import one_of
+
 MODES = ("none", "poll", "explicit")
 
 
@@ -73,6 +75,8 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
             elif isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"the repository's {field} is {value}; it must be greater than 0")
         if self.mode not in MODES:
-            raise ValueError(f"the repository's mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+            raise ValueError(
+                f"the repository's mode is {self.mode!r}; it is one of {one_of(self.mode, MODES)}"
+            )
         if self.load_models and self.mode != "explicit":
             raise ValueError("the repository's load_models are for the mode explicit; others load all models")

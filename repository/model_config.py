@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring.messages.choices import one_of
 from mainspring.messages.model import (
     MOST_TEXT_BYTES,
     TEXT_BYTES,
@@ -235,7 +236,7 @@ def _tensors(fields: Fields, kind: str) -> tuple[TensorConfig, ...]:
         if data_type and data_type not in DATA_TYPES:
             raise ConfigFault(
                 f"{tensor.place('data_type')}: data_type {data_type} is none; "
-                f"it is one of {', '.join(DATA_TYPES)}"
+                f"it is one of {one_of(data_type, DATA_TYPES)}"
             )
         reshape = tensor.message("reshape")
         found[name] = TensorConfig(
@@ -413,7 +414,7 @@ def _check_instances(fields: Fields) -> None:
         if kind not in INSTANCE_KINDS:
             raise ConfigFault(
                 f"{group.place('kind')}: kind {kind} is none; "
-                f"it is one of {', '.join(sorted(INSTANCE_KINDS))}"
+                f"it is one of {one_of(kind, sorted(INSTANCE_KINDS))}"
             )
         if group.count("count", 1, 0, 1 << 20) > 1:
             group.warn("count", "each worker runs a model once at a time; more workers run it more often")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mainspring.messages.choices import one_of
 from mainspring.repository.fields import DATA_TYPES, INSTANCE_KINDS
 from mainspring.repository.reading import ConfigFault, Fields
 
@@ -130,7 +131,7 @@ def _value(fields: Fields, name: str, wanted: str | frozenset[str]) -> Any:
         word = fields.word(name, "")
         if word not in wanted:
             raise ConfigFault(
-                f"{fields.place(name)}: {name} {word} is none; it is one of {', '.join(sorted(wanted))}"
+                f"{fields.place(name)}: {name} {word} is none; it is one of {one_of(word, sorted(wanted))}"
             )
         return word
     match wanted:

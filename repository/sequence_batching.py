@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from mainspring.messages.choices import one_of
 from mainspring.messages.sequencing import Control, Sequencing, State
 from mainspring.repository.fields import DATA_TYPES
 from mainspring.repository.reading import ConfigFault, Fields
@@ -97,7 +98,7 @@ def _control(fields: Fields) -> tuple[Control, str]:
     [inner] = controls
     word = inner.word("kind", "CONTROL_SEQUENCE_START")
     if word not in _KINDS:
-        raise ConfigFault(f"{inner.place('kind')}: kind {word} is none; it is one of {', '.join(_KINDS)}")
+        raise ConfigFault(f"{inner.place('kind')}: kind {word} is none; it is one of {one_of(word, _KINDS)}")
     if _KINDS[word] == "id":
         return Control(name, "id"), _data_type(inner)
     given = [each for each in _TRUTHS if inner.has(each)]
@@ -121,7 +122,8 @@ def _data_type(fields: Fields) -> str:
     found = fields.word("data_type", "")
     if found and found not in DATA_TYPES:
         raise ConfigFault(
-            f"{fields.place('data_type')}: data_type {found} is none; it is one of {', '.join(DATA_TYPES)}"
+            f"{fields.place('data_type')}: data_type {found} is none; it is one of "
+            f"{one_of(found, DATA_TYPES)}"
         )
     return found
 

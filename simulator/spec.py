@@ -7,13 +7,13 @@ are in the unit that ends each name.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
 
+from mainspring.messages.choices import did_you_mean
 from mainspring.messages.targets import check_targets
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.checks import LEAST_MS, MOST, check_durations, check_range
@@ -191,8 +191,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
         if self.kind not in KINDS:
-            nearest = difflib.get_close_matches(self.kind, KINDS, n=1, cutoff=0.4)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            hint = did_you_mean(self.kind, KINDS)
             raise ValueError(f"there is no kind {self.kind!r} of workload: choose {', '.join(KINDS)}{hint}")
         if self.kind in FROM_FILE and self.trace is None:
             raise ValueError(f"a workload of kind {self.kind} is read from a file: name it with trace")

@@ -26,6 +26,7 @@ from mainspring.compiler.artifact.op_libraries import check_entry, is_path
 from mainspring.console.config import ConsoleConfig
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
+from mainspring.messages.choices import one_of
 from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.transport.config import TransportConfig
@@ -124,9 +125,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 def _check_one_of(field: str, value: str, known: tuple[str, ...]) -> None:
     """Raise `ValueError` that suggests the nearest unless the value is known."""
     if value not in known:
-        nearest = difflib.get_close_matches(value, known, n=1, cutoff=0.3)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"{field} {value!r} is not one of {', '.join(known)}{hint}")
+        raise ValueError(f"{field} {value!r} is not one of {one_of(value, known)}")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,11 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
+
+from mainspring.messages.choices import did_you_mean
 
 Config = TypeVar("Config", bound=msgspec.Struct)
 
@@ -121,9 +123,18 @@ def _wrong_entry(
         example = f": write {key} = {right}" if right else ""
         return f"{where}: {key} is a plain number of {UNITS[unit]}, not the text {value!r}{example}"
     expected = f"{_type_name(kind)} of {UNITS[unit]}" if unit else _type_name(kind)
+    if isinstance(value, str) and (words := _words(kind)):
+        return f"{where}: {key} expects {expected}, not {value!r}{did_you_mean(value, words)}"
     reason = str(error)
     detail = f" ({reason[0].lower()}{reason[1:]})" if not reason.startswith("Expected") else ""
     return f"{where}: {key} expects {expected}, not {_as_toml(value)}{detail}"
+
+
+def _words(kind: Any) -> list[str]:
+    """Return the texts that a key of this kind may have, if those are listed."""
+    if get_origin(kind) is Literal:
+        return [each for each in get_args(kind) if isinstance(each, str)]
+    return [word for part in get_args(kind) for word in _words(part)]
 
 
 def _in_unit(number: str, given: str, unit: str) -> str:

@@ -12,6 +12,7 @@ import traceback
 from datetime import UTC, datetime
 
 from mainspring.cli.output import Output
+from mainspring.messages.choices import did_you_mean
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 FORMATS = ("text", "json")
@@ -20,9 +21,13 @@ FORMATS = ("text", "json")
 def check_logging(level: str, format_: str) -> None:
     """Raise ValueError that says what would be right, unless both are known."""
     if level not in LEVELS:
-        raise ValueError(f"log_level is {level!r}; it must be DEBUG, INFO, WARNING or ERROR")
+        raise ValueError(
+            f"log_level is {level!r}; it must be DEBUG, INFO, WARNING or ERROR{did_you_mean(level, LEVELS)}"
+        )
     if format_ not in FORMATS:
-        raise ValueError(f"log_format is {format_!r}; it must be text or json")
+        raise ValueError(
+            f"log_format is {format_!r}; it must be text or json{did_you_mean(format_, FORMATS)}"
+        )
 
 
 def set_up_logging(process: str, level: str, format_: str) -> None:

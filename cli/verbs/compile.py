@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from mainspring.cli.options import DEFAULT_STORE, AsJson, LibraryOption, ModelStore
+from mainspring.cli.options import DEFAULT_STORE, AsJson, LibraryOption, ModelStore, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,13 +56,13 @@ PrecisionOption = Annotated[
 ]
 
 TuneOption = Annotated[
-    float | None,
+    str | None,
     typer.Option(
-        min=0,
-        help="Seconds for timing kernels on this machine's first GPU, for each model; what was timed is kept "
-        "in the store. Default: 60 with --engine auto --device cuda, else 0.",
+        help="Time for timing kernels on this machine's first GPU, for each model; what was timed is kept "
+        "in the store. Default: 60s with --engine auto --device cuda, else 0.",
     ),
 ]
+
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -141,6 +141,11 @@ SampleOption = Annotated[
 ]
 
 
+def tune_s(given: str | None) -> float | None:
+    """Return the seconds of `TuneOption`; raise BadParameter."""
+    return None if given is None else seconds(given, "--tune-seconds")
+
+
 def compile(
     model: Annotated[
         Path,
@@ -184,7 +189,7 @@ def compile(
     recipe = _recipe(batch_sizes, shape or [], as_whole, most or [], pad or [], text_bytes)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     said, allowed = with_samples(described(description, state or []), sample), tuple(op_library or ())
-    options = Options(engine, device, arch, precision, tune_seconds, instead, said, beside, allowed)
+    options = Options(engine, device, arch, precision, tune_s(tune_seconds), instead, said, beside, allowed)
     with console.status(f"compiling {model}"):
         compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
     if as_json:

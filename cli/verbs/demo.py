@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.options import duration_ns, seconds
+
 
 def demo(
-    duration: Annotated[float, typer.Option(min=1, help="Seconds to replay.")] = 120.0,
+    duration: Annotated[str, typer.Option(help="How long to replay.")] = "120s",
     load: Annotated[float, typer.Option(min=0.001, help="Share of the device's capacity.")] = 0.5,
-    slo: Annotated[float, typer.Option(min=0.1, help="Deadline of each request in milliseconds.")] = 100.0,
+    slo: Annotated[str, typer.Option(help="Deadline of each request.")] = "100ms",
     trace: Annotated[
         Path | None, typer.Option(help="Azure Functions file (2019 or 2021, .csv or .csv.gz).")
     ] = None,
@@ -24,7 +26,7 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
     kill_worker_at: Annotated[
-        float | None, typer.Option(min=0, help="Kill the worker this many seconds after the beginning.")
+        str | None, typer.Option(help="Kill the worker so long after the beginning.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")
@@ -40,14 +42,14 @@ def demo(
     from mainspring.cli.demonstration import DemoOptions, run_demo
 
     options = DemoOptions(
-        duration_s=duration,
+        duration_s=seconds(duration, "--duration", least_s=1),
         load=load,
-        slo_ms=slo,
+        slo_ms=duration_ns(slo, "--slo", least_ns=100_000, unit="ms") / 1e6,
         trace=trace,
         output=output,
         store=store or output / "store",
         seed=seed,
-        kill_worker_at_s=kill_worker_at,
+        kill_worker_at_s=None if kill_worker_at is None else seconds(kill_worker_at, "--kill-worker-at"),
     )
     report = run_demo(options, Console(stderr=as_json))
     if as_json:

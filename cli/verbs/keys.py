@@ -56,11 +56,12 @@ def issue(
     A running process reads the new one within a second.
     """
     from mainspring.cli.authority import Authority
+    from mainspring.messages.choices import one_of
     from mainspring.messages.roles import Role
 
     known = [str(each) for each in Role]
     if role not in known:
-        raise typer.BadParameter(f"there is no role {role!r}; it is one of {', '.join(known)}")
+        raise typer.BadParameter(f"there is no role {role!r}; it is one of {one_of(role, known)}")
     print(Authority(keys).issue(role, name, host or (), days))
 
 

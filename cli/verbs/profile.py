@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_STORE, AsJson, LibraryOption, ModelStore, Threads
+from mainspring.cli.options import DEFAULT_STORE, AsJson, LibraryOption, ModelStore, Threads, seconds
+from mainspring.messages.choices import one_of
 
 Realtime = Annotated[
     bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
@@ -38,9 +39,10 @@ def profile(
     batch_sizes: Annotated[
         str | None, typer.Option(help="Batch sizes, separated by commas; all of each model by default.")
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0, help="For each number; five runs are made in any case.")
-    ] = 1.0,
+    effort: Annotated[
+        str,
+        typer.Option("--seconds", help="Time for each number; five runs are made in any case."),
+    ] = "1s",
     threads: Threads = 1,
     op_library: LibraryOption = None,
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
@@ -67,7 +69,7 @@ def profile(
     groups = by_executable(_manifests(opened, models or [], fastest))
     if save or fastest:
         opened.check_writable()
-    rows, kind = _measure(config, groups, sizes, Effort(seconds=seconds), quiet=as_json)
+    rows, kind = _measure(config, groups, sizes, Effort(seconds=seconds(effort, "--seconds")), quiet=as_json)
     _write(rows, csv, markdown)
     if save:
         _save(opened, rows, device_kind or kind)
@@ -97,7 +99,7 @@ def _config(
         raise typer.BadParameter(str(error), param_hint="--device") from None
     known = tuple(ENGINES) if config.cuda_device is None else CUDA_ENGINES
     if engine not in known:
-        raise typer.BadParameter(f"{device} has no engine {engine!r}; choose one of {', '.join(known)}")
+        raise typer.BadParameter(f"{device} has no engine {engine!r}; choose one of {one_of(engine, known)}")
     return config
 
 

@@ -19,6 +19,7 @@ from mainspring.cli.options import (
     refuse_with_log,
 )
 from mainspring.cli.spans import Log, RunNumber
+from mainspring.messages.choices import one_of
 
 if TYPE_CHECKING:
     from mainspring.console.terminal.screen import ViewName
@@ -66,7 +67,8 @@ def top(
     """Show the cluster, workers' memory, schedules and models, refreshed twice a second."""
     if view is not None and view not in VIEWS:
         raise typer.BadParameter(
-            f"there is no view {view!r}: choose of {', '.join(VIEWS)}", param_hint="--view"
+            f"there is no view {view!r}: choose of {one_of(view, VIEWS)}",
+            param_hint="--view",
         )
     once = once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty())
     source = _source(context, address, controller, secret_file, keys, token, log, at, run)

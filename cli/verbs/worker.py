@@ -39,6 +39,7 @@ from mainspring.cli.options import (
     duration_ns,
     typed,
 )
+from mainspring.messages.choices import did_you_mean, one_of
 
 if TYPE_CHECKING:
     from mainspring.cli.configuration.config import ClusterConfig
@@ -145,22 +146,26 @@ def _told(cluster: ClusterConfig, table: Mapping[str, object], device: str, engi
 
 def _fitting(told: Mapping[str, object], device: str, engine: str) -> dict[str, int]:
     """Return pages and IO memory that fit this machine, or all of a GPU, where nothing is said."""
-    from mainspring.cli.configuration.fitting import DEFAULT_SHARE, defaults
+    from mainspring.cli.configuration.fitting import defaults, usable_bytes
     from mainspring.worker.limits import read_limits
 
-    memory = read_limits().memory_bytes
+    memory = usable_bytes(read_limits())
     fitting = {"pages": 0} if device != "cpu" else {}
     if device == "cpu" and engine != "emulated" and memory is not None:
-        fitting = defaults(DEFAULT_SHARE * memory, told)
+        fitting = defaults(memory, {"engine": engine, **told})
     return {key: value for key, value in fitting.items() if key not in told}
 
 
 def _check_memory(settings: WorkerConfig) -> None:
-    """Raise `ConfigError` if a worker on a CPU can't have the memory that it asks for."""
+    """Raise `ConfigError` if a worker can't have the memory that it asks for."""
+    import msgspec
+
     from mainspring.cli.configuration.fitting import check_memory
     from mainspring.worker.limits import read_limits
 
-    if settings.computes:
+    if settings.cuda_device is not None:
+        settings = msgspec.structs.replace(settings, pages=0)
+    if settings.engine != "emulated":
         check_memory(f"worker {settings.name} needs", settings, read_limits())
 
 
@@ -182,10 +187,13 @@ def _check(engine: str, device: str, store: Path, exec_core: int | None, *, fetc
     from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
 
     if DEVICE.fullmatch(device) is None:
-        raise typer.BadParameter(f"{device!r} is not a device; give cpu, or cuda:0 for the first GPU")
+        raise typer.BadParameter(
+            f"{device!r} is not a device; give cpu, or cuda:0 for the first GPU"
+            f"{did_you_mean(device, ('cpu', 'cuda:0'))}"
+        )
     engines = tuple(ENGINES) if device == "cpu" else CUDA_ENGINES
     if engine not in engines:
-        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(engines)}")
+        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {one_of(engine, engines)}")
     if engine != "emulated" and not fetches and not store.is_dir():
         raise typer.BadParameter(
             f"there is no folder {store}, where this worker would read its models; make it, or say with "

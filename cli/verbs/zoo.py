@@ -20,6 +20,7 @@ from mainspring.cli.verbs.compile import (
     EngineOption,
     PrecisionOption,
     TuneOption,
+    tune_s,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def zoo(
         print(json.dumps(names()) if as_json else "\n".join(names()))
     elif architectures:
         instead = _without_gpu(architectures, store, copies, seed, batch_sizes, arch)
-        target, judge = judge_for(engine, device, arch, Store(store), instead, precision, tune_seconds)
+        target, judge = judge_for(
+            engine, device, arch, Store(store), instead, precision, tune_s(tune_seconds)
+        )
         _compile(architectures, store, copies, seed, batch_sizes, target, judge, as_json=as_json)
     else:
         raise typer.BadParameter(f"name one or more of {', '.join(names())}")

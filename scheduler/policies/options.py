@@ -6,10 +6,13 @@ The structs stand apart from the policies so that those are compiled: modules wi
 from __future__ import annotations
 
 import difflib
+import typing
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
+
+from mainspring.messages.choices import one_of
 
 
 class NoOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +190,10 @@ def read_options(policy: str, struct: type[msgspec.Struct], given: Mapping[str, 
             has = f"it has {', '.join(known)}" if known else "it has none"
             hint = f"did you mean {nearest[0]!r}?" if nearest else has
             raise ValueError(f"policy {policy!r} has no option {key!r}; {hint}")
+    for name, kind in typing.get_type_hints(struct).items():
+        value, words = given.get(name), typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        if words and isinstance(value, str) and value not in words:
+            raise ValueError(f"policy {policy!r}: {name} is {value!r}; it is one of {one_of(value, words)}")
     try:
         return msgspec.convert(dict(given), struct)
     except msgspec.ValidationError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 
+from mainspring.messages.choices import did_you_mean
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.policies.baselines.clipper import Clipper
 from mainspring.scheduler.policies.baselines.clockwork_release import ClockworkRelease
@@ -48,7 +49,7 @@ def policy_class(name: str) -> type[Policy]:
     if not colon:
         raise ValueError(
             f"there is no policy {name!r}; choose one of {', '.join(policy_names())}, "
-            f"or name a class of your own as package.module:Class"
+            f"or name a class of your own as package.module:Class{did_you_mean(name, policy_names())}"
         )
     try:
         found = getattr(importlib.import_module(module_name), class_name)

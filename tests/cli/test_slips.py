@@ -13,9 +13,11 @@ from mainspring.cli.configuration.config import read_config, read_tables
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.repository import with_store
 from mainspring.cli.main import build_app
+from mainspring.cli.options import seconds
 from mainspring.cli.verbs.infer import _named, _read_files
 from mainspring.cli.verbs.status import some
 from mainspring.planner.estimate import told_ms
+from mainspring.scheduler.policies.options import ClipperOptions, read_options
 from tests.controller.peers import spec
 
 
@@ -76,3 +78,79 @@ def test_what_many_workers_say_is_said_once() -> None:
 
 def test_durations_of_a_plan_are_never_powers_of_ten() -> None:
     assert [told_ms(each) for each in (0.12345, 11_640.4, 1e7)] == ["0.1235 ms", "11,640 ms", "10,000,000 ms"]
+
+
+def said_of(*words: str) -> str:
+    """Run a verb that fails by its usage; return what it says, on one line."""
+    told = CliRunner().invoke(build_app(), words)
+    assert told.exit_code in {1, 2}
+    return " ".join((told.output + str(told.exception)).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["replay", "--workload", "possion"], "poisson"),
+        (["simulate", "--scenario", "1", "--refuse", "erly"], "early"),
+        (["top", "--view", "modles"], "models"),
+        (["keys", "issue", "gatway", "name"], "gateway"),
+        (["controller", "--log-level", "warn"], "WARNING"),
+        (["controller", "--log-format", "jsn"], "json"),
+        (["worker", "--engine", "onnx-runtime"], "onnxruntime"),
+        (["worker", "--device", "gpu"], "cuda:0"),
+        (["profile", "--engine", "onxruntime"], "onnxruntime"),
+        (["compile", "m.onnx", "--name", "m", "--engine", "tmv"], "tvm"),
+        (["compile", "m.onnx", "--name", "m", "--device", "gpu"], "cuda"),
+        (["compile", "m.onnx", "--name", "m", "--precision", "fp15"], "fp16"),
+        (["up", "--engine", "onxruntime"], "onnxruntime"),
+        (["controller", "--policy", "clockwrok"], "clockwork"),
+    ],
+)
+def test_a_value_that_there_is_not_is_told_with_the_nearest(
+    words: list[str], meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.onnx").touch()
+    assert f"did you mean '{meant}'?" in said_of(*words)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "meant"),
+    [
+        ("scheduler", "refuse", "erly", "early"),
+        ("gateway", "readiness", "strikt", "strict"),
+        ("gateway", "compatibility", "trition", "triton"),
+        ("repository", "mode", "pol", "poll"),
+        ("cluster", "log_level", "warn", "WARNING"),
+        ("cluster", "log_format", "jsn", "json"),
+        ("cluster", "engine", "onxruntime", "onnxruntime"),
+        ("cluster", "device", "gpu", "cuda"),
+    ],
+)
+def test_a_value_of_a_key_that_there_is_not_is_told_with_the_nearest(
+    table: str, key: str, value: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"did you mean '{meant}'\?"):
+        read_config({table: {key: value}}, "a file")
+
+
+def test_an_options_value_that_a_policy_has_not_is_told_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"batch_limit is 'aimed'; it is one of aimd, .* mean 'aimd'\?"):
+        read_options("clipper", ClipperOptions, {"batch_limit": "aimed"})
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["demo", "--duration", "0.5"], "0.5 is not a time from 1 s up"),
+        (["demo", "--duration", "25 parsecs"], "'25 parsecs' is not a duration"),
+        (["demo", "--slo", "none"], "none is not a time"),
+        (["models", "--watch", "--interval", "1ms"], "1ms is not a time from 100 ms up"),
+    ],
+)
+def test_durations_are_read_alike_everywhere(words: list[str], why: str) -> None:
+    assert why in said_of(*words)
+
+
+def test_where_a_number_has_had_a_unit_it_still_has() -> None:
+    assert [seconds(text, "--x") for text in ("25", "25s", "0.5min", "0")] == [25, 25, 30, 0]

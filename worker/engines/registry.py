@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from mainspring.messages.choices import one_of
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engine import Engine
 from mainspring.worker.engines.emulated import EmulatedEngine
@@ -21,7 +22,7 @@ def make_engine(config: WorkerConfig) -> Engine:
     if config.cuda_device is not None:
         return _cuda(config, config.cuda_device)
     if config.engine not in ENGINES:
-        raise ValueError(f"engine {config.engine!r} is none of: {', '.join(ENGINES)}")
+        raise ValueError(f"engine {config.engine!r} is none of: {one_of(config.engine, ENGINES)}")
     if not config.pages:
         raise ValueError("pages must be at least 1 on the CPU, not 0")
     return ENGINES[config.engine](config)
@@ -29,7 +30,9 @@ def make_engine(config: WorkerConfig) -> Engine:
 
 def _cuda(config: WorkerConfig, device: int) -> Engine:
     if config.engine not in CUDA_ENGINES:
-        raise ValueError(f"engine {config.engine!r} is none of a GPU's: {', '.join(CUDA_ENGINES)}")
+        raise ValueError(
+            f"engine {config.engine!r} is none of a GPU's: {one_of(config.engine, CUDA_ENGINES)}"
+        )
     from mainspring.worker.engines.cuda.driver import open_driver
     from mainspring.worker.engines.cuda.engine import CudaEngine
     from mainspring.worker.engines.cuda.nvml import notes_about, try_reader, try_states

@@ -1,0 +1,29 @@
+"""What to say of a word that is none of those that may be given, the same in every refusal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+_LONGEST: Final = 100
+"""Characters of a word that are compared."""
+_LIKENESS: Final = 0.5
+"""Of the nearest word, from 0 to 1 for the same one."""
+_ALSO_CALLED: Final = {"gpu": "cuda", "nvidia": "cuda"}
+"""What people write for a word that looks otherwise."""
+
+
+def one_of(word: str, known: Iterable[str]) -> str:
+    """Return the known words as the end of a sentence: ``edf, fifo; did you mean 'fifo'?``."""
+    words = [*known]
+    return ", ".join(words) + did_you_mean(word, words)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'fifo'?`` with the known word that is most like this one, whatever the case of
+    its letters; empty if none is like it."""
+    by_small = {each.lower(): each for each in known if each}
+    small = word[:_LONGEST].lower()
+    near = get_close_matches(_ALSO_CALLED.get(small, small), by_small, n=1, cutoff=_LIKENESS)
+    return f"; did you mean {by_small[near[0]]!r}?" if near else ""
