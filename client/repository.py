@@ -5,10 +5,12 @@ For those who administer a cluster: what the ZeroMQ protocol has no words for; s
 
 from __future__ import annotations
 
+import base64
 import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -49,9 +51,15 @@ class RepositoryClient:
         found = self._post("/v2/repository/index", {"ready": ready})
         return msgspec.convert(found, list[IndexEntry])
 
-    def load(self, name: str) -> None:
-        """Have a model served, or what changed of it; return once it is."""
-        self._post(f"/v2/repository/models/{urllib.parse.quote(name, safe='')}/load", {})
+    def load(self, name: str, files: Mapping[str, bytes] | None = None) -> None:
+        """Have a model served, or what changed of it; return once it is.
+
+        ``files`` are sent, by their paths within the model's folder, such as ``1/model.onnx``: they count in
+        its place.
+        """
+        encoded = {f"file:{path}": base64.b64encode(data).decode() for path, data in (files or {}).items()}
+        body = {"parameters": encoded} if encoded else {}
+        self._post(f"/v2/repository/models/{urllib.parse.quote(name, safe='')}/load", body)
 
     def unload(self, name: str) -> None:
         """Stop serving a model; return once no gateway takes requests for it."""

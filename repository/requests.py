@@ -66,6 +66,7 @@ SETTLE_S = 60.0
 """Longest time that a load waits for files that are being changed, in seconds."""
 LOOK_S = 0.02
 OFF = "loading and unloading by clients is off; `mainspring up --model-control-mode explicit` turns it on"
+POLLED = "; without it, a file that is put into the repository's folder, as NAME/1/model.onnx, is served soon"
 NO_WORKER = NotChanged(
     Reason.NO_WORKER, "no worker is connected; the model is served once one has prepared it"
 )
@@ -90,7 +91,7 @@ class Requests:
         if isinstance(question, GetIndex):
             return Index(index_of(self._reconciler))
         if self._config.mode != "explicit":
-            return NotChanged(Reason.FORBIDDEN, OFF)
+            return NotChanged(Reason.FORBIDDEN, OFF + (POLLED if self._config.mode == "poll" else ""))
         if not await _until(
             lambda: self._reconciler.cluster.known and self._reconciler.looked, CLUSTER_WAIT_S
         ):

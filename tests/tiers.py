@@ -35,6 +35,7 @@ TIER_OF = {
     "client/test_deadlines": "cluster",
     "client/test_faults": "cluster",
     "client/test_forks": "cluster",
+    "client/test_repository": "cluster",
     "client/test_shared_deadlines": "cluster",
     "cluster": "unit",
     "compiler": "unit",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, DEFAULT_STORE, AsJson, GatewayAddress, Token
+from mainspring.cli.options import DEFAULT_GATEWAY, DEFAULT_STORE, AsJson, GatewayAddress, Token, seconds
 
 if TYPE_CHECKING:
     from mainspring.client.repository import RepositoryClient
@@ -36,8 +36,8 @@ def show(
     token: Token = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, help="With --watch: seconds between two looks, and what rates cover.")
-    ] = 2.0,
+        str, typer.Option(help="With --watch: time between two looks, and what rates cover.")
+    ] = "2s",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of a table; with --watch a line for each look.")
     ] = False,
@@ -52,9 +52,10 @@ def show(
 
     if context.invoked_subcommand is not None:
         return
+    interval_s = seconds(interval, "--interval", least_s=0.1)
     with Client(address, token=token) as client:
         if watch:
-            watch_models(client, interval, as_json=as_json)
+            watch_models(client, interval_s, as_json=as_json)
         else:
             print_once(client, as_json=as_json)
 
@@ -99,14 +100,34 @@ def list_models(
 
 @app.command("add")
 def add(
-    names: Annotated[list[str], typer.Argument(help="Models of the store.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Models of the store; or .onnx files, which are sent to the model repository."),
+    ],
     store: Annotated[
         Path, typer.Option(readable=False, help="Folder of the model store; the workers need it too.")
     ] = DEFAULT_STORE,
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
-    """Have models of the store served from now on."""
+    """Have models served from now on: those of the store, or files under their own names."""
+    for path in (Path(name) for name in names):
+        if path.suffix == ".onnx":
+            _send(path, address, token)
+    names = [name for name in names if not name.endswith(".onnx")]
+    if names:
+        _add(names, store, address, token)
+
+
+def _send(path: Path, address: str, token: str | None) -> None:
+    """Have a file served by the cluster's model repository, under the file's name."""
+    data = path.read_bytes()
+    _repository(address, None, token).load(path.stem, {"1/model.onnx": data})
+    print(f"added {path.stem}")
+
+
+def _add(names: Sequence[str], store: Path, address: str, token: str | None) -> None:
+    """Have models of the store served."""
     from mainspring.client.client import Client
     from mainspring.compiler.artifact.beside import beside, grouped
     from mainspring.compiler.artifact.store import Store
@@ -180,17 +201,16 @@ def set_(
 def live(
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
-    interval: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two looks, and what rates cover.")
-    ] = 2.0,
+    interval: Annotated[str, typer.Option(help="Time between two looks, and what rates cover.")] = "2s",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each look.")] = False,
 ) -> None:
     """Show what `mainspring models --watch` does: the served models, refreshed until Ctrl-C."""
     from mainspring.cli.views.models_view import watch_models
     from mainspring.client.client import Client
 
+    interval_s = seconds(interval, "--interval", least_s=0.1)
     with Client(address, token=token) as client:
-        watch_models(client, interval, as_json=as_json)
+        watch_models(client, interval_s, as_json=as_json)
 
 
 @app.command("index")

@@ -122,7 +122,8 @@ def _watch(client: Client, interval_s: float, *, as_json: bool) -> None:
 
     before, at = _look(client)
     console = Console(markup=False, highlight=False)
-    with Live(console=console, auto_refresh=False, screen=console.is_terminal and not as_json) as live:
+    shown = Live(console=console, auto_refresh=False, screen=True)
+    with shown if console.is_terminal and not as_json else contextlib.nullcontext() as live:
         while True:
             time.sleep(interval_s)
             specs, status, now = client.models(), client.status(), time.monotonic()
@@ -132,7 +133,10 @@ def _watch(client: Client, interval_s: float, *, as_json: bool) -> None:
                 print(json.dumps([msgspec.to_builtins(row, str_keys=True) for row in found]), flush=True)
             else:
                 found.sort(key=lambda row: (-row.finished, row.model))
-                live.update(table(found), refresh=True)
+                if live is None:
+                    console.print(table(found), "")
+                else:
+                    live.update(table(found), refresh=True)
 
 
 def table(found: Sequence[Row]) -> Table:

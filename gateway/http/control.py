@@ -158,7 +158,11 @@ class Control:
 
     def _repository(self) -> ModelRepository:
         if self._calls.repository is None:
-            raise Fault(501, "models are loaded and unloaded in a model repository only, and none is served")
+            raise Fault(
+                501,
+                "models are loaded and unloaded in a model repository only, and none is served; `mainspring "
+                "compile FILE --name NAME` and `mainspring models add NAME` serve one of the store",
+            )
         return self._calls.repository
 
     def _sees(self, exchange: Exchange, model: str) -> bool:

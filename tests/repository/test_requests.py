@@ -258,4 +258,5 @@ def test_loading_is_off_but_for_mode_explicit_and_the_index_never_is(world: Worl
         reason, detail = refusal(ask(world, LoadModel("net"), mode))
         assert reason is Reason.FORBIDDEN
         assert "is off" in detail
+        assert ("put into the repository's folder, as NAME/1/model.onnx" in detail) == (mode == "poll")
         assert isinstance(ask(world, GetIndex(), mode), Index)
