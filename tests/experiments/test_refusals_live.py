@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from mainspring.experiments.policies.refusals_live import (
@@ -56,8 +55,8 @@ def test_early_refusals_come_early_and_those_who_come_back_are_answered_more_oft
         found[way.refuse, way.retry_ms] = played_virtually(way, 2.0)
     late, early = found["last", 0.0], found["early", 0.0]
     assert late.early == 0.0
-    assert early.early > 0.5
-    assert np.median(early.times) < 0.85 < np.median(late.times)
+    assert early.early > 0.3
+    assert min(early.times) < 0.8 < 0.9 < min(late.times), "a quarter of the refusals"
     assert late.in_time - early.in_time < 0.05
     again = found["early", 50.0]
     assert again.requests == early.requests, "who comes back is the same request"
