@@ -49,7 +49,7 @@ def test_last_goes_before_early_at_each_load_and_pause() -> None:
     assert len(played) == 8
 
 
-def test_early_refusals_come_early_and_those_who_come_back_are_answered_more_often() -> None:
+def test_early_refusals_come_before_late_ones_and_cost_few_answers() -> None:
     found: dict[tuple[str, float], Seen] = {}
     for way in ways("1.5", "0,50"):
         found[way.refuse, way.retry_ms] = played_virtually(way, 2.0)
