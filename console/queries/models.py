@@ -76,7 +76,7 @@ def model_line(view: View, model: Model, kind: str) -> ModelLine:
     seen = view.traffic.model(model.name)
     counts, times = seen.counts, model.by_bucket[-1].infer_times.get(kind)
     minutes = max(1, view.traffic.seconds.in_window(300)) / 60
-    latencies_ns = sorted(seen.latencies_ns or ())
+    latencies_ns = sorted(seen.latencies_ns)
     return ModelLine(
         name=model.name,
         pages=model.pages,

@@ -31,7 +31,7 @@ _HEAD = Struct("<qqqqqqqqqqqqIHHHHHBBB")
 _DONE_SEQ = Struct("<q")
 _DONE_NS = Struct("<8xq")
 _HIDDEN_MOST = 1024
-"""Ended actions that are trimmed off at the least before the list is cut: cutting costs its length."""
+"""Places of forgotten actions at the least before the list is cut: cutting costs its length."""
 SECOND_NS = 1_000_000_000
 LANE_SECONDS = 301
 """Seconds of which it is remembered how long actions ran, the present one among them."""
@@ -220,7 +220,7 @@ class Lane:
         self._ended: list[bytes] = []
         """In the order of their results."""
         self._first = 0
-        """What is before it in the list is forgotten."""
+        """What is before it in the list is forgotten: empty until the list is cut."""
         self.longest_ns = 0
         """The longest that any action was from its sending to its result."""
 
@@ -266,10 +266,11 @@ class Lane:
 
     def forget(self, before_ns: int, most: int) -> None:
         """Forget what ended before an instant, and the oldest of more than ``most``."""
-        ended = self._ended
-        first = bisect_left(ended, before_ns, self._first, key=_done_ns)
-        self._first = first = max(first, len(ended) - most)
-        if first > _HIDDEN_MOST and 2 * first > len(ended):
+        ended, known = self._ended, self._first
+        first = max(bisect_left(ended, before_ns, known, key=_done_ns), len(ended) - most)
+        ended[known:first] = [b""] * (first - known)
+        self._first = first
+        if first > _HIDDEN_MOST and 8 * first > len(ended):
             del ended[:first]
             self._first = 0
 

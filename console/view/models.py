@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 
+from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.requests import Request
 from mainspring.console.view.series import ModelSeconds
 
@@ -11,6 +13,7 @@ ARRIVED, IN_TIME, LATE, REJECTED, COLD, LOADS, EVICTIONS = range(7)
 """What is counted of each model: its requests, and how often it was loaded and gave its pages up."""
 LATENCIES = 128
 """Of how many of its newest requests a model's latencies are remembered."""
+_LONGEST_NS = (1 << 63) - 1
 SPAN_NS = 10_000_000_000
 """Length of the steps in which old counts are dropped."""
 
@@ -23,15 +26,31 @@ class ModelHistory:
     def __init__(self) -> None:
         self.counts = [0] * (EVICTIONS + 1)
         """Of the last minutes, as `ARRIVED` and so on say."""
-        self.latencies_ns: deque[int] | None = None
-        """Of its newest requests that were executed, the newest last; None before the first."""
+        self.latencies_ns = array("q")
+        """Of its newest requests that were executed, at most `LATENCIES`, the newest last."""
         self.demand = 0
         """Arrivals in the last ten whole seconds."""
         self.recent: deque[Request] | None = None
-        """Its requests that ended last, the newest last; None before the first."""
+        """Its requests that ended last, the newest last; None if none is remembered."""
         self.last_load_ns: int | None = None
         """When its last LOAD was sent."""
         self.seconds = ModelSeconds()
+
+    def took(self, latency_ns: int) -> None:
+        """Remember how long a request took that was executed."""
+        latencies_ns = self.latencies_ns
+        latencies_ns.append(max(0, min(latency_ns, _LONGEST_NS)))
+        if len(latencies_ns) > LATENCIES:
+            del latencies_ns[0]
+
+    def forget(self, before_ns: int) -> None:
+        """Forget the requests that ended before an instant, and what became of any before its second."""
+        self.seconds.forget(before_ns // SECOND_NS)
+        recent = self.recent
+        while recent and recent[0].ended_ns < before_ns:
+            recent.popleft()
+        if not recent:
+            self.recent = None
 
 
 class Counts:

@@ -8,7 +8,6 @@ from mainspring.console.view.limits import SECOND_NS, Limits
 from mainspring.console.view.models import (
     ARRIVED,
     COLD,
-    LATENCIES,
     LOADS,
     SPAN_NS,
     Counts,
@@ -37,6 +36,8 @@ class Traffic:
         self._models: dict[str, ModelHistory] = {}
         self._counts = Counts(SPAN_NS, -(-limits.keep_ns // SPAN_NS))
         self._demand = Demand()
+        self._looked_at = -1
+        """In which span of `SPAN_NS` it was looked last for what is old of single models."""
 
     def model(self, name: str) -> ModelHistory:
         """Return what is remembered of a model that is served."""
@@ -100,9 +101,7 @@ class Traffic:
             second.longest_ns = max(second.longest_ns, request.latency_ns)
             if request.cold:
                 self._counts.add(model, COLD)
-            if model.latencies_ns is None:
-                model.latencies_ns = deque(maxlen=LATENCIES)
-            model.latencies_ns.append(request.latency_ns)
+            model.took(request.latency_ns)
 
     def moved(self, now_ns: int, name: str, what: int) -> None:
         """Count that a model was loaded somewhere, or gave its pages up: `LOADS` or `EVICTIONS`."""
@@ -117,4 +116,10 @@ class Traffic:
         self._counts.reach(now_ns)
         for _ in range(min(seconds_passed, 2 * Demand.SECONDS)):
             self._demand.pass_second()
-        self.ended.forget(now_ns - self._limits.keep_ns)
+        before_ns = now_ns - self._limits.keep_ns
+        self.ended.forget(before_ns)
+        # Each model is looked at for it, so not in every second.
+        if now_ns // SPAN_NS > self._looked_at:
+            self._looked_at = now_ns // SPAN_NS
+            for model in self._models.values():
+                model.forget(before_ns)

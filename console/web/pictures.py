@@ -20,7 +20,9 @@ from mainspring.console.web.source import Source
 
 _LOGGER = logging.getLogger(__name__)
 _KEPT = 256
-"""Pictures of the last beats that are remembered."""
+"""Shows whose pictures of their last beat are remembered at most,"""
+_KEPT_NS = 10_000_000_000
+"""and for how long after it."""
 _FASTEST = 1
 """Level of compression: the higher ones save a tenth and take three times as long."""
 
@@ -167,9 +169,16 @@ class Pictures:
         picture = self._picture(asked, after)
         beat.made.append(_Made(after, picture))
         self._kept[key] = beat
-        while len(self._kept) > _KEPT:
-            del self._kept[next(iter(self._kept))]
+        self._forget()
         return picture
+
+    def _forget(self) -> None:
+        """Forget the pictures of old beats, and those of most shows."""
+        oldest = self.beat() - max(2, _KEPT_NS // self._interval_ns)
+        for key in list(self._kept):
+            if len(self._kept) <= _KEPT and self._kept[key].number >= oldest:
+                break
+            del self._kept[key]
 
     def _picture(self, asked: Asked, after: int | None) -> Picture:
         try:

@@ -100,3 +100,19 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asyncio.run(get())
     assert len(pictures._kept) <= 256
+
+
+def test_what_nobody_asks_for_any_more_is_forgotten(
+    changing: Changing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting()
+    monkeypatch.setitem(SHOWS, "counting", counting.show)
+    pictures = Beaten(FedSource(View(), operable=False), 100_000_000, 1.0)
+
+    async def get(of: str) -> None:
+        await pictures.get(ask("counting", {"of": of}))
+
+    asyncio.run(get("a chosen second"))
+    for pictures.now in range(200):
+        asyncio.run(get("the present"))
+    assert len(pictures._kept) == 1
