@@ -12,6 +12,7 @@ import heapq
 from typing import Final
 
 from mainspring.cluster.models import Model
+from mainspring.cluster.pairs import is_loadable
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
 from mainspring.cluster.workers import Worker
@@ -45,9 +46,15 @@ class BestEffort:
         """How much of it what has waited longest there needs, where that is more."""
         self._models: dict[int, Model] = {}
         """Models that had best-effort requests when the work was last counted, or got some since."""
-        self._work_ns = self._counted_ns = 0
-        """How long the best-effort requests that wait keep one executor busy, and when that was counted."""
-        self._busy = _Busy()
+        self._work_ns: dict[int, int] = {}
+        """How long the best-effort requests that wait keep one executor busy, by the set of workers (of their
+        bits) that can run them."""
+        self._total_ns = self._counted_ns = 0
+        """The sum of these, and when they were counted; until then what comes is added."""
+        self._able: dict[tuple[int, int, int], int] = {}
+        """Those sets, found since then; by where a model is held or prepared, and its pages."""
+        self._busy: dict[str, _Busy] = {}
+        """By worker."""
         self._preferred = False
         """Whether any request had a priority: as long as none had, turns that passed need no check."""
 
@@ -58,9 +65,10 @@ class BestEffort:
     def add(self, request: Request) -> None:
         """Offer a best-effort request that was queued to the workers that can run its model."""
         self._preferred = self._preferred or request.turn_ns < request.arrived_ns
-        self._models[request.model.number] = request.model
-        self._work_ns += request.rows * request.model.row_ns()
-        for placement in request.model.usable.values():
+        model = request.model
+        self._models[model.number] = model
+        self._wait(model, request.rows)
+        for placement in model.usable.values():
             self.offer(placement)
 
     def offer_all(self, placement: Placement) -> None:
@@ -93,7 +101,11 @@ class BestEffort:
 
     def ran(self, now_ns: int, worker: Worker, duration_ns: int, best_effort: bool) -> None:
         """Count a batch that was sent to a worker."""
-        self._busy.add(now_ns, duration_ns, best_effort)
+        if not best_effort:
+            busy = self._busy.get(worker.name)
+            if busy is None:
+                busy = self._busy[worker.name] = _Busy()
+            busy.add(now_ns, duration_ns)
         if not self._share:
             return
         if not self.waits_for(worker):
@@ -110,22 +122,66 @@ class BestEffort:
         """Return how long the best-effort requests that wait, and one more, are expected to take, and when
         that will be within the horizon; None if it is.
 
-        They get what requests with deadlines left them lately of all executors' time, or their share.
+        They get what requests with deadlines left them lately of the executors that can run the model, or
+        their share. Of what waits for others, too, these do their part.
         """
-        if not self._horizon_ns:
+        own_ns = rows * model.row_ns()
+        # A single executor's share would do for all that waits anywhere.
+        if not self._horizon_ns or self._total_ns + own_ns <= self._share * self._horizon_ns:
             return None
         if now_ns >= self._counted_ns + COUNTED_NS:
-            self._counted_ns = now_ns
-            self._models = {number: each for number, each in self._models.items() if each.backlog}
-            self._work_ns = sum(
-                [each.row_ns() * sum([one.rows for one in each.backlog]) for each in self._models.values()]
-            )
-        workers = max(1, self._state.cluster.open_workers)
-        part = max(self._share, 1.0 - self._busy.share(now_ns, workers))
-        needed_ns = int((self._work_ns + rows * model.row_ns()) / (part * workers)) if part else 0
+            self._count(now_ns)
+        able = self._able_to_run(model)
+        executors = self._left(now_ns, able)
+        if not executors:
+            return None
+        work_ns = float(own_ns)
+        for others, waits_ns in self._work_ns.items():
+            work_ns += waits_ns * (others & able).bit_count() / others.bit_count()
+        needed_ns = int(work_ns / executors)
         if needed_ns <= self._horizon_ns:
             return None
         return needed_ns, now_ns + needed_ns - self._horizon_ns
+
+    def _count(self, now_ns: int) -> None:
+        """Count the work that waits."""
+        self._counted_ns, self._total_ns = now_ns, 0
+        self._models = {number: each for number, each in self._models.items() if each.backlog}
+        self._work_ns.clear()
+        self._able.clear()
+        for each in self._models.values():
+            self._wait(each, sum([one.rows for one in each.backlog]))
+
+    def _wait(self, model: Model, rows: int) -> None:
+        """Count rows of a model that wait; what no worker can run now keeps none busy."""
+        able = self._able_to_run(model)
+        if able:
+            work_ns = rows * model.row_ns()
+            self._total_ns += work_ns
+            self._work_ns[able] = self._work_ns.get(able, 0) + work_ns
+
+    def _able_to_run(self, model: Model) -> int:
+        """Return the set of workers that can run a model, loaded or not."""
+        base = model.base
+        key = base.prepared | model.held, model.pages, model.number if base.spec.others else 0
+        able = self._able.get(key)
+        if able is None:
+            able = 0
+            for worker in self._state.cluster.workers.values():
+                there = model.held & worker.bit or is_loadable(model, worker)
+                if there and worker.open and model.pages_on(worker) <= worker.pages.size:
+                    able |= worker.bit
+            self._able[key] = able
+        return able
+
+    def _left(self, now_ns: int, able: int) -> float:
+        """Return how many executors' time best-effort requests get of a set of workers'."""
+        left = 0.0
+        for worker in self._state.cluster.workers.values():
+            if worker.bit & able:
+                busy = self._busy.get(worker.name)
+                left += max(self._share, 1.0 if busy is None else 1.0 - busy.share(now_ns))
+        return left
 
     def next_batch(self, now_ns: int, worker: Worker) -> Batch | None:
         """Return a batch of the model whose best-effort requests have waited longest on an idle worker."""
@@ -176,6 +232,8 @@ class BestEffort:
         self._owed_ns.pop(worker.name, None)
         self._needed_ns.pop(worker.name, None)
         self._waiting.pop(worker.name, None)
+        self._busy.pop(worker.name, None)
+        self._able.clear()
 
     def validate(self) -> None:
         """Check that what waits is offered to all that hold its model; raise AssertionError if it is not."""
@@ -246,7 +304,7 @@ class _Slacks:
 
 
 class _Busy:
-    """Which part of all executors' time batches with deadlines took lately."""
+    """Which part of an executor's time batches with deadlines took lately."""
 
     __slots__ = ("_since_ns", "_taken_ns", "_until_ns")
 
@@ -254,16 +312,15 @@ class _Busy:
         self._since_ns = self._until_ns = 0
         self._taken_ns = 0.0
 
-    def add(self, now_ns: int, duration_ns: int, best_effort: bool) -> None:
-        """Count a batch."""
+    def add(self, now_ns: int, duration_ns: int) -> None:
+        """Count a batch with deadlines."""
         self._age(now_ns)
-        if not best_effort:
-            self._taken_ns += duration_ns
+        self._taken_ns += duration_ns
 
-    def share(self, now_ns: int, workers: int) -> float:
-        """Return the part, of so many executors' time."""
+    def share(self, now_ns: int) -> float:
+        """Return the part."""
         self._age(now_ns)
-        return min(1.0, self._taken_ns / (workers * max(WATCHED_NS, now_ns - self._since_ns)))
+        return min(1.0, self._taken_ns / max(WATCHED_NS, now_ns - self._since_ns))
 
     def _age(self, now_ns: int) -> None:
         """Let what is older than `WATCHED_NS` count half, and less with each such time."""

@@ -6,10 +6,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Infer, Prepare
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
-from mainspring.messages.model import Profile
+from mainspring.messages.events import ModelAdded
+from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
@@ -70,6 +71,31 @@ def test_beyond_the_horizon_it_is_refused_on_arrival_with_when_to_come_again() -
     assert refused[0].earliest_finish_ns is not None
     assert 2_000 * MS < refused[0].earliest_finish_ns <= 2_100 * MS
     assert not [each for each in hand.request(2_001, 99, "m", 60_000) if isinstance(each, Reject)]
+
+
+def only_on(hand: Hand, worker: str, model: ModelSpec) -> None:
+    """Serve a model that every other worker of the hand's fails to prepare."""
+    for each in hand.feed(0, ModelAdded(model)):
+        if isinstance(each, Prepare):
+            hand.prepare(
+                hand.end(0, each, Status.OK if each.worker == worker else Status.ENGINE_ERROR, "none")
+            )
+
+
+def refusals(hand: Hand, model: str, ids: range) -> int:
+    """Return how many requests without a deadline are refused of some that come at once."""
+    commands = [hand.request(2_000, number, model, None) for number in ids]
+    return sum(isinstance(each, Reject) for some in commands for each in some)
+
+
+def test_the_queue_of_a_model_that_few_workers_can_run_ends_when_these_are_through() -> None:
+    hand = Hand(workers=4, policy="mainspring", best_effort_horizon_ms=200.0)  # type: ignore[arg-type]
+    for name, worker in (("only", "w0"), ("other", "w1")):
+        only_on(hand, worker, msgspec.structs.replace(SINGLE, name=name, weights_hash=name))
+    refused = refusals(hand, "only", range(60))
+    assert 35 <= refused <= 45, f"10 ms each on one of four workers; {refused} of 60 refused"
+    refused = refusals(hand, "other", range(100, 115))
+    assert not refused, "what waits for another worker takes nothing of this one's time"
 
 
 def test_without_a_horizon_all_are_queued() -> None:
