@@ -15,12 +15,15 @@ from mainspring.messages.scaling import KindStatus
 from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 
 
-def cluster_status(cluster: Cluster, policy: str) -> ClusterStatus:
-    """Return every worker and model as it is now; ``policy`` is the name of the scheduler's."""
+def cluster_status(cluster: Cluster, policy: str, max_queue_sizes: dict[str, int]) -> ClusterStatus:
+    """Return every worker and model as it is now; ``policy`` is the name of the scheduler's.
+
+    ``max_queue_sizes``: the configured bounds of single models, by what clients call them.
+    """
     return ClusterStatus(
         policy=policy,
         workers=tuple(_worker(worker, cluster.moving.get(name)) for name, worker in cluster.workers.items()),
-        models=tuple(_model(cluster, model) for model in cluster.models.values()),
+        models=tuple(_model(cluster, model, max_queue_sizes) for model in cluster.models.values()),
         requests_queued=cluster.queued,
         dropped_messages={},
         kinds=tuple([kind_status(cluster, kind) for kind in cluster.kinds.values()]),
@@ -75,12 +78,12 @@ def _notes(worker: Worker, to: str | None) -> tuple[str, ...]:
     return ("an operator drained it: it gets no work until it is resumed",) if worker.draining else ()
 
 
-def _model(cluster: Cluster, model: Model) -> ModelStatus:
+def _model(cluster: Cluster, model: Model, max_queue_sizes: dict[str, int]) -> ModelStatus:
     found = model.where
     if found is None or found[0] != cluster.changes:
         found = model.where = where(cluster, model)
     _, prepared_on, resident_on, failed_on = found
-    counts = model.counts
+    counts, called = model.counts, model.spec.public_name
     return ModelStatus(
         name=model.name,
         pages=model.pages,
@@ -95,6 +98,7 @@ def _model(cluster: Cluster, model: Model) -> ModelStatus:
         slo_ns=counts.slo_ns,
         erratic=is_erratic(model),
         outlier=counts.outlier,
+        max_queue_size=cluster.max_queue_size(called) or max_queue_sizes.get(called),
     )
 
 

@@ -54,6 +54,9 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """True if its INFERs take so differently long on some kind of device that no estimate holds."""
     outlier: Outlier | None = None
     """Its last INFER or LOAD that took far longer than expected."""
+    max_queue_size: int | None = None
+    """How many requests may wait for it, as operators, its repository or the configuration say of this model;
+    None if none of them does."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):

@@ -235,7 +235,7 @@ class Scheduler:
 
     def status(self) -> ClusterStatus:
         """Return the state of the cluster, without what only a driver knows (clock offsets, notes)."""
-        return cluster_status(self._state.cluster, self.config.policy)
+        return cluster_status(self._state.cluster, self.config.policy, self.config.max_queue_sizes)
 
     def snapshot(self) -> Iterator[Part]:
         """Yield the cluster's state, part by part (`cluster.snapshot`)."""

@@ -314,6 +314,7 @@ def _summary(spec: ModelSpec, state: ModelStatus | None, moving: Sequence[IndexE
             "resident_on": list(state.resident_on),
             "failed_on": list(state.failed_on),
             "queued": state.queued,
+            "max_queue_size": state.max_queue_size,
         }
     return summary
 
@@ -377,10 +378,11 @@ def print_list(
         state = state_of(spec, states)
         if state is not None:
             resident, prepared = ", ".join(state.resident_on), ", ".join(state.prepared_on)
+            most = f" of at most {state.max_queue_size:,}" if state.max_queue_size is not None else ""
             erratic = "; erratic: no estimate holds" if state.erratic else ""
             print(
                 f"  on   {resident or 'no worker'} (prepared on {prepared or 'none'}); {state.queued} queued"
-                f"{erratic}"
+                f"{most}{erratic}"
             )
             for failure in state.failed_on:
                 print(f"  fail {failure}")
