@@ -273,6 +273,9 @@ def served_fault(model: ServedModel) -> str | None:
         return f"it has a version {wrong[0]}; versions are numbers from 1 up"
     if model.slo_ns is not None and not 0 < model.slo_ns <= MAX_DURATION_NS:
         return f"its SLO is {model.slo_ns:,} ns; it must be above 0 and at most {MAX_DURATION_NS:,}"
+    wrong_ns = [each for each in model.priority_slos_ns.values() if not 0 <= each <= MAX_DURATION_NS]
+    if wrong_ns:
+        return f"the SLO of a priority is {wrong_ns[0]:,} ns; it must be from 0 to {MAX_DURATION_NS:,}"
     if not 0 <= model.max_queue_size <= MAX_QUEUE_SIZE:
         return f"its max_queue_size is {model.max_queue_size}; it must be from 0 to {MAX_QUEUE_SIZE:,}"
     labels = sum(len(label) for named in model.labels.values() for label in named)

@@ -32,3 +32,9 @@ class ServedModel(msgspec.Struct, frozen=True):
     labels: dict[str, tuple[str, ...]] = {}
     """Names of the classes that an output's values stand for, by index, empty where one has none; for each
     such output."""
+    priority_slos_ns: dict[int, int] = {}
+    """SLO of requests of a priority that bring none, in the place of ``slo_ns``; 0: the server's default."""
+
+    def priority_of(self, said: int) -> int:
+        """Return the priority of a request that says one, or 0: with ``priority_levels`` one of these."""
+        return said if not self.priority_levels or 0 < said <= self.priority_levels else self.default_priority

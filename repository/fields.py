@@ -13,6 +13,7 @@ _ENGINE = "Mainspring compiles the model itself and decides on which worker it r
 _PLANNED = "the scheduler decides by deadlines when which requests share a batch"
 _NO_SLOT = "every sequence has its state in the gateway and needs no slot"
 _IN_PLACE = "the gateway hands each request its state"
+_NEAREST = "the nearest of all deadlines of a request counts"
 _NO_GPU = "a worker is one device, and each runs every model"
 
 READ: Mapping[str, frozenset[str]] = {
@@ -31,8 +32,13 @@ READ: Mapping[str, frozenset[str]] = {
     "all": frozenset(),
     "specific": frozenset({"versions"}),
     "dynamic_batching": frozenset(
-        {"preferred_batch_size", "default_queue_policy", "priority_levels", "default_priority_level"}
+        {
+            "preferred_batch_size", "default_queue_policy", "priority_levels", "default_priority_level",
+            "priority_queue_policy",
+        }
     ),
+    "priority_queue_policy": frozenset({"key", "value"}),
+    "priority_queue_policy value": frozenset({"default_timeout_microseconds", "timeout_action"}),
     "default_queue_policy": frozenset({"default_timeout_microseconds", "timeout_action", "max_queue_size"}),
     "sequence_batching": frozenset(
         {"max_sequence_idle_microseconds", "control_input", "state", "direct", "oldest"}
@@ -72,10 +78,11 @@ OVER: Mapping[str, Mapping[str, str]] = {
     "dynamic_batching": {
         "max_queue_delay_microseconds": _PLANNED,
         "preserve_ordering": "answers leave when they are ready; requests have ids to tell them apart",
-        "priority_queue_policy": "the default policy is the model's for all priorities",
     },
-    "default_queue_policy": {
-        "allow_timeout_override": "the nearest of all deadlines of a request counts",
+    "default_queue_policy": {"allow_timeout_override": _NEAREST},
+    "priority_queue_policy value": {
+        "allow_timeout_override": _NEAREST,
+        "max_queue_size": "requests of all priorities wait in one queue; bound it in default_queue_policy",
     },
     "value": {"random_data": "the compiler makes samples up where none are given"},
     "state": {"use_same_buffer_for_input_output": _IN_PLACE, "use_growable_memory": _IN_PLACE},
@@ -95,6 +102,9 @@ OVER: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Reason why a field is passed over, by the message that it is in."""
+
+APART: Mapping[tuple[str, str], str] = {("priority_queue_policy", "value"): "priority_queue_policy value"}
+"""Messages that share their field's name with others: what they are here, by field and name."""
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "": {

@@ -16,7 +16,9 @@ from mainspring.repository.reading import ConfigFault
 from mainspring.repository.textproto import MAX_DEPTH, MAX_VALUES, Entry, Message, Word
 
 _ENUMS = frozenset({"data_type", "kind", "format", "priority", "timeout_action"})
-_MAPS = frozenset({"parameters", "metric_tags", "cc_model_filenames"})
+_MAPS = frozenset({"parameters", "metric_tags", "cc_model_filenames", "priority_queue_policy"})
+_BY_NUMBER = frozenset({"priority_queue_policy"})
+"""Those maps whose keys are numbers."""
 _NUMBERS = frozenset(
     {
         *("dims", "shape", "versions", "priority_levels", "default_priority_level", "num_versions"),
@@ -58,7 +60,7 @@ class _Reader:
             name = _HUMP.sub(r"_\1", key).lower()
             values = value if isinstance(value, list) else [value]
             if name in _MAPS and isinstance(value, dict):
-                values = [{"key": each, "value": held} for each, held in value.items()]
+                values = [{"key": _key(name, each), "value": held} for each, held in value.items()]
             # Empty text is what protobuf says of a field that nobody set.
             entries = [self._entry(name, each, depth) for each in values if each not in (None, "")]
             if entries:
@@ -83,3 +85,8 @@ class _Reader:
             case str() | int() | float():
                 return Entry(value, 1)
         raise ConfigFault(f"{name[:80]} has lists within lists")
+
+
+def _key(name: str, key: str) -> str | int:
+    """Return a key of a map as text format has it: JSON has texts alone."""
+    return int(key) if name in _BY_NUMBER and _DIGITS.fullmatch(key) else key

@@ -90,6 +90,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest priority of requests, 1 being the highest; 0: they have what they say."""
     default_priority: int = 0
     """Priority of requests that say none, or one beyond the lowest; only with ``priority_levels``."""
+    priority_slos_ns: dict[int, int] = {}
+    """SLOs of requests that bring none, by priority; 0: none. Other priorities have ``slo_ns``."""
     cache: bool = False
     parameters: dict[str, str] = {}
     limits: dict[str, int] = {}
@@ -162,6 +164,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         max_queue_size=_max_queue_size(batching),
         priority_levels=levels,
         default_priority=default,
+        priority_slos_ns=_priority_slos_ns(batching, levels),
         cache=_flag(fields, "response_cache", "enable"),
         parameters=parameters,
         limits=_limits(fields, parameters),
@@ -192,6 +195,11 @@ def as_json(config: ModelConfig, *, given: bool) -> str:
     if config.priority_levels:
         batching["priority_levels"] = config.priority_levels
         batching["default_priority_level"] = config.default_priority
+    if config.priority_slos_ns:
+        batching["priority_queue_policy"] = {
+            str(level): {"default_timeout_microseconds": ns // 1000}
+            for level, ns in config.priority_slos_ns.items()
+        }
     if config.slo_ns is not None:
         queue = {**queue, "default_timeout_microseconds": config.slo_ns // 1000}
     if config.max_queue_size:
@@ -299,12 +307,32 @@ def _preferred(batching: Fields | None, most: int | None) -> tuple[int, ...]:
 
 def _slo_ns(batching: Fields | None) -> int | None:
     policy = None if batching is None else batching.message("default_queue_policy")
-    if policy is None:
-        return None
+    return None if policy is None else _timeout_ns(policy) or None
+
+
+def _timeout_ns(policy: Fields) -> int:
+    """Return the time-out of a queue's policy; 0 for none."""
     timeout_us = policy.count("default_timeout_microseconds", 0, 0, MAX_TIMEOUT_US)
     if timeout_us and policy.word("timeout_action", "REJECT") != "REJECT":
         policy.warn("timeout_action", "what can't be answered in time is rejected, not delayed")
-    return timeout_us * 1000 if timeout_us else None
+    return timeout_us * 1000
+
+
+def _priority_slos_ns(batching: Fields | None, levels: int) -> dict[int, int]:
+    """Return the time-outs of priorities that have policies of their own."""
+    found: dict[int, int] = {}
+    policies = [] if batching is None else batching.messages("priority_queue_policy")
+    if policies and not levels and batching is not None:
+        batching.warn("priority_queue_policy", "there are no priority_levels; say how many there are")
+        return found
+    for each in policies:
+        level = each.count("key", 0, 0, MOST_PRIORITIES)
+        if not 1 <= level <= levels or level in found:
+            wrong = "stands here again" if level in found else f"is none of the priorities 1 to {levels}"
+            raise ConfigFault(f"{each.place('key')}: the key {level} of priority_queue_policy {wrong}")
+        policy = each.message("value")
+        found[level] = 0 if policy is None else _timeout_ns(policy)
+    return found
 
 
 def _max_queue_size(batching: Fields | None) -> int:

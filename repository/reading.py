@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from mainspring.repository.fields import OVER, READ, REFUSED
+from mainspring.repository.fields import APART, OVER, READ, REFUSED
 from mainspring.repository.textproto import Entry, Message, Word
 
 MOST_WARNINGS = 50
@@ -35,9 +35,10 @@ class Fields:
             if refusal is not None and not _is_false(entries):
                 raise ConfigFault(f"{self.place(name)}: {name} can't be honoured: {refusal}")
             if name in READ[self.kind]:
+                kind = APART.get((self.kind, name), name)
                 for entry in entries:
-                    if isinstance(entry.value, Message) and name in READ:
-                        Fields(entry.value, name, self.warnings, entry.line).check()
+                    if isinstance(entry.value, Message) and kind in READ:
+                        Fields(entry.value, kind, self.warnings, entry.line).check()
             elif refusal is None:
                 self._warn_of(name, entries)
 
@@ -78,7 +79,8 @@ class Fields:
         for entry in self._message.get(name, []):
             if not isinstance(entry.value, Message):
                 raise self._wrong(name, entry, "a message in braces")
-            found.append(Fields(entry.value, name, self.warnings, entry.line))
+            kind = APART.get((self.kind, name), name)
+            found.append(Fields(entry.value, kind, self.warnings, entry.line))
         return found
 
     def message(self, name: str) -> Fields | None:

@@ -295,6 +295,7 @@ class Reconciler:
             max_queue_size=config.max_queue_size if can else 0,
             priority_levels=config.priority_levels if can else 0,
             default_priority=config.default_priority if can else 0,
+            priority_slos_ns=config.priority_slos_ns if can else {},
             labels=record.found.labels if can else {},
             config=as_json(config, given=record.found.given) if can else "",
         )

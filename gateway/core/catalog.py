@@ -119,9 +119,10 @@ class Catalog:
         served = self.served.get(request.model)
         if served is None or not served.priority_levels or request.priority < 0:
             return request
-        if 0 < request.priority <= served.priority_levels:
-            return request
-        return msgspec.structs.replace(request, priority=served.default_priority)
+        priority = served.priority_of(request.priority)
+        return (
+            request if priority == request.priority else msgspec.structs.replace(request, priority=priority)
+        )
 
     def completed(self, request: InferRequest, frames: Sequence[Any]) -> tuple[InferRequest, Sequence[Any]]:
         """Return the request with the defaults of inputs that it leaves out, and their frames.
@@ -244,7 +245,7 @@ class Catalog:
             self._options.pop(name, None)
         else:
             configured = self.served.get(name) or ServedModel(name, {})
-            self._options[name] = msgspec.structs.replace(configured, slo_ns=slo_ns)
+            self._options[name] = msgspec.structs.replace(configured, slo_ns=slo_ns, priority_slos_ns={})
 
 
 def _no_version(name: str, version: int, served: tuple[int, ...]) -> str:

@@ -60,7 +60,12 @@ class Limits:
         self._longest_ns = milliseconds(config.max_slo_ms)
 
     def slo_ns(
-        self, parameters: Mapping[str, Any], caller: Caller, options: ServedModel, arrived_ns: int
+        self,
+        parameters: Mapping[str, Any],
+        caller: Caller,
+        options: ServedModel,
+        arrived_ns: int,
+        priority: int = 0,
     ) -> int | None:
         """Return the time from now to the deadline of a request; None for best effort.
 
@@ -75,7 +80,7 @@ class Limits:
             header=caller.said(SLO_HEADER),
             # The call's own deadline says what is left of it now, the others what there was on arrival.
             left_ns=None if left_ns is None else left_ns + spent_ns,
-            default_ns=default_slo_ns(self._config, options),
+            default_ns=default_slo_ns(self._config, options, priority),
         )
         if found_ns is None:
             return None
@@ -202,7 +207,7 @@ class Taking:
             spans = [frame.span for frame in frames if isinstance(frame, SharedInput)]
             spans += said.asked.spans.values()
         parts = self._shared.parts(caller, spans) if spans else {}
-        left_ns = self._limits.slo_ns(said.parameters, caller, said.options, arrived_ns)
+        left_ns = self._limits.slo_ns(said.parameters, caller, said.options, arrived_ns, said.priority)
         taken_ns = monotonic_ns()
         sequence_id, sequence_start, sequence_end = said.place
         request = InferRequest(

@@ -176,7 +176,7 @@ class Inference:
             timeout_us=said.timeout,
             slo_ms=said.slo_ms,
             header=exchange.header(_SLO),
-            default_ns=default_slo_ns(config, options),
+            default_ns=default_slo_ns(config, options, priority_of(said.priority)),
         )
         if time_ns is not None:
             # The controller, which knows how long the model takes, refuses what is too late already.

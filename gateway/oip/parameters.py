@@ -95,14 +95,17 @@ def place_of(spec: ModelSpec, sequence_id: object, start: object, end: object) -
     return Place(sequence_id, *flags)
 
 
-def default_slo_ns(config: GatewayConfig, options: ServedModel) -> int | None:
+def default_slo_ns(config: GatewayConfig, options: ServedModel, priority: int = 0) -> int | None:
     """Return the SLO of requests for a model that bring none; None for best effort.
 
-    ``options`` are the model's own: a repository or an operator may say it there, the gateway's configuration
-    for any. It is at most what a client may ask for.
+    ``options`` are the model's own: a repository (for each ``priority``, too) or an operator may say it
+    there, the gateway's configuration for any. It is at most what a client may ask for.
     """
-    if options.slo_ns is not None:
-        return min(options.slo_ns, milliseconds(config.max_slo_ms))
+    own_ns = options.slo_ns
+    if options.priority_slos_ns:
+        own_ns = options.priority_slos_ns.get(options.priority_of(priority), own_ns)
+    if own_ns:
+        return min(own_ns, milliseconds(config.max_slo_ms))
     default_ms = config.model_slo_ms.get(options.name, config.default_slo_ms)
     return None if default_ms is None else milliseconds(default_ms)
 

@@ -10,6 +10,7 @@ import pytest
 
 from mainspring.messages.model import ModelSpec, OpenDim, Profile, Symbol, TensorSpec, Term
 from mainspring.repository.fields import OVER, READ, REFUSED
+from mainspring.repository.json_config import read_json
 from mainspring.repository.model_config import (
     MOST_ROWS,
     ModelConfig,
@@ -444,3 +445,42 @@ def test_how_many_requests_may_wait_is_said_of_the_model() -> None:
     shown = msgspec.json.decode(as_json(config, given=True))
     assert shown["dynamic_batching"]["default_queue_policy"]["max_queue_size"] == 2
     assert read_config(text.format(0), "net").max_queue_size == read_config("", "net").max_queue_size == 0
+
+
+def test_priorities_may_have_time_outs_of_their_own() -> None:
+    text = """dynamic_batching {
+        priority_levels: 3 default_priority_level: 2
+        default_queue_policy { default_timeout_microseconds: 9000 }
+        priority_queue_policy [
+            { key: 1 value { default_timeout_microseconds: 2000 allow_timeout_override: true } },
+            { key: 3 value { timeout_action: DELAY max_queue_size: 5 } }
+        ]
+    }"""
+    config = read_config(text, "net")
+    assert (config.slo_ns, config.priority_slos_ns) == (9_000_000, {1: 2_000_000, 3: 0})
+    assert [each.split(": ")[1] for each in config.warnings] == [
+        "allow_timeout_override of priority_queue_policy value is ignored",
+        "max_queue_size of priority_queue_policy value is ignored",
+    ]
+    shown = as_json(config, given=True)
+    assert json.loads(shown)["dynamic_batching"]["priority_queue_policy"] == {
+        "1": {"default_timeout_microseconds": 2000},
+        "3": {"default_timeout_microseconds": 0},
+    }
+    assert read_json(shown, "net").priority_slos_ns == config.priority_slos_ns
+
+
+@pytest.mark.parametrize(
+    ("policies", "says"),
+    [
+        ("{ key: 4 }", "the key 4 of priority_queue_policy is none of the priorities 1 to 3"),
+        ("{ key: 1 }, { key: 1 }", "the key 1 of priority_queue_policy stands here again"),
+        ("{ }", "the key 0 of priority_queue_policy is none"),
+    ],
+)
+def test_a_policy_is_of_a_priority_that_there_is(policies: str, says: str) -> None:
+    batching = "priority_levels: 3 default_priority_level: 2 priority_queue_policy [ " + policies + " ]"
+    with pytest.raises(ConfigFault, match=says):
+        read_config(f"dynamic_batching {{ {batching} }}", "net")
+    (warning,) = read_config("dynamic_batching { priority_queue_policy { key: 1 } }", "net").warnings
+    assert "there are no priority_levels" in warning

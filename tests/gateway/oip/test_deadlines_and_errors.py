@@ -77,6 +77,13 @@ def test_a_models_default_goes_before_the_servers() -> None:
     assert default_slo_ns(config, ServedModel("other", {})) == 100 * MS
     assert default_slo_ns(config, ServedModel("a", {})) == 20 * MS
     assert default_slo_ns(config, ServedModel("b", {}, slo_ns=5)) == 5
+    by_priority = ServedModel(
+        "b", {}, slo_ns=5, priority_levels=3, default_priority=2, priority_slos_ns={1: 3, 2: 4, 3: 0}
+    )
+    found = [default_slo_ns(config, by_priority, priority) for priority in (0, 1, 2, 3, 9)]
+    assert found == [4, 3, 4, 30 * MS, 4], "0 is the server's default, as without a time-out"
+    fewer = msgspec.structs.replace(by_priority, priority_slos_ns={1: 3})
+    assert [default_slo_ns(config, fewer, priority) for priority in (1, 2)] == [3, 5]
     assert default_slo_ns(GatewayConfig(), ServedModel("a", {})) is None
     assert default_slo_ns(GatewayConfig(max_slo_ms=10), ServedModel("a", {}, slo_ns=20 * MS)) == 10 * MS
     with pytest.raises(ValueError, match=r"model_slo_ms is 0\.0 for 'a'"):
