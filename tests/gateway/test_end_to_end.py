@@ -45,11 +45,15 @@ def emulated(name: str, infer_ns: int = 2_000_000) -> ModelSpec:
 
 
 @contextmanager
-def real_controller(models: list[ModelSpec], address: str = "tcp://127.0.0.1:*") -> Iterator[str]:
+def real_controller(
+    models: list[ModelSpec],
+    address: str = "tcp://127.0.0.1:*",
+    scheduler: SchedulerConfig = SchedulerConfig(),  # noqa: B008 - it is frozen
+) -> Iterator[str]:
     stop = threading.Event()
     ready: queue.Queue[str] = queue.Queue()
     config = ControllerConfig(address=address, drain_timeout_ms=200.0)
-    arguments = (config, SchedulerConfig(), models, stop, ready.put)
+    arguments = (config, scheduler, models, stop, ready.put)
     thread = threading.Thread(target=controller_server.run, args=arguments, daemon=True)
     thread.start()
     try:
