@@ -174,7 +174,8 @@ def bounds(config: Config) -> list[str]:
     said = limits.sentences()
     emulated = config.cluster.engine == "emulated"
     if limits.cores is not None and limits.cores < workers + 1 and not emulated:
-        said[0] += f": {workers} workers and the rest want {workers + 1}, and wait for each other beyond that"
+        told = "1 worker" if workers == 1 else f"{workers} workers"
+        said[0] += f": {told} and the rest want {workers + 1}, and wait for each other beyond that"
     sharing = "" if emulated or not config.worker.realtime else placement_of(config).sharing()
     return [*said, sharing] if sharing else said
 

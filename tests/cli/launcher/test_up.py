@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.cli.configuration.config import read_config
 from mainspring.cli.configuration.tables import ConfigError
+from mainspring.cli.launcher import up, worker_jobs
 from mainspring.cli.launcher.up import Ports, cluster_config, remedies
 from mainspring.gateway import descriptors
 from mainspring.gateway.config import GatewayConfig
 from mainspring.native import CORE, PATH, State, Use
+from mainspring.worker.limits import Limits
 
 
 def test_it_warns_of_a_scheduler_in_python_and_of_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +30,38 @@ def test_it_says_nothing_where_nothing_is_missing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(descriptors, "file_limit", lambda: 1 << 20)
     assert remedies([(CORE, State(Use.COMPILED, "library"))], GatewayConfig()) == []
     assert remedies([(CORE, State(Use.OFF, "MAINSPRING_NATIVE=0"))], GatewayConfig()) == []
+
+
+def test_it_says_what_limits_this_machine_and_what_shares_with_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(
+        cores=1.5,
+        cores_by="/c/cpu.max",
+        memory_bytes=1 << 30,
+        memory_by="/c/memory.max",
+        cpuset="0-1",
+        cpuset_by="/c/cpuset.cpus.effective",
+        periods=9,
+        throttled=2,
+    )
+    monkeypatch.setattr(up, "read_limits", lambda: limits)
+    monkeypatch.setattr(worker_jobs, "affinity", lambda: (0, 1))
+
+    def said(workers: int, engine: str) -> list[str]:
+        profiles = {"profiles": "p.csv"} if engine == "emulated" else {"store": "store"}
+        return up.bounds(
+            read_config({"cluster": {"workers": workers, "engine": engine, **profiles}}, "a test")
+        )
+
+    held = [
+        "processor time is limited to 1.5 cores (/c/cpu.max), throttled in 2 of 9 periods",
+        "memory is limited to 1.0 GiB (/c/memory.max)",
+        "of this machine's cores only 0-1 may be used (/c/cpuset.cpus.effective)",
+    ]
+    wants = "and the rest want {}, and wait for each other beyond that"
+    assert said(1, "onnxruntime") == [f"{held[0]}: 1 worker {wants.format(2)}", *held[1:]]
+    shares = "EXEC of worker 1 has no core of its own, and shares cores 0-1 with all other processes"
+    assert said(2, "onnxruntime") == [f"{held[0]}: 2 workers {wants.format(3)}", *held[1:], shares]
+    assert said(2, "emulated") == held
 
 
 def test_it_names_a_module_that_could_not_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from mainspring.cli import demonstration
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.main import build_app
+from tests.patience import PATIENCE_S
 
 PROGRAM = """
 import sys
@@ -23,8 +24,23 @@ main()
 """
 
 
+def test_a_demo_whose_reader_is_gone_ends_with_its_cluster_and_says_nothing(tmp_path: Path) -> None:
+    quick = PROGRAM.replace("sys.argv =", "demonstration.PLAIN_INTERVAL_S = 0.5\nsys.argv =")
+    command = [sys.executable, "-c", quick, "--duration", "1h", "--output", str(tmp_path / "demo")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert demo.stderr is not None
+        assert next((line for line in iter(demo.stdout.readline, "") if "offered" in line), None)
+        demo.stdout.close()
+        assert demo.wait(PATIENCE_S) == 1
+        assert demo.stderr.read() == ""
+    # What it started has this folder on its command line.
+    left = subprocess.run(["pgrep", "-f", str(tmp_path / "demo" / "run")], capture_output=True, check=False)
+    assert left.stdout == b""
+
+
 def test_a_demo_prints_json_and_a_second_one_in_its_folder_is_refused(tmp_path: Path) -> None:
-    flags = ["--duration", "1", "--load", "0.1", "--json", "--output", str(tmp_path / "demo")]
+    flags = ["--duration", "1s", "--load", "0.1", "--json", "--output", str(tmp_path / "demo")]
     command = [sys.executable, "-c", PROGRAM, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
