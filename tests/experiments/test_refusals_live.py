@@ -56,7 +56,8 @@ def test_early_refusals_come_before_late_ones_and_cost_few_answers() -> None:
     late, early = found["last", 0.0], found["early", 0.0]
     assert late.early == 0.0
     assert early.early > 0.3
-    assert min(early.times) < 0.8 < 0.9 < min(late.times), "a quarter of the refusals"
+    assert min(early.times) < 0.8, "a quarter of the refusals"
+    assert min(late.times) > 0.9, "a quarter of the refusals"
     assert late.in_time - early.in_time < 0.05
     again = found["early", 50.0]
     assert again.requests == early.requests, "who comes back is the same request"
