@@ -95,7 +95,7 @@ function refusedPanel() {
 }
 
 /** Models that are to be served and are not yet. */
-function awaitedPanel() {
+export function awaitedPanel() {
   const root = panel("Not served yet");
   const list = el("ul.deeds");
   const more = el("p.soft.small");
