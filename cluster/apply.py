@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from mainspring.cluster.execution import infer_ended, infer_sent, learn_from_unanswered, orphans
 from mainspring.cluster.membership import (
-    OVERDUE,
+    FATAL,
     lose,
+    lost_running,
     misplaced,
     model_added,
     model_removed,
@@ -21,6 +22,7 @@ from mainspring.cluster.membership import (
     operator_asked,
     stop,
     to_give_up,
+    why_given_up,
     worker_joined,
 )
 from mainspring.cluster.requests import Place, Request
@@ -141,6 +143,8 @@ def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> None:
             if misplaced(event) is None:
                 worker_joined(cluster, now_ns, event)
         case WorkerLeft(worker=name):
+            for placement in lost_running(cluster, now_ns, name):
+                give_up(placement, FATAL)
             _left(cluster, name)
         case OperatorAsked():
             operator_asked(cluster, now_ns, event)
@@ -190,7 +194,7 @@ def _ended(cluster: Cluster, now_ns: int, result: Result) -> None:
             cluster.undecided += infer_ended(cluster, now_ns, worker, slot, executed, result)
             placement = worker.placements[executed.model]
             if to_give_up(placement, result):
-                give_up(placement, OVERDUE)
+                give_up(placement, why_given_up(placement))
         else:
             open_ended(cluster, now_ns, worker, executed, result)
             _leave_if_failed(cluster, worker, executed.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
@@ -17,6 +18,8 @@ LEAD_KEPT: Final = 8
 """With each batch whose inputs take less, the time that a worker's inputs took loses 1/8."""
 MISSED_FACTOR: Final = 3, 2
 """Inputs that did not come in time are taken to need 3/2 of the time that they were given."""
+FATAL_KEY: Final = ""
+"""In `Model.overdue`, beside the workers' names."""
 _OK: Final = Status.OK
 _INPUT_MISSING: Final = Status.INPUT_MISSING
 _DISPATCHED: Final = Place.DISPATCHED
@@ -109,6 +112,7 @@ def batch_ended(
         overdue = placement.model.base.overdue
         if overdue:
             overdue.pop(worker.name, None)
+            overdue.pop(FATAL_KEY, None)
         kind = cluster.kinds.get(worker.device_kind) if cluster.kinds else None
         in_time = late = 0
         for request in requests:
@@ -129,7 +133,7 @@ def batch_ended(
     else:
         if result.status is Status.OVERRUN:
             # How long it would have taken is not known, so no estimate learns of it.
-            _overdue(cluster, placement)
+            ended_worker(cluster, placement.model.base, worker.name)
         _come_back(requests)
     return requests
 
@@ -147,6 +151,14 @@ def _measured(
         placement.model.counts.stood_out(now_ns, name, action.action_id, taken_ns, expected_ns)
     if times.spreads.due:
         cluster.estimates.review(placement.worker.kind, times)
+
+
+def running(now_ns: int, worker: Worker) -> Infer | None:
+    """Return the INFER that a worker is at, as far as predictions tell; None if it is at none."""
+    slot = worker.exec.first()
+    if slot is None or not isinstance(slot.action, Infer) or slot.begin_ns > now_ns:
+        return None
+    return slot.action
 
 
 def orphans(cluster: Cluster, worker: Worker) -> list[Request]:
@@ -175,14 +187,13 @@ def learn_from_unanswered(cluster: Cluster, now_ns: int, worker: Worker, unanswe
     expected_ns = placement.times.ns[index]
     placement.model.counts.stood_out(now_ns, worker.name, action_id, waited_ns, expected_ns)
     placement.times.give_up(now_ns, index, waited_ns)
-    _overdue(cluster, placement)
+    ended_worker(cluster, placement.model.base, worker.name)
 
 
-def _overdue(cluster: Cluster, placement: Placement) -> None:
-    """Note that an INFER took far too long."""
-    model, worker = placement.model.base, placement.worker
+def ended_worker(cluster: Cluster, model: Model, key: str) -> None:
+    """Note by a worker's name that an INFER took far too long there; by `FATAL_KEY`, that one was lost."""
     overdue = model.overdue = model.overdue or {}
-    overdue[worker.name] = overdue.get(worker.name, 0) + 1
+    overdue[key] = overdue.get(key, 0) + 1
     if cluster.serves(model):
         cluster.overdue[model.name] = model
 

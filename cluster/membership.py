@@ -6,9 +6,10 @@ from typing import Final
 
 from mainspring.cluster.capacity import unpinnable, unscalable
 from mainspring.cluster.device_kinds import forget_kind
+from mainspring.cluster.execution import FATAL_KEY, ended_worker, running
 from mainspring.cluster.joining import Joining, orphan, settle
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at, find, of_worker
+from mainspring.cluster.pairs import at, find, hosts, of_worker
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.state import Cluster
@@ -31,6 +32,12 @@ OVERDUE_ATTEMPTS: Final = 3
 """How often in a row a worker may end a model's INFER, or be dropped for it, before the model is given up on
 that worker."""
 OVERDUE: Final = "INFERs took so long again and again that they were ended, or the worker dropped for it"
+FATAL_ATTEMPTS: Final = 5
+"""How many workers in a row may be lost while they run a model before it is given up everywhere."""
+FATAL: Final = (
+    f"{FATAL_ATTEMPTS} workers in a row were lost while they ran it, which may be what ended them; unload "
+    "and load it, or change its files, to have it tried again"
+)
 
 
 def add_model(cluster: Cluster, model: Model, former: Model | None) -> None:
@@ -170,7 +177,7 @@ def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> None:
         if placement.leaving:
             leave(cluster, placement)
         else:
-            give_up(placement, OVERDUE)
+            give_up(placement, why_given_up(placement))
 
 
 def to_give_up(placement: Placement, result: Result) -> bool:
@@ -189,10 +196,37 @@ def unwelcome(cluster: Cluster, worker: Worker) -> list[Placement]:
     return [each for each in of_worker(worker) if each.leaving or _was_overdue(each.model, worker)]
 
 
+def why_given_up(placement: Placement) -> str:
+    """Return why a model that was overdue too often is given up on a worker."""
+    return FATAL if _is_fatal(placement.model.base) else OVERDUE
+
+
 def _was_overdue(model: Model, worker: Worker) -> bool:
-    """Return whether the model's INFERs have taken far too long on the worker too often."""
+    """Return whether the model's INFERs have taken far too long on the worker, or were fatal, too often."""
     overdue = model.overdue
-    return overdue is not None and overdue.get(worker.name, 0) >= OVERDUE_ATTEMPTS
+    return overdue is not None and (overdue.get(worker.name, 0) >= OVERDUE_ATTEMPTS or _is_fatal(model))
+
+
+def _is_fatal(model: Model) -> bool:
+    return model.overdue is not None and model.overdue.get(FATAL_KEY, 0) >= FATAL_ATTEMPTS
+
+
+def lost_running(cluster: Cluster, now_ns: int, name: str) -> list[Placement]:
+    """Note that a worker was lost, and is about to be taken out; what it ran may be what ended it.
+
+    Returns placements on the other workers that have nothing to do for that model, if it is to be given up.
+    """
+    worker = cluster.workers.get(name)
+    infer = None if worker is None else running(now_ns, worker)
+    if worker is None or infer is None:
+        return []
+    model = worker.find(infer.model, infer.sizes).model.base
+    ended_worker(cluster, model, FATAL_KEY)
+    if not _is_fatal(model) or not cluster.serves(model):
+        return []
+    others = [at(cluster, model, other) for other in hosts(cluster, model) if other is not worker]
+    idle = (State.PREPARED, State.RESIDENT)
+    return [each for each in others if not (each.infers or each.leaving) and each.state in idle]
 
 
 def lose(cluster: Cluster, name: str) -> Worker | None:

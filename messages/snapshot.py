@@ -44,7 +44,8 @@ class ModelServed(msgspec.Struct, frozen=True, tag="model_served", omit_defaults
     number: int
     model: ModelSpec
     overdue: dict[str, int] = {}
-    """Number of times in a row that an INFER cost a worker its place, by worker."""
+    """Number of times in a row that an INFER cost a worker its place, by worker; by the empty name, number of
+    workers in a row that were lost while they ran the model."""
 
 
 class PlacementState(msgspec.Struct, frozen=True, omit_defaults=True):

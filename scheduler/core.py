@@ -152,7 +152,7 @@ class Scheduler:
             case WorkerJoined():
                 self._membership.join(now_ns, event)
             case WorkerLeft(worker=name, reason=reason):
-                self._membership.leave(now_ns, name, reason)
+                self._membership.lost(now_ns, name, reason)
             case OperatorAsked():
                 self._operating.carry_out(now_ns, event)
                 if isinstance(event.command, SetGoodputWeight):

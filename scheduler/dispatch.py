@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Final
 
 from mainspring.cluster.execution import batch_ended, batch_sent
-from mainspring.cluster.membership import OVERDUE, to_give_up
+from mainspring.cluster.membership import to_give_up, why_given_up
 from mainspring.cluster.models import Model
 from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Place, Request
@@ -296,7 +296,7 @@ class Dispatcher:
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
         else:
             if to_give_up(placement, result):
-                self._residency.give_up(now_ns, placement.base, OVERDUE)
+                self._residency.give_up(now_ns, placement.base, why_given_up(placement.base))
                 self._lifecycle.reconsider(now_ns, placement.base.model)
             self._try_again(now_ns, requests, action, result)
         if placement.leaving and placement.base.infers == 0:

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from mainspring.cluster.execution import learn_from_unanswered, orphans
+from mainspring.cluster.execution import learn_from_unanswered, orphans, running
 from mainspring.cluster.membership import (
-    OVERDUE,
+    FATAL,
     add_model,
     adopt,
     cease_to_serve,
     join,
     left_behind,
     lose,
+    lost_running,
     misplaced,
     restorable,
     unset,
     unwelcome,
+    why_given_up,
 )
 from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import DropWorker, Unanswered
 from mainspring.messages.events import WorkerJoined
@@ -126,12 +127,18 @@ class Membership:
             if placement.leaving:
                 self._residency.leave(now_ns, placement)
             else:
-                self._residency.give_up(now_ns, placement, OVERDUE)
+                self._residency.give_up(now_ns, placement, why_given_up(placement))
         self._preparing.join(now_ns, worker)
         self._policy.worker_joined(now_ns, worker)
         self._pins.enforce()
         self._state.loads_dirty = True
         self._state.wake(worker)
+
+    def lost(self, now_ns: int, name: str, reason: str) -> None:
+        """Forget a worker that is gone; what it ran is given up if it has ended too many."""
+        for placement in lost_running(self._state.cluster, now_ns, name):
+            self._residency.give_up(now_ns, placement, FATAL)
+        self.leave(now_ns, name, reason)
 
     def leave(self, now_ns: int, name: str, reason: str) -> None:
         """Forget a worker; its requests go elsewhere if their deadlines allow, or are rejected."""
@@ -152,10 +159,11 @@ class Membership:
             state.idle_loads.pop(load.action_id, None)
         state.loads_dirty = True
         detail = f"{name} was lost ({reason})"
-        running = _running(now_ns, worker)
+        infer = running(now_ns, worker)
+        ran = () if infer is None else infer.request_ids
         for request in orphans(state.cluster, worker):
             request.failures += 1
-            if request.id in running:
+            if request.id in ran:
                 # Its values may be what the worker died of; those beside it are not to go with the next one.
                 request.suspect = state.suspects = True
                 request.fatal += 1
@@ -211,11 +219,3 @@ class Membership:
         # What it changes is entered step by step: other parts react to each step.
         self._state.commands.append(DropWorker(name, reason, unanswered, to))
         self.leave(now_ns, name, reason)
-
-
-def _running(now_ns: int, worker: Worker) -> tuple[int, ...]:
-    """Return the requests of the INFER that a worker was at, as far as predictions tell."""
-    slot = worker.exec.first()
-    if slot is None or not isinstance(slot.action, Infer) or slot.begin_ns > now_ns:
-        return ()
-    return slot.action.request_ids

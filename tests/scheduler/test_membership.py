@@ -3,17 +3,25 @@
 import msgspec
 import pytest
 
+from mainspring.cluster.apply import apply, settle
+from mainspring.cluster.membership import FATAL, FATAL_ATTEMPTS
+from mainspring.cluster.readiness import takers, why_not
+from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import (
+    Event,
     ModelAdded,
     ModelRemoved,
+    RequestArrived,
     Resident,
     WorkerJoined,
     WorkerLeft,
 )
 from mainspring.messages.model import Profile
+from mainspring.scheduler.config import milliseconds
+from tests.cluster.described import described
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 
@@ -55,6 +63,98 @@ def test_a_request_that_workers_die_of_ends_two_of_them_and_no_other_request() -
     assert [(each.request_id, each.reason) for each in rejected] == [(victim, Reason.WORKER_FAILED)]
     assert len(lost) == 2
     assert served == {*ids} - {victim}
+
+
+class Crashing:
+    """Workers of two models, of which one ends each process that runs it."""
+
+    def __init__(self, workers: int) -> None:
+        self.hand = Hand(spec("m"), spec("n"), workers=0)
+        self.names = [f"w{index}" for index in range(workers)]
+        config = self.hand.scheduler.config
+        self.reader = Cluster(config.estimate_rank, milliseconds(config.dispatch_delay_ms), MS)
+        for name in ("m", "n"):
+            apply(self.reader, 0, ModelAdded(spec(name)))
+        self.now_ms = 0.0
+        for name in self.names:
+            self.join(name)
+
+    def join(self, name: str) -> None:
+        held = (Resident("m", spec("m").artifact, (0,)), Resident("n", spec("n").artifact, (1,)))
+        prepared = {each.model: each.artifact for each in held}
+        self.feed(WorkerJoined(name, "gpu", 8, prepared, held))
+
+    def feed(self, event: Event) -> list[Command]:
+        self.now_ms += 1
+        now_ns = int(self.now_ms * MS)
+        self.hand.scheduler.handle(now_ns, event)
+        commands = self.hand.scheduler.schedule(now_ns)
+        for entry in (event, *commands):
+            apply(self.reader, now_ns, entry)
+        settle(self.reader)
+        assert described(self.reader) == described(self.hand.scheduler.cluster)
+        self.hand.scheduler.validate()
+        return commands
+
+    def ask(self, id_: int, model: str) -> list[Command]:
+        return self.feed(RequestArrived(id_, model, 1, int((self.now_ms + 500) * MS)))
+
+    def crash(self, infer: Infer) -> list[Command]:
+        """Lose the worker of an INFER that it runs, and have it come back; return the commands between."""
+        self.now_ms += 5
+        commands = self.feed(WorkerLeft(infer.worker, "its connection ended"))
+        self.join(infer.worker)
+        return commands
+
+    def answer(self, infer: Infer) -> None:
+        now_ns = int((self.now_ms + 5) * MS)
+        self.now_ms += 5
+        begin_ns = now_ns - infer.predicted_duration_ns
+        self.feed(Result(infer.action_id, infer.worker, Status.OK, begin_ns, now_ns))
+
+    @property
+    def why_not(self) -> str:
+        cluster = self.hand.scheduler.cluster
+        return why_not(cluster, cluster.models["m"], takers(cluster))
+
+
+def infers(commands: list[Command]) -> list[Infer]:
+    return [each for each in commands if isinstance(each, Infer)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_model_that_workers_die_of_again_and_again_is_given_up_everywhere(workers: int) -> None:
+    crashing, lost = Crashing(workers), 0
+    for id_ in range(1, 10):
+        commands = crashing.ask(id_, "m")
+        while sent := infers(commands):
+            assert len(sent) == 1
+            lost += 1
+            commands = crashing.crash(sent[0])
+            if isinstance(commands[-1], Reject):
+                break
+        if lost >= FATAL_ATTEMPTS:
+            break
+    assert lost == FATAL_ATTEMPTS
+    assert crashing.why_not.startswith("can't be loaded: no worker could run model 'm'; w")
+    assert FATAL in crashing.why_not
+    (refused,) = [each for each in crashing.ask(20, "m") if isinstance(each, Reject)]
+    assert FATAL in refused.detail
+    assert infers(crashing.ask(21, "n")), "others are served"
+    crashing.feed(ModelRemoved("m"))
+    crashing.feed(ModelAdded(spec("m", version="2")))
+    assert FATAL not in crashing.why_not
+
+
+def test_a_model_that_is_answered_between_is_not_given_up() -> None:
+    crashing = Crashing(3)
+    for id_ in range(1, 3 * FATAL_ATTEMPTS):
+        (infer,) = infers(crashing.ask(2 * id_, "m"))
+        for again in infers(crashing.crash(infer)):
+            crashing.answer(again)
+        for infer in infers(crashing.ask(2 * id_ + 1, "m")):
+            crashing.answer(infer)
+    assert crashing.why_not == ""
 
 
 def test_a_worker_that_never_answers_is_dropped() -> None:
