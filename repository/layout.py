@@ -16,9 +16,9 @@ from typing import NamedTuple
 import msgspec
 
 from mainspring.repository.digests import Stamp, digest_of, stamp_of, stamp_of_file
-from mainspring.repository.initial_states import InitialStates
 from mainspring.repository.labels import LabelFiles
 from mainspring.repository.model_config import MODEL_FILE, ModelConfig, read_config
+from mainspring.repository.named_files import NamedFiles
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.sent_files import Given
 
@@ -115,7 +115,7 @@ class Layout:
         self._configs: dict[str, _Config] = {}
         self._found: dict[str, FoundModel] = {}
         self._labels = LabelFiles(self._settles)
-        self._initial = InitialStates(self._settles)
+        self._named = NamedFiles(self._settles)
 
     def names(self) -> list[str]:
         """Return the models that have a folder, sorted; raise `RepositoryFault` if it can't be read."""
@@ -162,7 +162,7 @@ class Layout:
             if versions is None:
                 return None
             config, given = self._config(folder, name, now_ns)
-            config = None if config is None else self._initial.into(config, folder, now_ns)
+            config = None if config is None else self._named.into(config, folder, now_ns)
             if config is None:
                 return FoundModel(name=name, given=True, settling=(0,))
             labels = self._labels.of(folder, config.outputs, now_ns)
@@ -269,7 +269,7 @@ class Layout:
         self._configs.pop(path, None)
         self._seen.pop(path, None)
         self._labels.forget(folder)
-        self._initial.forget(folder)
+        self._named.forget(folder)
         if found is not None:
             self._forget_versions(found, found.numbers)
 

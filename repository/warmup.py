@@ -6,6 +6,7 @@ the place of those that the compiler makes up.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ class WarmupInput(msgspec.Struct, frozen=True):
     """Dimensions as the client gives them, without the batch where requests have one."""
     file: str = ""
     """Name of a file in the model's folder for these; empty: zeros, or empty texts."""
+    sha256: str = ""
+    """Hash of the file's content; empty until it is read."""
 
 
 def read_warmup(fields: Fields) -> tuple[WarmupInput, ...]:
@@ -88,6 +91,8 @@ def _array(row: WarmupInput, path: Path) -> Any:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigFault(f"input_data_file {path} can't be read: {error.strerror}") from None
+    if row.sha256 and hashlib.sha256(data).hexdigest() != row.sha256:
+        raise ConfigFault(f"input_data_file {row.file!r} was changed meanwhile")
     try:
         if text:
             return np.array(_texts(data), dtype=bytes).reshape(row.dims)

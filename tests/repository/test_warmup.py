@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mainspring.repository.layout import FoundModel, Layout
 from mainspring.repository.model_config import read_config
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import artifact_name, recipe_of
@@ -60,3 +61,37 @@ def test_what_can_not_be_used_is_named(value: str, why: str, tmp_path: Path) -> 
     with pytest.raises(ConfigFault) as caught:
         samples_of(read_config(text, "m").warmup, tmp_path)
     assert why in str(caught.value)
+
+
+def test_a_changed_file_makes_another_artifact(tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.onnx").write_bytes(b"any")
+    value = 'data_type: TYPE_FP32 dims: [1] input_data_file: "x"'
+    text = f'model_warmup {{ name: "a" inputs {{ key: "x" value {{ {value} }} }} }}'
+    (model / "config.pbtxt").write_text(text)
+    layout = Layout(tmp_path, settle_ns=0)
+
+    def look() -> FoundModel:
+        found = layout.look("m", 1 << 62, lambda *_: False)
+        assert found is not None
+        return found
+
+    def name() -> str:
+        found = look()
+        assert not found.fault
+        return artifact_name("m", 1, found.digests[1], recipe_of(found.config))
+
+    assert look().fault == "config.pbtxt, input_data_file 'x' is not in the model's folder warmup"
+    file = model / "warmup" / "x"
+    file.parent.mkdir()
+    names = []
+    for number in (1, 2, 1):
+        file.write_bytes(np.float32(number).tobytes())
+        names.append(name())
+    assert look() is look(), "where nothing changed, nothing is read"
+    assert names[0] == names[2] != names[1]
+    before = look().config.warmup
+    file.write_bytes(np.float32(3).tobytes())
+    with pytest.raises(ConfigFault, match="was changed meanwhile"):
+        samples_of(before, model)
