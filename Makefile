@@ -26,7 +26,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: help setup lock native wheel demo fuzz garbage schemathesis lint types chart hosts ray docs suites wild triton-clients pipelines clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-compile bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-floor bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies shares refusals refusals-live ribbon experiments predictability gpu-check gpu-bundle request-path
 
@@ -173,6 +173,9 @@ bench-lengths: $(STAMP) native ## Serve a text's sentences at their own lengths,
 
 bench-warming: $(STAMP) ## Measure whether a size's first execution after a LOAD takes longer than later ones
 	$(BIN)/python -m mainspring.experiments.bench.warming $(ARGS)
+
+bench-compile: $(STAMP) ## Compile a model of 600 MB: its memory as a multiple of the file, and its time
+	$(BIN)/python -m mainspring.experiments.bench.compiling $(ARGS)
 
 bench-mixed: $(STAMP) native ## Serve all kinds of models at half load for ten minutes, and kill a worker meanwhile
 	$(BIN)/python -m mainspring.experiments.mixed $(ARGS)

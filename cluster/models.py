@@ -93,8 +93,7 @@ class Model:
         self.note: object = None
         """The policy's own."""
         self.overdue: dict[str, int] | None = None
-        """By worker, how often in a row an INFER took so long that it was ended, or the worker dropped; and,
-        by `execution.FATAL_KEY`, how many workers in a row were lost while they ran the model."""
+        """Number of INFERs in a row that took far too long, by worker; by `FATAL_KEY`, of workers lost."""
         self.pinned = False
         """Whether it is kept resident somewhere because an operator wants it (`pins`)."""
         self.where: tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None

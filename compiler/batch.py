@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, NoRows
 from mainspring.compiler.artifact.manifest import BATCH
+from mainspring.compiler.contents import array_of
 from mainspring.compiler.inferring import infer_shapes
 from mainspring.compiler.merged import Chain
 from mainspring.compiler.normalise import AXES_ARE_INPUTS, MAIN_DOMAINS, opset_of
@@ -117,7 +118,7 @@ class _Baked(NamedTuple):
 def _baked_reshapes(graph: onnx.GraphProto, rows: int) -> dict[str, _Baked]:
     """Return the Reshapes whose constant shape begins with ``rows``, by name, with their shapes."""
     shapes = {
-        tensor.name: numpy_helper.to_array(tensor).tolist()
+        tensor.name: array_of(tensor).tolist()
         for tensor in graph.initializer
         if tensor.data_type == onnx.TensorProto.INT64 and len(tensor.dims) == 1
     }

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from mainspring.compiler.contents import array_of, tensor_of
 from mainspring.compiler.normalise import all_nodes, graphs_of
 from mainspring.compiler.stock import optimise
 from mainspring.compiler.varying import sized_by_values
@@ -235,12 +236,12 @@ class _Graph:
 
     def in_blocks(self, layer: _Layer) -> list[onnx.TensorProto]:
         """Return a layer's weights, and its bias if it has one, as its convolution takes them."""
-        weights = numpy_helper.to_array(self.constants[layer.weights])
+        weights = array_of(self.constants[layer.weights]).view(np.float32)
         laid_out = _laid_out(weights if layer.transposed else weights.T, self.block)
-        made = [numpy_helper.from_array(laid_out, f"{layer.weights}:blocks")]
+        made = [tensor_of(laid_out, f"{layer.weights}:blocks")]
         if layer.bias:
             bias = np.zeros(len(laid_out), np.float32)
-            bias[: layer.outputs] = numpy_helper.to_array(self.constants[layer.bias]).reshape(-1)
+            bias[: layer.outputs] = array_of(self.constants[layer.bias]).reshape(-1)
             made.append(numpy_helper.from_array(bias, f"{layer.weights}:bias"))
         return made
 

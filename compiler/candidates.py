@@ -16,7 +16,7 @@ import msgspec
 
 from mainspring.compiler.artifact import beside
 from mainspring.compiler.artifact.arrays import Runnable
-from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix, let_go
 from mainspring.compiler.artifact.manifest import (
     CPU,
     ONNXRUNTIME,
@@ -168,8 +168,11 @@ def candidate_for(prepared: Prepared, task: Task, engine: str) -> Candidate:
             raise
         except (CompileError, ExecutableError) as error:
             # An optimisation may be what breaks it.
+            let_go(error)
             first = first or (error if isinstance(error, CompileError) else prepared.refusal(str(error)))
-        artifact = artifact.simpler()
+        simpler = artifact.simpler
+        del artifact
+        artifact = simpler() if simpler else None
     assert first is not None, "an artifact was tried"
     raise first
 
@@ -285,7 +288,7 @@ def put(
     artifact, measured = chosen.artifact, chosen.measured
     info = msgspec.structs.replace(artifact.info, measured=measured)
     store.put_executable(artifact.content, info, artifact.kernels)
-    weights_hash, weights_bytes = store.put_weights([artifact.image.data])
+    weights_hash, weights_bytes = store.put_weights(artifact.weights())
     manifest = Manifest(
         name=name,
         executable=info.executable,

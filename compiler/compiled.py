@@ -16,7 +16,7 @@ import ctypes
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +48,7 @@ from mainspring.compiler.artifact.plan import SHARED_OBJECT, Shape
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
 from mainspring.compiler.artifact.values import is_text
 from mainspring.compiler.blocked import in_blocks
+from mainspring.compiler.contents import forget
 from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
 from mainspring.compiler.operators import in_use
 from mainspring.compiler.padded import Padded, padded
@@ -58,7 +59,7 @@ from mainspring.compiler.split import split
 from mainspring.compiler.stock import STEPS, optimise, optimise_portably
 from mainspring.compiler.timings import Effort, Timing, repeat
 from mainspring.compiler.tuning import Tuner
-from mainspring.messages.model import Symbol, TensorSpec
+from mainspring.messages.model import PAGE_BYTES, Symbol, TensorSpec
 
 if TYPE_CHECKING:
     from mainspring.compiler.tvm.build import Built, Model
@@ -126,6 +127,12 @@ class Artifact:
         self.arena = Arena(self.image, self.layout.extents)
         self.arena.load()
 
+    def weights(self) -> Iterator[memoryview]:
+        """Yield the bytes of the weights file, a page at a time."""
+        for begin in range(0, len(self.image), PAGE_BYTES):
+            yield self.image[begin : begin + PAGE_BYTES].data
+            forget(self.image)
+
     def bind(self) -> Runnable:
         """Return the model as in a worker, with the weights in the arena, to run on the CPU."""
         raise NotImplementedError
@@ -141,15 +148,12 @@ class Artifact:
     said: str = ""
     """How far it is optimised, if that is not as far as can be."""
 
-    def simpler(self) -> Artifact | None:
-        """Return the same model, optimised less, to be tried if this fails; None if there is none."""
-        return None
+    simpler: Callable[[], Artifact] | None = None
+    """Makes the same model, optimised less, to be tried if this fails."""
 
 
 class OnnxRuntimeArtifact(Artifact):
     """A graph without weights for ONNX Runtime."""
-
-    _simpler: Callable[[], Artifact] | None = None
 
     def __init__(self, prepared: Prepared, device: str, blocks: bool = True, step: int = 0) -> None:
         """Optimise for this CPU; or, for a GPU, only as far as it does not depend on the device.
@@ -165,9 +169,9 @@ class OnnxRuntimeArtifact(Artifact):
             optimised, step = _optimised(prepared, step)
             self.said = STEPS[step][0] if step else ""
             if blocks and in_blocks(optimised):
-                self._simpler = partial(OnnxRuntimeArtifact, prepared, device, blocks=False, step=step)
+                self.simpler = partial(OnnxRuntimeArtifact, prepared, device, blocks=False, step=step)
             elif step + 1 < len(STEPS):
-                self._simpler = partial(OnnxRuntimeArtifact, prepared, device, blocks=False, step=step + 1)
+                self.simpler = partial(OnnxRuntimeArtifact, prepared, device, blocks=False, step=step + 1)
         else:
             optimised = optimise_portably(prepared.content)
         given = prepared.inputs, prepared.outputs
@@ -180,10 +184,6 @@ class OnnxRuntimeArtifact(Artifact):
             self.content, info = without_seeds(parts.graph, info)
         super().__init__(info, parts.weights)
         self.kernels = {}
-
-    def simpler(self) -> Artifact | None:
-        """Return the model without layers in blocks, or else optimised less, if it may be."""
-        return self._simpler() if self._simpler else None
 
     def bind(self) -> BoundModel:
         """Open the graph as a worker does."""

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
+from mainspring.compiler.contents import array_of
 from mainspring.compiler.normalise import all_nodes
 
 MOST_BYTES = 64 << 10
@@ -67,7 +68,7 @@ def take_defaults(model: onnx.ModelProto, named: Collection[str] = ()) -> dict[s
 
 
 def _value(tensor: onnx.TensorProto) -> Any:
-    array = numpy_helper.to_array(tensor)
+    array = array_of(tensor)
     return array.astype(bytes) if array.dtype == object else array
 
 

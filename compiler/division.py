@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from mainspring.compiler.contents import array_of
 from mainspring.compiler.inferring import infer_shapes
 from mainspring.compiler.normalise import MAIN_DOMAINS, all_nodes, graphs_of
 
@@ -79,7 +80,7 @@ class _Known:
             for each in (*typed.input, *typed.value_info, *typed.output)
         }
         constants = {
-            each.name: bool(np.any(numpy_helper.to_array(each) == -1))
+            each.name: bool(np.any(array_of(each) == -1))
             for each in graph.initializer
             if each.data_type in _TRAPPING
         }

@@ -120,7 +120,7 @@ def _is_proven(prepared: Prepared) -> bool:
     models = [model]
     # The compiler reports whether ONNX Runtime accepts the model.
     with suppress(CompileError):
-        models.append(optimise_portably(prepared.content))
+        models.append(optimise_portably(prepared.content, values=False))
     padded = [np.dtype(spec.dtype).kind in _PADDED_KINDS for spec in prepared.inputs if spec.open]
     return all(padded) and all(
         any(_places_apart(each, prepared, symbol) for each in models)

@@ -21,7 +21,7 @@ import msgspec
 import onnx
 
 from mainspring.compiler.artifact import op_libraries
-from mainspring.compiler.artifact.errors import CannotRun, CompileError, NoRows, RowsMix
+from mainspring.compiler.artifact.errors import CannotRun, CompileError, NoRows, RowsMix, let_go
 from mainspring.compiler.artifact.manifest import (
     CPU,
     CUDA,
@@ -41,6 +41,7 @@ from mainspring.compiler.compiled import (
     MAKERS,
     Target,
 )
+from mainspring.compiler.contents import beside
 from mainspring.compiler.conversion.opening import Origin
 from mainspring.compiler.defaults import NO_DEFAULTS, Defaults, check_whole, take_defaults
 from mainspring.compiler.description import NOTHING, Described
@@ -156,7 +157,7 @@ def compile_file(
         *(path, name, store, sizes, shapes, target, judge, most, origin, pad),
         *(described, text_bytes, or_fewer),
     )
-    with apart():
+    with apart(), beside(store.temporary):
         return _by_rows_or_whole(task, whole)
 
 
@@ -167,6 +168,7 @@ def _by_rows_or_whole(task: Callable[..., Compiled], whole: bool | None) -> Comp
     except (NoRows, CannotRun) as error:
         if whole is not None:
             raise
+        let_go(error)
         try:
             compiled = task(whole=True)
         except CompileError as second:
@@ -187,8 +189,9 @@ def _by_rows(task: Callable[..., Compiled], whole: bool | None) -> Compiled:
         axes = found.axes
     try:
         return task(whole=False, axes=axes)
-    except CompileError:
+    except CompileError as error:
         # Runs contradict what the rules prove. What is wrong with the model itself is found again.
+        let_go(error)
         return first()
 
 
@@ -309,28 +312,34 @@ def compile_model(
     them. Raises `CompileError` or `StoreError`; if ``or_whole``, `NoRows` where it can be whole.
     """
     begin = time.monotonic()
-    check_target_names(target, judge)
-    if target.device == CUDA and target.tuner is None:
-        target = msgspec.structs.replace(target, tuner=Tuner(store))
-    wanted = batch_sizes or BATCH_SIZES
-    prepared = _prepared(model, wanted[-1], or_fewer or not batch_sizes, source, elsewhere, axes, samples)
-    independence = prepared.independence
-    alone = prepared.whole or independence.mixes
-    sizes = (1,) if alone else tuple([size for size in wanted if size <= prepared.most_rows])
-    task = Task(name, store, sizes, source, quick, target, independence, sequencing, axes, defaults)
-    if or_whole and prepared.fixed_rows > 1 and independence.mixes:
-        raise NoRows(_why_whole(prepared, independence.mixes))
+    with beside(store.temporary):
+        check_target_names(target, judge)
+        if target.device == CUDA and target.tuner is None:
+            target = msgspec.structs.replace(target, tuner=Tuner(store))
+        wanted = batch_sizes or BATCH_SIZES
+        prepared = _prepared(model, wanted[-1], or_fewer or not batch_sizes, source, elsewhere, axes, samples)
+        independence = prepared.independence
+        alone = prepared.whole or independence.mixes
+        sizes = (1,) if alone else tuple([size for size in wanted if size <= prepared.most_rows])
+        task = Task(name, store, sizes, source, quick, target, independence, sequencing, axes, defaults)
+        if or_whole and prepared.fixed_rows > 1 and independence.mixes:
+            raise NoRows(_why_whole(prepared, independence.mixes))
+        compiled = _by_proof_or_samples(prepared, task, judge, or_whole=or_whole)
+    return msgspec.structs.replace(compiled, seconds=time.monotonic() - begin)
+
+
+def _by_proof_or_samples(prepared: Prepared, task: Task, judge: Judge | None, *, or_whole: bool) -> Compiled:
+    """Compile as the proof about rows says, or as samples show that contradict it."""
     try:
-        compiled = _compiled(prepared, task, judge)
+        return _compiled(prepared, task, judge)
     except CompileError as error:
         if or_whole and prepared.fixed_rows:
             raise NoRows(_why_whole(prepared, str(error))) from error
-        if not isinstance(error, RowsMix) or axes != IN_FRONT:
+        if not isinstance(error, RowsMix) or task.axes != IN_FRONT:
             raise
-        # Samples may contradict what the rules prove; the samples decide.
-        found = Independence(independence.version, str(error))
-        compiled = _compiled(prepared, task._replace(batch_sizes=(1,), independence=found), judge)
-    return msgspec.structs.replace(compiled, seconds=time.monotonic() - begin)
+        let_go(error)
+        found = Independence(task.independence.version, str(error))
+        return _compiled(prepared, task._replace(batch_sizes=(1,), independence=found), judge)
 
 
 def _prepared(

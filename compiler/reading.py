@@ -7,35 +7,68 @@ external data that is missing, too short, or outside the model's folder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
+from mainspring.compiler import contents
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.contents import Scratch, scratch_in_use
 from mainspring.compiler.plain import make_plain
 from mainspring.compiler.shapes import open_negative
 
 MOST_BYTES = 2**31 - 1
 """Most bytes of one protobuf message."""
+_PART_BYTES = 1 << 20
 
 
 def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
-    """Return the model with all of its data in memory, and the SHA-256 of the file.
+    """Return the model and the SHA-256 of the file.
 
-    The hash covers external data too. Raises `CompileError`.
+    The hash covers external data too. All data is in memory, but for the large tensors of a large model in a
+    block of `contents.beside`. Raises `CompileError`.
     """
+    scratch = scratch_in_use()
+    if scratch is not None and path in scratch.read:
+        shell, known = scratch.read[path]
+        return onnx.ModelProto.FromString(shell), known
+    content = _content_of(path)
+    model, digest = _parsed(content, path), hashlib.sha256(content)
+    size = len(content) + sum(map(_bytes_outside, tensors_of(model)))
+    del content
+    if scratch is not None and size <= contents.LARGE_BYTES:
+        scratch = None
+    initializers = len(model.graph.initializer)
+    for index, tensor in enumerate(list(tensors_of(model))):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _load_external(tensor, path.parent, digest.update, scratch if index < initializers else None)
+    if scratch is None:
+        make_plain(model)
+        return model, digest.hexdigest()
+    _take_constants_out(model.graph)
+    model = contents.moved(model, scratch)
+    make_plain(model)
+    scratch.read[path] = model.SerializeToString(), digest.hexdigest()
+    return model, digest.hexdigest()
+
+
+def _content_of(path: Path) -> bytes:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise CompileError(
                 f"{path} has {path.stat().st_size} bytes, more than the 2 GiB that one ONNX message can "
                 "have; the model's author can export its weights as external data"
             )
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise CompileError(f"can't read {path}: {error.strerror}") from error
+
+
+def _parsed(content: bytes, path: Path) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
@@ -50,13 +83,30 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
             "export it again"
         )
     open_negative(model)
-    digest = hashlib.sha256(content)
-    for tensor in list(tensors_of(model)):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _load_external(tensor, path.parent)
-            digest.update(tensor.raw_data)
-    make_plain(model)
-    return model, digest.hexdigest()
+    return model
+
+
+def _bytes_outside(tensor: onnx.TensorProto) -> int:
+    """Return about how many bytes of a tensor are in another file."""
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return 0
+    lengths = [entry.value for entry in tensor.external_data if entry.key == "length"]
+    return int(lengths[0]) if lengths and lengths[0].isdecimal() else 4 * math.prod(tensor.dims)
+
+
+def _take_constants_out(graph: onnx.GraphProto) -> None:
+    """Make initializers of the large values of Constant nodes."""
+    kept = []
+    for node in graph.node:
+        value = next((each.t for each in node.attribute if each.name == "value"), None)
+        if node.op_type != "Constant" or value is None or value.ByteSize() < contents.BESIDE_BYTES:
+            kept.append(node)
+            continue
+        graph.initializer.append(value)
+        graph.initializer[-1].name = node.output[0]
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
 
 
 def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -93,8 +143,13 @@ def _tensors_of_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterato
             yield from _tensors_of_graph(graph)
 
 
-def _load_external(tensor: onnx.TensorProto, folder: Path) -> None:
-    """Read the tensor's bytes from its file, which has to be inside ``folder`` with links resolved."""
+def _load_external(
+    tensor: onnx.TensorProto, folder: Path, hashing: Callable[[bytes], object], scratch: Scratch | None
+) -> None:
+    """Read the tensor's bytes from its file, which has to be inside ``folder`` with links resolved.
+
+    Bytes of a large tensor go to ``scratch`` if there is one, and all of them to ``hashing``.
+    """
     what = f"external data of tensor {tensor.name!r}"
     try:
         info = ExternalDataInfo(tensor)
@@ -113,9 +168,25 @@ def _load_external(tensor: onnx.TensorProto, folder: Path) -> None:
     begin, size = info.offset or 0, file.stat().st_size
     if begin < 0 or begin + (info.length or 0) > size:
         raise CompileError(f"{what} ends at byte {begin + (info.length or 0)} of {file}, which has {size}")
+    length = info.length or size - begin
     try:
+        if scratch is not None and length >= contents.BESIDE_BYTES:
+            tensor.CopyFrom(scratch.put(tensor, _parts(file, begin, length, hashing)))
+            return
         load_external_data_for_tensor(tensor, str(folder))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise CompileError(f"{what} can't be read: {error}") from error
-    tensor.data_location = onnx.TensorProto.DEFAULT
-    del tensor.external_data[:]
+    hashing(tensor.raw_data)
+
+
+def _parts(path: Path, begin: int, length: int, hashing: Callable[[bytes], object]) -> Iterator[bytes]:
+    """Yield so many bytes of a file, some at a time."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        while length:
+            part = file.read(min(length, _PART_BYTES))
+            if not part:
+                raise OSError(f"{path} became shorter")
+            hashing(part)
+            length -= len(part)
+            yield part

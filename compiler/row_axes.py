@@ -206,7 +206,7 @@ def _proven(
         name_squeezed(normal)
         if fixed:
             repair_reshapes(normal, fixed)
-        outputs = _outputs_of(optimise_portably(serialise(normal)) if fold else normal)
+        outputs = _outputs_of(optimise_portably(serialise(normal), values=False) if fold else normal)
         if outputs is not None:
             return moved._replace(outputs=outputs)
     return None

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from mainspring.compiler.contents import array_of
+
 Shape = list[int | str]
 
 
@@ -85,7 +87,7 @@ class RowRepair:
         for position, name in enumerate(node.input):
             if name not in self._constants:
                 continue
-            array = numpy_helper.to_array(self._constants[name])
+            array = array_of(self._constants[name])
             if (
                 array.ndim != rank
                 or len(array) != self._rows
@@ -137,4 +139,4 @@ class RowRepair:
 
     def _integers(self, name: str) -> list[int] | None:
         tensor = self._constants.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor).astype(np.int64).reshape(-1).tolist()
+        return None if tensor is None else array_of(tensor).astype(np.int64).reshape(-1).tolist()

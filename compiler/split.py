@@ -24,6 +24,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor, IoTensor
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
 from mainspring.compiler.artifact.values import is_text
+from mainspring.compiler.contents import array_of, take_in
 from mainspring.compiler.normalise import all_nodes, graphs_of, rename
 from mainspring.compiler.operators import in_use, is_of_library
 from mainspring.compiler.packing import held_weights
@@ -182,7 +183,7 @@ def _sort_initializers(
 
 def _as_weight(tensor: onnx.TensorProto) -> Array | None:
     """Return the array if the initializer is a weight; None if it is part of the graph's structure."""
-    return np.ascontiguousarray(numpy_helper.to_array(tensor)) if _is_weight(tensor) else None
+    return np.ascontiguousarray(array_of(tensor)) if _is_weight(tensor) else None
 
 
 def _is_weight(tensor: onnx.TensorProto) -> bool:
@@ -202,9 +203,10 @@ def _constant(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
     """Copy a constant under its canonical name, its value in one canonical encoding where there is one."""
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if dtype.isbuiltin == 1:
-        return numpy_helper.from_array(numpy_helper.to_array(tensor), name)
+        return numpy_helper.from_array(array_of(tensor), name)
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
+    take_in(copy)
     copy.name = name
     copy.ClearField("doc_string")
     return copy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import onnxruntime
 from mainspring.compiler.artifact.errors import CannotRun, CompileError
 from mainspring.compiler.artifact.executable import FATAL_ONLY
 from mainspring.compiler.artifact.values import as_slots, as_texts, bound_as, memory_at
-from mainspring.compiler.contents import WEIGHTS, Content, Stored, source_of
+from mainspring.compiler.contents import BESIDE_BYTES, Content, Stored, source_of
 from mainspring.compiler.operators import register_used
 from mainspring.compiler.sequences import INSTEAD, STACKED
 from mainspring.messages.model import array_dtype
@@ -25,6 +26,8 @@ Arrays = Sequence[npt.NDArray[np.generic]]
 _BFLOAT16 = "tensor(bfloat16)"
 _BESIDE = "session.optimized_model_external_initializers_file_name"
 _BESIDE_LEAST = "session.optimized_model_external_initializers_min_size_in_bytes"
+_PACKS_NOTHING = "session.disable_prepacking"
+"""Weights are not copied for a session that is only opened."""
 _FREES = "memory.enable_memory_arena_shrinkage", "cpu:0"
 """Has a run give its activations' memory back when it ends."""
 _LEVELS = onnxruntime.GraphOptimizationLevel
@@ -99,25 +102,37 @@ def optimise(content: Content, step: int = 0) -> onnx.ModelProto:
     return _optimised(content, STEPS[step][1])
 
 
-def optimise_portably(content: Content) -> onnx.ModelProto:
+def optimise_portably(content: Content, *, values: bool = True) -> onnx.ModelProto:
     """Return a serialised model folded and simplified, in standard operators of any machine.
 
-    Raises `CompileError` for a model that ONNX Runtime can't open.
+    Unless ``values``, the large tensors of a large model can't be read. Raises `CompileError` for a model
+    that ONNX Runtime can't open.
     """
-    return _optimised(content, _LEVELS.ORT_ENABLE_BASIC)
+    return _optimised(content, _LEVELS.ORT_ENABLE_BASIC, values=values)
 
 
-def _optimised(content: Content, level: onnxruntime.GraphOptimizationLevel) -> onnx.ModelProto:
+def _optimised(
+    content: Content, level: onnxruntime.GraphOptimizationLevel, *, values: bool = True
+) -> onnx.ModelProto:
     options = _options(level)
-    with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
-        path = Path(folder) / "optimised.onnx"
-        options.optimized_model_filepath = str(path)
+    options.add_session_config_entry(_PACKS_NOTHING, "1")
+    with ExitStack() as stack:
         if isinstance(content, Stored):
-            options.add_session_config_entry(_BESIDE, WEIGHTS)
-            options.add_session_config_entry(_BESIDE_LEAST, "4096")
+            path = content.scratch.new(".onnx")
+            beside = path.with_suffix(".bin")
+            options.add_session_config_entry(_BESIDE, beside.name)
+            options.add_session_config_entry(_BESIDE_LEAST, str(BESIDE_BYTES))
+            stack.callback(path.unlink, missing_ok=True)
+            if not (values and content.lasts):
+                stack.callback(beside.unlink, missing_ok=True)
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mainspring-"))
+            path = Path(folder) / "optimised.onnx"
+        options.optimized_model_filepath = str(path)
         _open(content, options)
         try:
-            return onnx.load(path)
+            lasts = isinstance(content, Stored) and content.lasts
+            return onnx.load(path, load_external_data=not lasts)
         except Exception as error:  # onnx and protobuf raise any class for a graph too large to save.
             raise CompileError(f"the optimised model can't be read back: {_first_line(error)}") from error
 

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.contents import serialise
+from mainspring.compiler.contents import serialise, whole
 from mainspring.compiler.normalise import MAIN_DOMAINS, opset_of
 from mainspring.compiler.stock import StockSession
 
@@ -85,7 +85,7 @@ def check_conversion(
     advice = f"the model's author can export it with an opset from {OLDEST_OPSET} to {newest_opset()}"
     try:
         with np.errstate(all="ignore"):
-            expected = ReferenceEvaluator(original).run(None, dict(zip(names, arrays, strict=True)))
+            expected = ReferenceEvaluator(whole(original)).run(None, dict(zip(names, arrays, strict=True)))
     except Exception as error:  # The evaluator raises numpy's errors.
         raise CompileError(
             f"the model of opset {opset_of(original)} was converted, but the onnx package can't run the "
@@ -198,7 +198,7 @@ def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 def _converted(model: onnx.ModelProto, opset: int, reasons: list[str]) -> Readable:
     """Have the onnx package convert the model; raise `CompileError` with ``reasons`` if it can't."""
     try:
-        converted = version_converter.convert_version(model, opset)
+        converted = version_converter.convert_version(whole(model), opset)
         StockSession(serialise(converted))
     except Exception as error:  # The converter raises C++'s errors, without a common base.
         raise CompileError(

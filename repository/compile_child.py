@@ -122,6 +122,8 @@ def run(store: Store, job: Job) -> Outcome:
         known = stored(store, job.name)
         if known is not None:
             return Outcome(known)
+        if fault := _too_large(folder):
+            return Outcome(fault=fault)
         if not _is_still(folder, job.digest):
             return Outcome(fault=CHANGED, changed=True)
         path = Path(model_file(job.folder, job.file_name) or folder / job.file_name)
@@ -155,10 +157,32 @@ def run(store: Store, job: Job) -> Outcome:
     return Outcome(compiled.manifest.spec())
 
 
+def _too_large(folder: Path) -> str:
+    """Say what compiling the files of a large model needs, if that is more than it may have; else nothing."""
+    from mainspring.compiler.contents import LARGE_BYTES, TIMES_THE_FILE
+
+    allowed, size = _allowed(), _size_of(folder)
+    if size <= LARGE_BYTES or TIMES_THE_FILE * size <= allowed:
+        return ""
+    return (
+        f"its files have {size:,} bytes, to compile them may take {TIMES_THE_FILE} times that, "
+        f"{TIMES_THE_FILE * size:,}, and compile_memory_bytes = {allowed:,} allows less: set it higher, or "
+        "compile the model with `mainspring compile` where there is more"
+    )
+
+
+def _allowed() -> int:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return sys.maxsize if allowed == resource.RLIM_INFINITY else allowed
+
+
+def _size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
 def _no_memory(folder: Path) -> str:
     """Say what the compilation of these files was allowed; ``folder`` is the version's."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    allowed, size = _allowed(), _size_of(folder)
     return (
         f"its files have {size:,} bytes, and to compile them takes more memory than compile_memory_bytes = "
         f"{allowed:,} allows: set it higher, or compile the model with `mainspring compile` where there is "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,14 @@ class Interrupted(ExecutableError):
 
 class ValuesError(ExecutableError):
     """A run failed on what its inputs hold; the text, which is for who sent them, says where and why."""
+
+
+def let_go(error: BaseException) -> None:
+    """Free what the functions that an error ended had in memory: what is tried next needs the room."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
 
 
 @contextmanager

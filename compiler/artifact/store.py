@@ -79,13 +79,13 @@ class Store:
 
     def check_writable(self) -> None:
         """Make the folder; raise `StoreError` if nothing could be stored in it."""
-        with self._temporary():
+        with self.temporary():
             pass
 
     @contextmanager
     def scratch(self) -> Iterator[Store]:
         """Yield an empty store in this one's folder, for the block; `collect` removes what a crash leaves."""
-        with self._temporary() as folder:
+        with self.temporary() as folder:
             yield Store(folder)
 
     def manifest(self, name: str) -> Manifest:
@@ -206,7 +206,7 @@ class Store:
     def put_weights(self, chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
         """Store a weights file; return its SHA-256 and its length."""
         digest, length = hashlib.sha256(), 0
-        with self._temporary() as folder:
+        with self.temporary() as folder:
             file_path = Path(folder) / "weights.bin"
             with self._writing(file_path), file_path.open("wb") as file:
                 for chunk in chunks:
@@ -306,15 +306,18 @@ class Store:
             )
 
     def _replace(self, target: Path, data: bytes) -> None:
-        with self._temporary() as folder, self._writing(target):
+        with self.temporary() as folder, self._writing(target):
             file_path = Path(folder) / target.name
             with file_path.open("wb") as file:
                 file.write(data)
                 to_disk(file)
             move(file_path, target)
 
-    def _temporary(self) -> tempfile.TemporaryDirectory[str]:
-        """Make a folder on the store's own file system, so that a rename out of it is atomic."""
+    def temporary(self) -> tempfile.TemporaryDirectory[str]:
+        """Make a folder on the store's own file system, so that a rename out of it is atomic.
+
+        `collect` removes what a crash leaves. Raises `StoreError`.
+        """
         with self._writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             return tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=self.root)

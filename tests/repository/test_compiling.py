@@ -153,11 +153,24 @@ def test_a_compilation_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
 
 def test_a_compilation_that_takes_too_much_memory_costs_only_itself(tmp_path: Path) -> None:
     async def steps(compiler: Compiler) -> None:
-        big = scaling(1.0, columns=60_000_000)
+        big = scaling(1.0, columns=30_000_000)
         with pytest.raises(CompileFailed, match=r"memory|failed on it"):
-            await compiler.compile(job(put(tmp_path, "net", 1, big), Recipe((1,))))
+            await compiler.compile(job(put(tmp_path, "net", 1, big), Recipe((8,))))
         spec = await compiler.compile(job(put(tmp_path, "small", 1, 2.0)))
         assert Store(tmp_path / "store").names() == [spec.name]
+
+    using(tmp_path, steps, memory_bytes=1 << 30)
+
+
+def test_a_file_that_is_too_large_is_refused_by_its_size_at_once(tmp_path: Path) -> None:
+    path = put(tmp_path, "net", 1, 2.0)
+    with (path.parent / "weights").open("wb") as file:
+        file.truncate(400_000_000)
+
+    async def steps(compiler: Compiler) -> None:
+        why = r"files have 400,000,\d+ bytes, .* 3 times that, 1,200,.* compile_memory_bytes = 1,073,741,824"
+        with pytest.raises(CompileFailed, match=why):
+            await compiler.compile(job(path, digest="0" * 64))
 
     using(tmp_path, steps, memory_bytes=1 << 30)
 
