@@ -202,6 +202,10 @@ class DeadlineQueue:
         """Return the rows of the requests that stand before one, which need not be queued itself."""
         due_ns, dues, items = request.due_ns, self.dues, self._items
         assert due_ns is not None
+        if items and items[0] is request:
+            return 0
+        if items and items[-1] is request:
+            return self.rows - request.rows
         index = bisect_left(dues, due_ns)
         if index < len(dues) and dues[index] == due_ns:
             index = bisect_left(items, request.id, index, bisect_right(dues, due_ns, index), key=_ID)

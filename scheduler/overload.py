@@ -115,7 +115,12 @@ class Overload:
             return None
         slack_ns = due_ns - request.arrived_ns
         shift = (request.id * _LOOK_HASH & 0xFFFFFFFF) / 2**32
-        for part in range(LOOKS):
+        past = 0
+        if slack_ns > 0:
+            # One fewer than the looks that are over: this is rounded otherwise than they are.
+            over = ((now_ns - request.arrived_ns) / slack_ns - FIRST_LOOK) / LOOK_EVERY - shift
+            past = max(0, int(over) - 1)
+        for part in range(past, LOOKS):
             look_ns = request.arrived_ns + int((FIRST_LOOK + LOOK_EVERY * (part + shift)) * slack_ns)
             if look_ns > now_ns:
                 return look_ns

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, cast
 
 import numpy as np
 
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command, DropWorker, Note, Reject
+from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerLeft
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.scaling import Provide
@@ -37,6 +38,12 @@ from mainspring.traces.returning import again_ns
 from mainspring.traces.source import Source
 
 __all__ = ["Outcome", "Simulation"]
+
+_INFER: Final = Infer
+_LOAD: Final = Load
+_UNLOAD: Final = Unload
+_REJECT: Final = Reject
+_RESULT: Final = Result
 
 
 class Simulation:
@@ -268,7 +275,9 @@ class Simulation:
 
     def _tell(self, event: Event) -> None:
         """Give the controller an event."""
-        if isinstance(event, ModelAdded):
+        if type(event) is _RESULT:
+            pass
+        elif isinstance(event, ModelAdded):
             self._input_bytes[event.model.name] = event.model.input_row_bytes
             self.gateway.model_up(event.model)
         elif isinstance(event, ModelRemoved):
@@ -281,26 +290,35 @@ class Simulation:
         """Carry a command out that leaves the controller at an instant."""
         if self._keep_commands:
             self.commands.append((now_ns, command))
-        if isinstance(command, Note):
-            return
-        if isinstance(command, Reject):
+        # To find that a command is not of a message's class takes longer than to find that it is.
+        kind = type(command)
+        if kind is _INFER or kind is _LOAD or kind is _UNLOAD:
+            action = cast("Infer | Load | Unload", command)
+            peer = self.fleet.peers[action.worker]
+            self.fleet.send(now_ns, peer, action)
+            if kind is _INFER:
+                self._agenda.at(self._to_gateway.arrival_ns(now_ns), self._dispatched, peer, action)
+        elif kind is _REJECT:
             self._agenda.at(self._to_gateway.arrival_ns(now_ns), self._rejected, command)
-            return
+        elif not isinstance(command, Note):
+            self._send_other(now_ns, command)
+
+    def _send_other(self, now_ns: int, command: Sent) -> None:
+        """Carry a command out that comes seldom."""
         if isinstance(command, Provide):
             if self.provider is not None:
                 self.provider.send(now_ns, command)
             return
+        assert not isinstance(command, Reject)
         peer = self.fleet.peers[command.worker]
-        if isinstance(command, DropWorker):
-            if command.to:
-                self.fleet.leave(command.worker)
-            else:
-                self.fleet.drop(now_ns, peer)
-            self._worker_lost(command.worker)
+        if not isinstance(command, DropWorker):
+            self.fleet.send(now_ns, peer, command)
             return
-        self.fleet.send(now_ns, peer, command)
-        if isinstance(command, Infer):
-            self._agenda.at(self._to_gateway.arrival_ns(now_ns), self._dispatched, peer, command)
+        if command.to:
+            self.fleet.leave(command.worker)
+        else:
+            self.fleet.drop(now_ns, peer)
+        self._worker_lost(command.worker)
 
     def _rejected(self, command: Reject) -> None:
         self.gateway.rejected(self._agenda.now_ns, command)

@@ -147,13 +147,10 @@ class PreparedModel:
         if action.batch_size not in self.layouts:
             sizes = self.model.batch_sizes
             return Status.BAD_ACTION, f"batch size {action.batch_size} is none of {action.model}'s {sizes}"
-        try:
-            ceilings = self.model.bucket_of(action.sizes)
-        except ValueError as error:
-            return Status.BAD_ACTION, f"sizes of {action.model}: {error}"
-        if self.model.at_ceilings and action.sizes != ceilings:
-            known = f"it runs at the ceilings of its buckets, here {ceilings}, not at {action.sizes}"
-            return Status.BAD_ACTION, f"sizes of {action.model}: {known}"
+        if action.sizes or self.model.symbols:
+            fault = self._sizes_fault(action)
+            if fault is not None:
+                return fault
         ids, rows = action.request_ids, action.rows
         if not ids or len(set(ids)) != len(ids):
             return Status.BAD_ACTION, "request ids must be at least one, each named once"
@@ -162,6 +159,17 @@ class PreparedModel:
         if sum(rows) > action.batch_size:
             return Status.BAD_ACTION, f"{sum(rows)} rows are more than the batch of {action.batch_size}"
         return self._padding_fault(action) if action.request_sizes else None
+
+    def _sizes_fault(self, action: Infer) -> Ending | None:
+        """Why the model can't run at the Infer's sizes, or None."""
+        try:
+            ceilings = self.model.bucket_of(action.sizes)
+        except ValueError as error:
+            return Status.BAD_ACTION, f"sizes of {action.model}: {error}"
+        if self.model.at_ceilings and action.sizes != ceilings:
+            known = f"it runs at the ceilings of its buckets, here {ceilings}, not at {action.sizes}"
+            return Status.BAD_ACTION, f"sizes of {action.model}: {known}"
+        return None
 
     def _padding_fault(self, action: Infer) -> Ending | None:
         """Return why requests of these different sizes can't share a batch, or None."""

@@ -366,6 +366,11 @@ class WorkerCore:
 
     def _accept(self, action: Action) -> Ending | None:
         match action:
+            # The most frequent ones come first.
+            case Infer():
+                return self._accept_infer(action)
+            case Load():
+                return self.residency.load_fault(action) or self._enqueue(Executor.LOAD, action)
             case Unload():
                 return self.residency.unload(action.model)
             case Release():
@@ -374,10 +379,6 @@ class WorkerCore:
                 return self.residency.obstacle(action) or self._enqueue(Executor.PREPARE, action)
             case Open():
                 return self.residency.open_fault(action) or self._enqueue(Executor.EXEC, action)
-            case Load():
-                return self.residency.load_fault(action) or self._enqueue(Executor.LOAD, action)
-            case Infer():
-                return self._accept_infer(action)
 
     def _accept_infer(self, action: Infer) -> Ending | None:
         action = self.residency.resolved(action)
@@ -458,6 +459,17 @@ class WorkerCore:
         name, succeeded = job.model.name, status is Status.OK
         self.residency.unpin(name)
         match job.action:
+            case Infer():
+                assert job.io is not None, f"{job} has no IO memory"
+                if succeeded:
+                    self._unsent[job.io.slot.offset] = job.io.slot
+                else:
+                    self.io.free(job.io.slot)
+            case Load():
+                if succeeded:
+                    self.residency.pages.confirm(name)
+                else:
+                    self.residency.pages.give_up(name)
             case Prepare():
                 if succeeded and not abandoned:
                     self.residency.add(job.model)
@@ -470,17 +482,6 @@ class WorkerCore:
                     self.residency.add(job.model)
                 else:
                     self.residency.forget_closed(name)
-            case Load():
-                if succeeded:
-                    self.residency.pages.confirm(name)
-                else:
-                    self.residency.pages.give_up(name)
-            case Infer():
-                assert job.io is not None, f"{job} has no IO memory"
-                if succeeded:
-                    self._unsent[job.io.slot.offset] = job.io.slot
-                else:
-                    self.io.free(job.io.slot)
 
     def _drop(self, pending: Pending, now_ns: int, ending: Ending) -> Result:
         self._forget(pending)
