@@ -37,6 +37,11 @@ LOOK_EVERY: Final = 0.07
 """Each look falls into a part of this length, where its id has it."""
 PRESSED_NS: Final = 2_000_000_000
 """For how long after a refusal requests are looked at: without one, nothing is kept for it."""
+PRESSED_FROM: Final = 0.01
+"""The part of requests that is refused from which on a refusal has others looked at: a few among thousands
+don't pay for looks at all of them."""
+REFUSED_WEIGHT: Final = 1 / 1024
+"""Of one request, in that part."""
 FIRST_MARGIN: Final = 0.5
 LEAST_MARGIN: Final = 0.02
 MOST_MARGIN: Final = 20.0
@@ -86,6 +91,8 @@ class Overload:
         self._if_right = math.exp(STEP * wrongly)
         self._if_idle = math.exp(IDLE_STEP)
         self._until_ns = 0
+        self._refused_share = 0.0
+        """The part of the requests that was refused lately after it had waited."""
         self._slack_ns = 0.0
         self._standing = Standing()
         self._margin = FIRST_MARGIN
@@ -101,6 +108,7 @@ class Overload:
 
     def first_look_ns(self, now_ns: int, request: Request) -> int | None:
         """Return when a request that is queued now is to be looked at first; None for not at all."""
+        self._refused_share -= REFUSED_WEIGHT * self._refused_share
         if now_ns >= self._until_ns or request.due_ns is None:
             return None
         slack_ns = request.due_ns - request.arrived_ns
@@ -156,7 +164,7 @@ class Overload:
 
     def refused(self, now_ns: int) -> None:
         """Remember that a request was refused early."""
-        self._until_ns = now_ns + PRESSED_NS
+        self._press(now_ns)
 
     def keeps(self, request: Request) -> bool:
         """Return whether a request that would be refused early is kept, to see whether that would be right.
@@ -174,13 +182,19 @@ class Overload:
     def missed(self, now_ns: int, request: Request) -> None:
         """Learn from a request that was kept, and refused since no batch could serve it any more."""
         if self.early:
-            self._until_ns = now_ns + PRESSED_NS
+            self._press(now_ns)
             refused = self._of(request.model)
             refused.missed += 1
             if self._sampled.pop(request.id, None) is not None:
                 self._move(refused, self._if_right)
             elif refused.missed > IDLE_FROM:
                 self._move(refused, self._if_idle)
+
+    def _press(self, now_ns: int) -> None:
+        """Have requests looked at for a while, if not few are refused."""
+        self._refused_share += REFUSED_WEIGHT
+        if self._refused_share >= PRESSED_FROM:
+            self._until_ns = now_ns + PRESSED_NS
 
     def withdrawn(self, request: Request) -> None:
         """Forget a request that left its queue for another reason."""

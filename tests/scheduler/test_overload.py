@@ -192,7 +192,8 @@ def test_margins_settle_where_the_share_of_samples_that_are_served_is_what_may_b
 def test_requests_that_come_at_once_are_looked_at_one_after_the_other() -> None:
     overload = Scheduler(SchedulerConfig(refuse="early"))._overload
     model, slack_ns, count = Model(spec("m"), 1), 100 * MS, 400
-    overload.refused(0)
+    for _ in range(16):
+        overload.refused(0)
     looks: list[int] = []
     for id_ in range(1, count + 1):
         request, now_ns, own = made.request(id_, model, 1, 0, slack_ns), 0, 0
@@ -205,6 +206,18 @@ def test_requests_that_come_at_once_are_looked_at_one_after_the_other() -> None:
     assert first < 0.4 * slack_ns
     tenths = np.histogram(looks, bins=10, range=(first, last))[0]
     assert tenths.min() > 0.8 * tenths.max(), "looks of a burst come together"
+
+
+@pytest.mark.parametrize(("every", "looked_at"), [(500, False), (20, True)])
+def test_a_few_refusals_among_thousands_have_nobody_looked_at(every: int, looked_at: bool) -> None:
+    """Each look costs the scheduler time, and where next to nothing is refused there is nothing to win."""
+    overload = Scheduler(SchedulerConfig(refuse="early"))._overload
+    model, looks = Model(spec("m"), 1), 0
+    for id_ in range(1, 4_001):
+        if not id_ % every:
+            overload.refused(0)
+        looks += overload.first_look_ns(0, made.request(id_, model, 1, 0, 100 * MS)) is not None
+    assert (looks > 3_000) if looked_at else not looks
 
 
 def test_a_policy_refuses_early_or_at_last_unless_it_is_told() -> None:
