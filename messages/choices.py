@@ -1,4 +1,4 @@
-"""What to say of a word that is none of those that may be given, the same in every refusal. Pure."""
+"""The end of every refusal of a word that is none of those that may be given: these, and the nearest. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 _LONGEST: Final = 100
 """Characters of a word that are compared."""
 _LIKENESS: Final = 0.5
-"""Of the nearest word, from 0 to 1 for the same one."""
+"""Least likeness of a word that is suggested, from 0 to 1 for the same one."""
 _ALSO_CALLED: Final = {"gpu": "cuda", "nvidia": "cuda"}
-"""What people write for a word that looks otherwise."""
+"""Words that people write for a known one that looks otherwise."""
 
 
 def one_of(word: str, known: Iterable[str]) -> str:

@@ -55,7 +55,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     outlier: Outlier | None = None
     """Its last INFER or LOAD that took far longer than expected."""
     max_queue_size: int | None = None
-    """How many requests may wait for it, as operators, its repository or the configuration say of this model;
+    """Most requests that may wait for it, as operators, its repository or the configuration say of this model;
     None if none of them does."""
 
 

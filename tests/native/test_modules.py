@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 STAYS_PYTHON = (
     *("mainspring/gateway/restrictions.py", "mainspring/messages/"),
     *("mainspring/telemetry/series.py", "mainspring/traces/shapes.py", "mainspring/traces/source.py"),
-    "mainspring/traces/tracefile.py",
+    *("mainspring/traces/tracefile.py", "mainspring/telemetry/log.py"),
 )
 """What compiled modules import and is not compiled, beside packages and modules that define Structs."""
 ABOUT_THE_PATH = (

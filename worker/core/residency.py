@@ -161,7 +161,7 @@ class PreparedModel:
         return self._padding_fault(action) if action.request_sizes else None
 
     def _sizes_fault(self, action: Infer) -> Ending | None:
-        """Why the model can't run at the Infer's sizes, or None."""
+        """Return why the model can't run at the Infer's sizes, None if it can."""
         try:
             ceilings = self.model.bucket_of(action.sizes)
         except ValueError as error:
