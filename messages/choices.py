@@ -1,4 +1,4 @@
-"""The end of every refusal of a word that is none of those that may be given: these, and the nearest. Pure."""
+"""The end of a refusal of a word that is none of the known ones: these, and the nearest. Pure."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_by: str = ""
     """Empty if it is what the machine has."""
     room: Room | None = None
-    """Memory that is left, or of a wider limit that is nearer to being reached; None if not known."""
+    """Memory that is left of it, or of a wider limit that is nearer to being reached; None if not known."""
     cpuset: str = ""
     """The cores of the group as Linux writes them, such as ``0-3,8``; empty where it has all cores."""
     cpuset_by: str = ""
