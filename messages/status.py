@@ -55,8 +55,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     outlier: Outlier | None = None
     """Its last INFER or LOAD that took far longer than expected."""
     max_queue_size: int | None = None
-    """Most requests that may wait for it, as operators, its repository or the configuration say of it; None if
-    none of them does."""
+    """Most requests that may wait for it, as operators, its repository or the configuration say of it;
+    None if none of them does."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
