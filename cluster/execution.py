@@ -19,7 +19,9 @@ LEAD_KEPT: Final = 8
 MISSED_FACTOR: Final = 3, 2
 """Inputs that did not come in time are taken to need 3/2 of the time that they were given."""
 FATAL_KEY: Final = ""
-"""In `Model.overdue`, beside the workers' names."""
+"""In `Model.overdue`, beside the workers' names: number of workers in a row that were lost."""
+FATAL_NS_KEY: Final = " "
+"""Likewise: time of the last of these losses."""
 _OK: Final = Status.OK
 _INPUT_MISSING: Final = Status.INPUT_MISSING
 _DISPATCHED: Final = Place.DISPATCHED
@@ -113,6 +115,7 @@ def batch_ended(
         if overdue:
             overdue.pop(worker.name, None)
             overdue.pop(FATAL_KEY, None)
+            overdue.pop(FATAL_NS_KEY, None)
         kind = cluster.kinds.get(worker.device_kind) if cluster.kinds else None
         in_time = late = 0
         for request in requests:

@@ -6,7 +6,7 @@ from typing import Final
 
 from mainspring.cluster.capacity import unpinnable, unscalable
 from mainspring.cluster.device_kinds import forget_kind
-from mainspring.cluster.execution import FATAL_KEY, ended_worker, running
+from mainspring.cluster.execution import FATAL_KEY, FATAL_NS_KEY, ended_worker, running
 from mainspring.cluster.joining import Joining, orphan, settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.pairs import at, find, hosts, of_worker
@@ -34,6 +34,8 @@ that worker."""
 OVERDUE: Final = "INFERs took so long again and again that they were ended, or the worker dropped for it"
 FATAL_ATTEMPTS: Final = 5
 """How many workers in a row may be lost while they run a model before it is given up everywhere."""
+FATAL_APART_NS: Final = 2_000_000_000
+"""Losses that count are so far apart: longer than the workers of one host take to be missed one by one."""
 FATAL: Final = (
     f"{FATAL_ATTEMPTS} workers in a row were lost while they ran it, which may be what ended them; unload "
     "and load it, or change its files, to have it tried again"
@@ -214,6 +216,7 @@ def _is_fatal(model: Model) -> bool:
 def lost_running(cluster: Cluster, now_ns: int, name: str) -> list[Placement]:
     """Note that a worker was lost, and is about to be taken out; what it ran may be what ended it.
 
+    Workers that are lost together, as with their host, count once (`FATAL_APART_NS`).
     Returns placements on the other workers that have nothing to do for that model, if it is to be given up.
     """
     worker = cluster.workers.get(name)
@@ -221,7 +224,12 @@ def lost_running(cluster: Cluster, now_ns: int, name: str) -> list[Placement]:
     if worker is None or infer is None:
         return []
     model = worker.find(infer.model, infer.sizes).model.base
+    last_ns = None if model.overdue is None else model.overdue.get(FATAL_NS_KEY)
+    if last_ns is not None and now_ns - last_ns < FATAL_APART_NS:
+        return []
     ended_worker(cluster, model, FATAL_KEY)
+    if model.overdue is not None:
+        model.overdue[FATAL_NS_KEY] = now_ns
     if not _is_fatal(model) or not cluster.serves(model):
         return []
     others = [at(cluster, model, other) for other in hosts(cluster, model) if other is not worker]

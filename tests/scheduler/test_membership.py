@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from mainspring.cluster.apply import apply, settle
-from mainspring.cluster.membership import FATAL, FATAL_ATTEMPTS
+from mainspring.cluster.membership import FATAL, FATAL_APART_NS, FATAL_ATTEMPTS
 from mainspring.cluster.readiness import takers, why_not
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
@@ -124,18 +124,18 @@ def infers(commands: list[Command]) -> list[Infer]:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_model_that_workers_die_of_again_and_again_is_given_up_everywhere(workers: int) -> None:
-    crashing, lost = Crashing(workers), 0
-    for id_ in range(1, 10):
-        commands = crashing.ask(id_, "m")
+    crashing = Crashing(workers)
+    for id_ in range(1, FATAL_ATTEMPTS + 1):
+        assert crashing.why_not == ""
+        crashing.now_ms += FATAL_APART_NS / MS
+        commands, lost = crashing.ask(id_, "m"), 0
         while sent := infers(commands):
             assert len(sent) == 1
             lost += 1
             commands = crashing.crash(sent[0])
             if isinstance(commands[-1], Reject):
                 break
-        if lost >= FATAL_ATTEMPTS:
-            break
-    assert lost == FATAL_ATTEMPTS
+        assert lost, "it is tried"
     assert crashing.why_not.startswith("can't be loaded: no worker could run model 'm'; w")
     assert FATAL in crashing.why_not
     (refused,) = [each for each in crashing.ask(20, "m") if isinstance(each, Reject)]
@@ -149,12 +149,28 @@ def test_a_model_that_workers_die_of_again_and_again_is_given_up_everywhere(work
 def test_a_model_that_is_answered_between_is_not_given_up() -> None:
     crashing = Crashing(3)
     for id_ in range(1, 3 * FATAL_ATTEMPTS):
+        crashing.now_ms += FATAL_APART_NS / MS
         (infer,) = infers(crashing.ask(2 * id_, "m"))
         for again in infers(crashing.crash(infer)):
             crashing.answer(again)
         for infer in infers(crashing.ask(2 * id_ + 1, "m")):
             crashing.answer(infer)
     assert crashing.why_not == ""
+
+
+def test_workers_that_are_lost_together_count_once() -> None:
+    crashing = Crashing(3 * FATAL_ATTEMPTS)
+    running: dict[str, Infer] = {}
+    for id_ in range(1, 3 * FATAL_ATTEMPTS):
+        crashing.now_ms -= 1
+        running |= {infer.worker: infer for infer in infers(crashing.ask(id_, "m"))}
+    assert FATAL_ATTEMPTS < len(running) < len(crashing.names)
+    crashing.now_ms += 4
+    for worker in running:
+        commands = crashing.feed(WorkerLeft(worker, "nothing came from it for 1 s"))
+        assert not [each for each in commands if isinstance(each, Unload)], "others keep the model"
+    assert crashing.why_not == ""
+    assert infers(crashing.ask(100, "m")), "served by the others"
 
 
 def test_a_worker_that_never_answers_is_dropped() -> None:
