@@ -135,7 +135,8 @@ def duration_ns(text: str, option: str, *, least_ns: int = 1, unit: str = "") ->
     """
     nanoseconds = _parse(text, option, unit)
     if nanoseconds is None or nanoseconds < least_ns:
-        above = f"from {format_duration(least_ns)} up" if least_ns != 1 else "above 0"
+        least = format_duration(least_ns) if least_ns else "0"
+        above = "above 0" if least_ns == 1 else f"from {least} up"
         raise typer.BadParameter(
             f"{text} is not a time {above}; write it like 5s or 500ms", param_hint=option
         )
