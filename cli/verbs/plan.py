@@ -23,8 +23,8 @@ Spec = Annotated[
 Search = Annotated[
     str | None,
     typer.Option(
-        help="How pools are chosen: exact, exhaustive, ribbon, informed, random, hill-climb, rsm. By default "
-        "informed with --evaluate live, else exact."
+        help="How pools are chosen: exact, exhaustive, ribbon, informed. By default informed with "
+        "--evaluate live, else exact."
     ),
 ]
 Evaluate = Annotated[str, typer.Option(help="How a pool is evaluated: queues, simulate, live.")]

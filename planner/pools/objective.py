@@ -59,15 +59,6 @@ class Pruned:
         elif estimate.attainment < self._task.trials.attainment - THETA:
             self.out |= within(self._task.space.counts, estimate.pool)
 
-    def note_order(self, estimate: Estimate) -> None:
-        """Rule out all pools within one that violates, and all that have one within them that holds."""
-        self.tried[self._row[estimate.pool]] = True
-        counts = self._task.space.counts
-        if estimate.holds(self._task.trials.attainment):
-            self.out |= np.asarray((counts >= np.array(estimate.pool)).all(axis=1))
-        else:
-            self.out |= within(counts, estimate.pool)
-
 
 def within(counts: Counts, pool: Pool) -> Flags:
     """Return which pools have at most as many devices of each kind as one."""

@@ -56,11 +56,9 @@ Search = Callable[[Task], Ending]
 
 def searches() -> Mapping[str, Search]:
     """Return the searches by name; the first is the default."""
-    from mainspring.planner.pools.climbing import hill_climb, rsm
     from mainspring.planner.pools.exact import exact
     from mainspring.planner.pools.exhaustive import exhaustive
     from mainspring.planner.pools.informed import informed
-    from mainspring.planner.pools.random_order import random_order
     from mainspring.planner.pools.ribbon import ribbon
 
     return {
@@ -68,7 +66,4 @@ def searches() -> Mapping[str, Search]:
         "exhaustive": exhaustive,
         "ribbon": ribbon,
         "informed": informed,
-        "random": random_order,
-        "hill-climb": hill_climb,
-        "rsm": rsm,
     }

@@ -141,7 +141,7 @@ def test_without_a_pool_that_holds_the_cluster_is_what_it_was() -> None:
     window = Window(asked)
     found = plan(
         asked.spec,
-        search="random",
+        search="ribbon",
         evaluate=lambda given, _: estimator(cluster, window, given),
         evaluations=2,
         confidence=0.0,
@@ -202,7 +202,7 @@ def test_a_search_that_does_not_end_leaves_the_best_pool_that_holds_so_far(why: 
         with pytest.raises(why):
             plan(
                 asked.spec,
-                search="random",
+                search="ribbon",
                 starts=((3, 0),),
                 evaluate=lambda given, _: estimator(cluster, Window(given, fail), given, say=said.append),
                 confidence=0.0,

@@ -130,7 +130,7 @@ def test_a_plan_dearer_than_one_kind_alone_saves_nothing(spec: Path, tmp_path: P
         "--output",
         tmp_path / "out",
         "--search",
-        "random",
+        "ribbon",
         "--start",
         "4,6",
         "--evaluations",
