@@ -19,15 +19,13 @@ SPREADS := $(VENV)/.spreads
 ARGS ?=
 # How long `make fuzz` looks for what fails.
 MINUTES ?= 10
-# Where the servers are installed that bench-http compares with.
-BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock native wheel demo fuzz garbage schemathesis lint types chart hosts ray docs suites wild triton-clients pipelines clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-warming bench-compile bench-stock bench-mixed first-request perf-analyzer bench-triton bench-repository bench-observability
-.PHONY: bench-floor bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
+.PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
+.PHONY: bench-instructions bench-console
 .PHONY: policies shares refusals refusals-live ribbon experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
@@ -171,9 +169,6 @@ bench-deadlines: $(STAMP) native ## Ask for more at once than can be done in tim
 bench-lengths: $(STAMP) native ## Serve a text's sentences at their own lengths, beside padding all to the longest
 	$(BIN)/python -m mainspring.experiments.bench.lengths $(ARGS)
 
-bench-warming: $(STAMP) ## Measure whether a size's first execution after a LOAD takes longer than later ones
-	$(BIN)/python -m mainspring.experiments.bench.warming $(ARGS)
-
 bench-compile: $(STAMP) ## Compile a model of 600 MB: its memory as a multiple of the file, and its time
 	$(BIN)/python -m mainspring.experiments.bench.compiling $(ARGS)
 
@@ -186,7 +181,7 @@ bench-stock: $(STAMP) ## Measure executions beside stock ONNX Runtime's, every m
 bench-worker: $(STAMP) native ## Measure one worker against a bare loop over its engine
 	$(BIN)/python -m mainspring.experiments.bench.worker $(ARGS)
 
-bench-gateway: $(STAMP) native ## Count a tensor's copies and measure the gateway against bare ZeroMQ
+bench-gateway: $(STAMP) native ## Measure how fast the gateway passes tensors on, against bare ZeroMQ
 	$(BIN)/python -m mainspring.experiments.bench.gateway $(ARGS)
 
 bench-copies: $(STAMP) native ## Count how often gateway and worker copy a tensor, the kernel's copies included
@@ -194,9 +189,6 @@ bench-copies: $(STAMP) native ## Count how often gateway and worker copy a tenso
 
 bench-scheduler: $(STAMP) native ## Measure the scheduler alone
 	$(BIN)/python -m mainspring.experiments.bench_scheduler $(ARGS)
-
-bench-floor: $(STAMP) native ## Measure what a request takes of a compiled scheduler at the least
-	$(BIN)/python -m mainspring.experiments.bench.scheduler_floor $(ARGS)
 
 bench-instructions: $(STAMP) native ## Count the scheduler's instructions for a request, if Valgrind is there
 	$(BIN)/python -m mainspring.experiments.bench.instructions $(ARGS)
@@ -213,9 +205,6 @@ bench-cluster: $(STAMP) native ## Find the highest rate that 12 emulated devices
 request-path: $(STAMP) ## Count the files that a request passes; ARGS=--files names them
 	$(BIN)/python -m mainspring.experiments.request_path $(ARGS)
 
-perf-analyzer: $(STAMP) native ## Run Triton's perf_analyzer against HTTP and gRPC, if it can be had here
-	$(BIN)/python -m mainspring.experiments.bench.perf_analyzer $(ARGS)
-
 bench-triton: $(STAMP) native ## Measure what a deadline is worth beside a real Triton, if it starts here
 	$(BIN)/python -m mainspring.experiments.bench.triton.compare $(ARGS)
 
@@ -225,28 +214,14 @@ bench-repository: $(STAMP) native ## Serve a model repository of 2,000 models: i
 bench-console: $(STAMP) native ## Measure what consoles cost the controller
 	$(BIN)/python -m mainspring.experiments.bench.console $(ARGS)
 
-bench-console-view: $(STAMP) native ## Measure how fast the console follows, and what its history takes
-	$(BIN)/python -m mainspring.experiments.bench.console_view $(ARGS)
-
-bench-console-page: $(STAMP) native ## Measure what the console's page takes of a browser (Debian's chromium)
-	$(BIN)/python -m mainspring.experiments.bench.console_page $(ARGS)
-
-bench-console-promises: $(STAMP) native ## Measure how fast a recording opens and seeks, and what ten pages cost
-	$(BIN)/python -m mainspring.experiments.bench.console_promises $(ARGS)
-
-bench-observability: $(STAMP) native ## Measure what metrics and traces cost the gateway
-	$(BIN)/python -m mainspring.experiments.bench.observability $(ARGS)
-
 bench-base: $(STAMP) ## Measure what the client alone takes: distributions, megabytes and the time of its import
 	$(BIN)/python -m mainspring.experiments.bench.base $(ARGS)
 
 first-request: ## Time make demo in a new clone and environment until its first request is answered
 	@$(PYTHON) experiments/bench/first_request.py $(ARGS)
 
-bench-http: $(STAMP) native ## Compare an identity model over HTTP with LitServe, MLServer and Ray Serve
-	@test -x $(BENCH_HTTP)/bin/python || $(PYTHON) -m venv $(BENCH_HTTP)
-	@$(BENCH_HTTP)/bin/python -m pip install --quiet --disable-pip-version-check litserve mlserver 'ray[serve]'
-	$(BIN)/python -m mainspring.experiments.bench.http --python $(BENCH_HTTP)/bin/python $(ARGS)
+bench-http: $(STAMP) native ## Measure an identity model over HTTP: its rates, and its goodput past saturation
+	$(BIN)/python -m mainspring.experiments.bench.http $(ARGS)
 
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
@@ -254,7 +229,7 @@ policies: $(STAMP) ## Compare the policies with each other and with what was pos
 shares: $(STAMP) ## Say what requests without a deadline get beside others, and what that costs these
 	$(BIN)/python -m mainspring.experiments.policies.shares $(ARGS)
 
-ribbon: $(STAMP) ## Hold the planner against Ribbon's artifact, and repeat the paper's figures
+ribbon: $(STAMP) ## Hold the planner against Ribbon's artifact
 	$(BIN)/python -m mainspring.experiments.ribbon $(ARGS)
 
 refusals: $(STAMP) native ## Say how early refusals come under each policy, and what that costs

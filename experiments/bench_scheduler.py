@@ -22,7 +22,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.experiments.bench.scheduler_bare import bare_us
 from mainspring.experiments.scheduler_cost import Cost, measure, memory_per_model
 from mainspring.experiments.scheduler_growth import Growth, growth_of, plot
 from mainspring.experiments.scheduler_load import Setting
@@ -76,8 +75,6 @@ class Report(msgspec.Struct, frozen=True):
     base: dict[str, Cost] = {}
     interpreted: dict[str, Cost] = {}
     """The same as Python; empty where everything was."""
-    bare_us: float | None = None
-    """What a request takes of the bare program (`bench.scheduler_bare`), in us; None: it was not compiled."""
     bytes_per_model: float | None = None
     growth: dict[str, Growth] = {}
     fleet: Cost | None = None
@@ -187,25 +184,13 @@ def _measure_base(console: Console, report: Report, seconds: float, plays: int, 
         console.print(_comparison(base, other.costs))
     for name, cost in base.items():
         console.print(_budget(f"{name}, {report.way}", cost))
-    bare = _measure_bare(console)
     bytes_per_model = memory_per_model(OVERLOAD)
     console.print(f"{bytes_per_model:,.0f} bytes for each model on {OVERLOAD.devices} devices")
     if profiled:
         console.print(f"{report.policy} steady under a profiler, interpreted:\n{other.profile}")
     return msgspec.structs.replace(
-        report, base=base, interpreted=other.costs, bare_us=bare, bytes_per_model=bytes_per_model
+        report, base=base, interpreted=other.costs, bytes_per_model=bytes_per_model
     )
-
-
-def _measure_bare(console: Console) -> float | None:
-    """Measure what a request takes of a compiled program that decides nothing, and print it."""
-    try:
-        least_us = bare_us()
-    except (OSError, RuntimeError) as error:
-        console.print(f"the bare program was not compiled: {error}")
-        return None
-    console.print(f"a bare program's objects, messages and heaps alone: {least_us:.1f} us a request")
-    return least_us
 
 
 def _measure_fleet(console: Console, report: Report) -> Report:

@@ -20,10 +20,10 @@ from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.profiles import COLUMNS
-from mainspring.experiments.bench.console_page import FLAGS, play, playing, replay, seek, write_log
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
 from mainspring.transport.tokens import token_sha256
+from tests.console.played import FLAGS, play, playing, replay, seek, write_log
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

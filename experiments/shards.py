@@ -29,12 +29,12 @@ import numpy as np
 
 from mainspring.cli.balancing.planning import Observed, needed, plan
 from mainspring.cli.configuration.tables import ConfigError
+from mainspring.experiments.simulated_shards import Death, ShardedSimulation, divided
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.sharding import ShardMap, first_map
 from mainspring.simulator.cluster import Cluster, build_cluster, preload
 from mainspring.simulator.offered import expected_rates
 from mainspring.simulator.run import simulate
-from mainspring.simulator.shards import Death, ShardedSimulation, divided
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec
 from mainspring.simulator.spec_file import read_spec
 from mainspring.simulator.workloads import build_source

@@ -1,6 +1,6 @@
 """Other projects' programs for comparisons: each in an environment of its own, never one of Mainspring's.
 
-They are fetched with pip and apt once, into a cache outside the repository, and need some hundred megabytes
+They are fetched with pip once, into a cache outside the repository, and need some hundred megabytes
 there. What can't be had is not a failure of a benchmark: it says so and does without.
 """
 
@@ -42,25 +42,6 @@ def environment(name: str, packages: Sequence[str], *, dependencies: bool = True
     return folder
 
 
-def debian_package(name: str) -> Path:
-    """Return a folder with the files of a Debian package, fetched if it is not there yet.
-
-    Nothing is installed. Raises `Unavailable`.
-    """
-    folder = CACHE / name
-    if (folder / _DONE).exists():
-        return folder
-    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        raise Unavailable(f"{name} is a package of Debian, and this is another system")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    call(["apt-get", "download", name], f"{name} can't be fetched (has `apt-get update` been run?)", folder)
-    package = next(folder.glob("*.deb"))
-    call(["dpkg-deb", "--extract", str(package), str(folder)], f"{name} can't be unpacked")
-    (folder / _DONE).touch()
-    return folder
-
-
 def call(command: Sequence[str], otherwise: str, folder: Path | None = None) -> None:
     """Run a command; raise `Unavailable` with its last words if it fails."""
     try:
@@ -72,10 +53,3 @@ def call(command: Sequence[str], otherwise: str, folder: Path | None = None) -> 
         raise Unavailable(f"{otherwise}: {words}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{otherwise}: {error}") from None
-
-
-def libraries(*folders: Path) -> dict[str, str]:
-    """Return an environment in which programs find the shared libraries below these folders."""
-    found = sorted({str(path.parent) for folder in folders for path in folder.rglob("*.so*")})
-    before = os.environ.get("LD_LIBRARY_PATH")
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join([*found, *([before] if before else [])])}

@@ -1,4 +1,4 @@
-"""How often the gateway copies a tensor, and how fast it is beside a bare ZeroMQ loop.
+"""How fast the gateway passes tensors on beside a bare ZeroMQ loop.
 
 A client sends requests of 16 KB, 600 KB (an image) and 8 MB and the worker echoes as much back, 8 in flight.
 The bare loop is a process that passes messages of the same size on between two sockets, in turns with it.
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import typer
 
 from mainspring.client.connection import Connection
-from mainspring.experiments.bench import copies, relay
+from mainspring.experiments.bench import relay
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import usage_of_all
@@ -113,11 +113,8 @@ def measure(size_kb: float, seconds: float, run_dir: Path) -> list[Figure]:
                 rates.append(rate)
                 cpu_us.append(used.cpu_ns / 1e3 / (rate * seconds / ROUNDS))
     size, rate, bare_rate = f"{size_kb:g} KB", float(np.median(rates)), float(np.median(floor))
-    inward, outward = copies.count(round(size_kb * 1000))
     bandwidth = f"{rate * size_kb * 2 / 1e6:.2f} GB/s in and out"
     return [
-        Figure(f"{size}: copies of an input in the gateway", inward, "copies", 0, note="Python's; traced"),
-        Figure(f"{size}: copies of an output in the gateway", outward, "copies", 0),
         Figure(f"{size}: served, {IN_FLIGHT} in flight", rate, "requests/s", note=bandwidth),
         Figure(f"{size}: bare relay of the same hops", bare_rate, "requests/s", note="same run, in turns"),
         Figure(f"{size}: served / bare", rate / bare_rate, "x"),
@@ -126,7 +123,7 @@ def measure(size_kb: float, seconds: float, run_dir: Path) -> list[Figure]:
 
 
 def main(seconds: Seconds = 4, size_kb: SizesKb = None, output: Folder = OUTPUT) -> None:
-    """Print copies and throughput for each size of tensor."""
+    """Print the throughput for each size of tensor."""
     figures = []
     for size in size_kb or SIZES_KB:
         with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:

@@ -1,16 +1,14 @@
-"""An identity model over HTTP, side by side: Mainspring, LitServe, MLServer and Ray Serve in one run.
+"""An identity model over HTTP in JSON: its rates, its tail, and its goodput below and above saturation.
 
-Each server in turn, round after round: a closed loop at concurrency 1, 8 and 32, which gives its saturation
-(the most that it answers); Poisson arrivals at 0.8 of that, for the tail; and such at 0.8, 1.0 and 1.5 of it
-whose answers count if they come within a deadline, which they bring along as a header: of the servers here,
-Mainspring alone reads it. All in JSON, with one load generator. In turns with Mainspring runs a bare loop
+Round after round: a closed loop at concurrency 1, 8 and 32, which gives the saturation (the most that is
+answered); Poisson arrivals at 0.8 of that, for the tail; and such at 0.8, 1.0 and 1.5 of it whose answers
+count if they come within a deadline, which they bring along as a header. In turns with it runs a bare loop
 that refuses everything unread, which says what refusing leaves of a server's goodput at best.
 ``python -m mainspring.experiments.bench.http``, which ``make bench-http`` runs.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -24,13 +22,13 @@ import msgspec
 import typer
 
 from mainspring.experiments.bench.http_load import Plan, Result, Target
-from mainspring.experiments.bench.http_servers import NAMES, NoServer, refusing, serving
+from mainspring.experiments.bench.http_servers import NoServer, refusing, serving
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 
 CLOSED = (1, 8, 32)
 TAIL = 0.8
 SHARES = (0.8, 1.0, 1.5)
-OURS = NAMES[0]
+OURS = "mainspring"
 GOODPUT_KEPT = 0.9
 """Of Mainspring's best goodput, what is to be left at one and a half of its saturation."""
 SETTLE_S = 0.5
@@ -148,61 +146,29 @@ def summary(name: str, rounds: list[Measured]) -> list[Figure]:
     return figures
 
 
-def verdicts(measured: dict[str, list[Measured]]) -> list[Figure]:
-    """Return Mainspring's place among the servers, and what is left of its goodput."""
-    found = []
-    for count in (1, 8):
-        rates = {name: median(rate(m.closed[count]) for m in rounds) for name, rounds in measured.items()}
-        place = sorted(rates, key=lambda name: -rates[name]).index(OURS) + 1
-        found.append(Figure(f"place in requests/s at concurrency {count}", place, "", target=2))
-    tails = {name: median(m.tail.p99_ms for m in rounds) for name, rounds in measured.items()}
-    place = sorted(tails, key=lambda name: tails[name]).index(OURS) + 1
-    found.append(Figure("place in p99 at 0.8 of its own saturation", place, "", target=1))
-    kept = median(goodput(each.open[1.5]) / max(map(goodput, each.open.values())) for each in measured[OURS])
-    found.append(Figure("goodput at 1.5 of saturation, of its peak", kept, "", GOODPUT_KEPT, at_least=True))
-    return found
+def kept(rounds: list[Measured]) -> Figure:
+    """Return what is left of the best goodput at one and a half of the saturation."""
+    part = median(goodput(each.open[1.5]) / max(map(goodput, each.open.values())) for each in rounds)
+    return Figure("goodput at 1.5 of saturation, of its peak", part, "", GOODPUT_KEPT, at_least=True)
 
 
 def run(
-    python: Annotated[
-        Path, typer.Option(help="Python of the environment that holds the other servers.")
-    ] = Path("out/bench-http/venv/bin/python"),
-    servers: Annotated[str, typer.Option(help="Which of them, separated by commas.")] = ",".join(NAMES),
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     seconds: Annotated[float, typer.Option(min=0.5, help="Of each stretch of load.")] = 4.0,
     deadline_ms: Annotated[float, typer.Option(min=1)] = 50.0,
     connections: Annotated[int, typer.Option(min=1, help="Of Poisson arrivals, at most.")] = 2_000,
     output: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = OUTPUT,
 ) -> None:
-    """Measure the servers in turns and compare them."""
-    names = servers.split(",")
-    if unknown := [name for name in names if name not in NAMES]:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(NAMES)}", param_hint="--servers")
-    others = [name for name in names if name != OURS]
-    if others and not python.exists():
-        typer.echo(f"left out {', '.join(others)}: {python} does not exist; `make bench-http` makes it")
-        names = [name for name in names if name == OURS]
-    measured: dict[str, list[Measured]] = {name: [] for name in names}
+    """Measure, print the figures, and write them down."""
+    measured: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds):
-            for name in names:
-                typer.echo(f"round {number + 1} of {rounds}: {name}", err=True)
-                try:
-                    # An absolute path, and not that of the interpreter which the environment was made from.
-                    program = Path(os.path.abspath(python))
-                    with serving(name, Path(folder) / f"{name}-{number}", program) as target:
-                        found = measure(target, seconds, deadline_ms, connections)
-                    if name == OURS:
-                        found = msgspec.structs.replace(found, refusals=refusals_of(seconds))
-                    measured[name].append(found)
-                except NoServer as error:
-                    typer.echo(f"left {name} out of this round: {error}", err=True)
-    complete = {name: found for name, found in measured.items() if found}
-    figures = [figure for name, found in complete.items() for figure in summary(name, found)]
-    if OURS in complete and len(complete) > 1:
-        figures += verdicts(complete)
+            typer.echo(f"round {number + 1} of {rounds}", err=True)
+            with serving(Path(folder) / str(number)) as target:
+                found = measure(target, seconds, deadline_ms, connections)
+            measured.append(msgspec.structs.replace(found, refusals=refusals_of(seconds)))
     title = f"An identity model over HTTP, JSON, {rounds} rounds, deadline {deadline_ms:g} ms"
-    publish("http", title, figures, output, rounds=complete)
+    publish("http", title, [*summary(OURS, measured), kept(measured)], output, rounds=measured)
 
 
 if __name__ == "__main__":

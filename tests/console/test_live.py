@@ -12,12 +12,12 @@ import pytest
 
 from mainspring.console import live
 from mainspring.console.live import Batch, Following, LiveStream
-from mainspring.experiments.blocking import Server
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_CONTROLLER, encode
 from mainspring.messages.events import RequestCancelled, Wakeup
 from mainspring.messages.observing import ObserverHello, Records, Stage
 from mainspring.messages.peers import Ping, Pong, Refused, Welcome
+from tests.blocking import Server
 from tests.patience import PATIENCE_S
 
 ONE = msgspec.msgpack.encode([(5, RequestCancelled(1))])

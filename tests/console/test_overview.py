@@ -10,12 +10,12 @@ import pytest
 from mainspring.console.overview import FIRST_STEP_NS, MOST, RunOverview
 from mainspring.console.recorded import Recording
 from mainspring.console.view.view import View
-from mainspring.experiments.bench.console_page import write_log
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
 from mainspring.telemetry.log import read_entries
+from tests.console.played import write_log
 
 SECOND_NS = 1_000_000_000
 

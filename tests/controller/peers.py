@@ -11,7 +11,6 @@ import msgspec
 
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import Controller
-from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode
@@ -31,6 +30,7 @@ from mainspring.messages.peers import (
 )
 from mainspring.messages.status import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
+from tests.blocking import Client
 from tests.patience import PATIENCE_S
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)

@@ -12,7 +12,6 @@ import pytest
 
 from mainspring.console.live import Batch, LiveStream
 from mainspring.controller import observers, server
-from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, encode
 from mainspring.messages.events import RequestArrived, Wakeup
@@ -31,6 +30,7 @@ from mainspring.messages.peers import (
 )
 from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.log import read_entries
+from tests.blocking import Client
 from tests.cluster.replica import Replica, stands
 from tests.controller.failing import Untold
 from tests.controller.peers import FakeGateway, Stage, spec

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.experiments.bench.http import Measured, kept_at_best, load, refusals_of, verdicts
+from mainspring.experiments.bench.http import Measured, kept, kept_at_best, load, refusals_of
 from mainspring.experiments.bench.http_load import Plan, Result, Target, run
-from mainspring.experiments.bench.http_servers import NAMES, NoServer
+from mainspring.experiments.bench.http_servers import NoServer
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
@@ -77,13 +77,9 @@ def server_of(rate: float, p99_ms: float, late_goodput: float) -> Measured:
     return Measured(closed, result_of(rate, p99_ms, rate), opened, rate)
 
 
-def test_the_verdict_is_mainsprings_place_and_what_is_left_of_its_goodput() -> None:
-    ours, first, third = NAMES[:3]
-    found = verdicts(
-        {ours: [server_of(900, 5, 800)], first: [server_of(950, 9, 10)], third: [server_of(100, 6, 10)]}
-    )
-    assert [each.value for each in found] == [2, 2, 1, 800 / 900]
-    assert [each.met for each in found] == [True, True, True, False]
+def test_what_is_left_of_goodput_past_saturation_is_told() -> None:
+    found = kept([server_of(900, 5, 800)])
+    assert (found.value, found.met) == (800 / 900, False)
 
 
 def test_a_bare_loop_refuses_every_request() -> None:
@@ -91,9 +87,9 @@ def test_a_bare_loop_refuses_every_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saturation", "refusals", "kept"),
+    ("saturation", "refusals", "left"),
     # All of 1.5 times 1,000 are served or refused: 500 of 1,000 and 1,000 of 2,000 fill the second.
     [(1_000, 2_000, 0.5), (1_000, 1e9, 1.0), (1_000, 1_200, 0.0), (1_000, 900, 0.0)],
 )
-def test_what_refusing_leaves_is_served(saturation: float, refusals: float, kept: float) -> None:
-    assert kept_at_best(1.5, saturation, refusals) == pytest.approx(kept, abs=1e-3)
+def test_what_refusing_leaves_is_served(saturation: float, refusals: float, left: float) -> None:
+    assert kept_at_best(1.5, saturation, refusals) == pytest.approx(left, abs=1e-3)

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from mainspring.experiments.bench import foreign, lengths, minilm
-from mainspring.experiments.bench.triton import server, subjects
+from mainspring.experiments.bench.triton import server
 from mainspring.messages.model import OpenDim, Symbol, TensorSpec, Term
 from tests.scheduler.hand import spec
 
@@ -77,11 +77,6 @@ def test_triton_has_open_dimensions_as_such(tmp_path: Path) -> None:
     config = (tmp_path / "m" / "config.pbtxt").read_text()
     assert 'input [ { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] } ]' in config
     assert 'output [ { name: "hidden" data_type: TYPE_FP32 dims: [ -1, 4 ] } ]' in config
-
-
-def test_a_model_that_is_not_there_to_compare_is_named() -> None:
-    with pytest.raises(foreign.Unavailable, match="there are squeezenet, minilm"):
-        subjects.subject_of("bert")
 
 
 def test_without_the_model_it_says_so_and_ends_well(

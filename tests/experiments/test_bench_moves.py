@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from mainspring.experiments.bench import moves, shared
+from mainspring.experiments.bench import moves
 
 SIZE_KB = 600
 
@@ -22,14 +21,3 @@ def test_a_tensor_is_copied_as_often_as_it_is(tmp_path: Path, slab: bool) -> Non
     wanted[moves.BARE] = 3
     for protocol, count in wanted.items():
         assert count <= copies[f"{protocol}: copies of an input"] < count + 0.4
-
-
-def test_shared_memory_is_measured_beside_frames(tmp_path: Path) -> None:
-    shared.main(0.3, 1, [100.0], tmp_path)
-    figures = json.loads((tmp_path / "shared.json").read_text(encoding="utf-8"))["figures"]
-    assert [each["name"] for each in figures] == [
-        "100 KB: CPU of gateway and worker, slab",
-        "100 KB: CPU of gateway and worker, frames",
-        "100 KB: slab / frames",
-    ]
-    assert all(each["value"] > 0 for each in figures)

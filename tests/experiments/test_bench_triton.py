@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
-import onnx
 import pytest
 import typer
 from tritonclient.grpc import service_pb2
 
 from mainspring.experiments.bench import foreign
-from mainspring.experiments.bench.triton import apart, bare, compare, contestants, load
+from mainspring.experiments.bench.triton import compare, contestants, load
 from mainspring.experiments.bench.triton.subjects import Subject
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 
@@ -106,29 +103,9 @@ def test_a_saturation_counts_once_its_turns_agree() -> None:
 
 def test_settings_of_a_further_cluster_are_toml() -> None:
     assert contestants.settings("") == {}
-    found = contestants.settings('scheduler.estimate_rank=5,scheduler.refuse="early",gateway.slab_bytes=0')
-    assert found == {"scheduler": {"estimate_rank": 5, "refuse": "early"}, "gateway": {"slab_bytes": 0}}
+    found = contestants.settings("scheduler.estimate_rank=5,worker.pages=9,gateway.slab_bytes=0")
+    assert found == {"scheduler": {"estimate_rank": 5}, "worker": {"pages": 9}, "gateway": {"slab_bytes": 0}}
     assert contestants.settings("scheduler.policy=fifo") == {"scheduler": {"policy": "fifo"}}
     for wrong in ("estimate_rank=5", "scheduler.estimate_rank", "=1"):
         with pytest.raises(typer.BadParameter, match="is not a setting"):
             contestants.settings(wrong)
-
-
-@pytest.mark.parametrize("module", [bare.__name__, apart.__name__])
-def test_a_bare_server_answers_what_can_be_in_time_and_refuses_the_rest(tmp_path: Path, module: str) -> None:
-    taken = onnx.helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, ["n", 4])
-    given = onnx.helper.make_tensor_value_info("twice", onnx.TensorProto.FLOAT, ["n", 4])
-    node = onnx.helper.make_node("Add", ["data", "data"], ["twice"])
-    graph = onnx.helper.make_graph([node], "g", [taken], [given])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    with (
-        bare.bare(tmp_path / "m.onnx", tmp_path / "log", module) as address,
-        grpc.insecure_channel(address) as channel,
-    ):
-        call = channel.unary_unary(load.METHOD)
-        answer = service_pb2.ModelInferResponse.FromString(call(load.encode("m", {"data": X}, 10_000_000)))
-        assert answer.raw_output_contents[0] == (2 * X).tobytes()
-        with pytest.raises(grpc.RpcError) as refused:
-            call(load.encode("m", {"data": X}, 1))
-        assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

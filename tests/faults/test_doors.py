@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.experiments.blocking import Server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.messages import PROTOCOL_VERSION
@@ -24,6 +23,7 @@ from mainspring.transport.bounds import Ended
 from mainspring.transport.greeting import Greeting, write_secret
 from mainspring.transport.handshake import Unproved
 from mainspring.transport.hub import Hub
+from tests.blocking import Server
 from tests.controller.peers import Stage, spec
 from tests.transport.raw import admitted, by_tcp, connecting
 

@@ -16,14 +16,14 @@ import zmq
 from mainspring import Client, MainspringError
 from mainspring.client.connection import Connection
 from mainspring.client.errors import GatewayUnreachable
-from mainspring.experiments.blocking import Client as ClientSide
-from mainspring.experiments.blocking import Server as ServerSide
 from mainspring.messages import clients, peers
 from mainspring.messages.actions import Infer
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Status
 from mainspring.transport.bounds import Limits
 from mainspring.transport.channel import head
+from tests.blocking import Client as ClientSide
+from tests.blocking import Server as ServerSide
 from tests.controller.peers import FakeGateway, Peer, Stage
 from tests.controller.peers import spec as page_spec
 from tests.faults import garbage

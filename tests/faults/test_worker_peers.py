@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mainspring.experiments.blocking import Client
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import Ping, Pong
 from mainspring.worker.config import MIB
+from tests.blocking import Client
 from tests.patience import PATIENCE_S
 from tests.worker.peers import MS, Cluster, infer, spec
 

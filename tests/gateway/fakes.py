@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mainspring.experiments.blocking import Server
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.front_ends import Addresses
@@ -24,6 +23,7 @@ from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus, ModelStatus
+from tests.blocking import Server
 from tests.patience import PATIENCE_S
 
 WORKER = "fake"

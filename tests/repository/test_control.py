@@ -14,7 +14,6 @@ from time import monotonic
 import msgspec
 import pytest
 
-from mainspring.experiments.blocking import Client
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
@@ -44,6 +43,7 @@ from mainspring.repository.served_files import ServedFiles, State
 from mainspring.transport.channel import HEAD, head
 from mainspring.transport.greeting import Greeting, new_nonce
 from mainspring.transport.handshake import Accepting, Connecting, Identity
+from tests.blocking import Client
 from tests.gateway.test_versions import version_spec
 from tests.patience import PATIENCE_S
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mainspring.experiments.blocking import LIMITS, Server
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
+from tests.blocking import LIMITS, Server
 from tests.patience import PATIENCE_S
 
 SHOWS = Pass(secret=b"s" * 32)

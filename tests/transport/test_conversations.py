@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mainspring.experiments.blocking import LIMITS, Client, Server, TimedOut
 from mainspring.transport import addresses, listener
 from mainspring.transport.bounds import MAX_TENSORS, Delivery, Limits
 from mainspring.transport.hub import Hub
 from mainspring.transport.keys import Keys
 from mainspring.transport.link import FIRST_RETRY_NS, LONGEST_RETRY_NS, Link
+from tests.blocking import LIMITS, Client, Server, TimedOut
 from tests.patience import PATIENCE_S
 from tests.transport.issuing import Issue
 

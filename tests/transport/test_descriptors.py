@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mainspring.experiments.blocking import LIMITS, Client, Server
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery, Limits
+from tests.blocking import LIMITS, Client, Server
 from tests.transport.test_conversations import connect
 
 SECRET = b"s" * 32

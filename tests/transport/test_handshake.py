@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.experiments.blocking import LIMITS, Client, Server
 from mainspring.transport import listener as listener_module
 from mainspring.transport.bounds import Limits
 from mainspring.transport.greeting import Pass, new_nonce, read_secret
@@ -28,6 +27,7 @@ from mainspring.transport.handshake import (
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
+from tests.blocking import LIMITS, Client, Server
 from tests.patience import PATIENCE_S
 from tests.transport.raw import SECRET, admitted, by_tcp, connecting
 

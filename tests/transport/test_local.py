@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.experiments.blocking import Client, Server
 from mainspring.transport.local import parse_local
+from tests.blocking import Client, Server
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def test_processes_meet_in_a_folder_however_long_its_path(tmp_path: Path, depth:
 def test_a_socket_that_a_killed_process_left_is_put_away(tmp_path: Path) -> None:
     address = f"unix://{tmp_path}/controller.sock"
     code = (
-        "import sys, time; from mainspring.experiments.blocking import Server; "
+        "import sys, time; from tests.blocking import Server; "
         "s = Server(sys.argv[1]); print('ready', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, address], stdout=subprocess.PIPE, cwd=ROOT) as process:

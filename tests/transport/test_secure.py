@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.experiments.blocking import LIMITS, Client, Server
 from mainspring.transport import addresses, keys, listener
 from mainspring.transport.keys import BadKeys, Keys
 from mainspring.transport.secure import SecureSocket
+from tests.blocking import LIMITS, Client, Server
 from tests.patience import PATIENCE_S
 from tests.transport.issuing import Issue
 from tests.transport.raw import SECRET, by_tcp

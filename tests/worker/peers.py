@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import msgspec
 
-from mainspring.experiments.blocking import Client, Server
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codec import FROM_WORKER, TO_CONTROLLER, encode
@@ -19,6 +18,7 @@ from mainspring.messages.model import PAGE_BYTES, ModelSpec, OpenDim, Profile, S
 from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.server import run
+from tests.blocking import Client, Server
 from tests.patience import PATIENCE_S
 
 MS = 1_000_000

@@ -1,11 +1,10 @@
 """The worth of a deadline: Mainspring and Triton at the same rates, with the same deadline.
 
-SqueezeNet, or MiniLM with sentences of all lengths (`subjects`), through ONNX Runtime on one core, Poisson
+SqueezeNet (`subjects`) through ONNX Runtime on one core, Poisson
 arrivals, the deadline as the parameter ``timeout`` of each request. Triton's saturation, in a closed loop,
 sets the rates; it is measured until it settles, and ``--rate-hz`` takes a rate in its place, so that runs can
 be compared. At each, the servers (`contestants`) take turns, short ones and in changing order, so that
-whatever else the machine does is borne by all; and meters say what the host took from the machine meanwhile,
-for a request that meets a long pause is late whatever a server does. Beside them stands what one core could
+whatever else the machine does is borne by all. Beside them stands what one core could
 have answered in time (`possible`). With ``--one-core`` each server is wholly on one core, the client on the
 others. ``python -m mainspring.experiments.bench.triton.compare``, which ``make bench-triton`` runs.
 """
@@ -23,7 +22,6 @@ import numpy as np
 import typer
 
 from mainspring.experiments.bench.foreign import Unavailable
-from mainspring.experiments.bench.pauses import watched
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.triton import load, possible
 from mainspring.experiments.bench.triton.contestants import (
@@ -34,7 +32,7 @@ from mainspring.experiments.bench.triton.contestants import (
     servers,
     wanted_of,
 )
-from mainspring.experiments.bench.triton.subjects import SUBJECTS, Subject, subject_of
+from mainspring.experiments.bench.triton.subjects import Subject, squeezenet
 from mainspring.messages.model import ModelSpec
 
 _CLIENTS = 8
@@ -74,10 +72,6 @@ class Turn(msgspec.Struct):
     """Answers that came after the deadline."""
     refused_at: list[float] = []
     """When each refusal came, as a part of the deadline."""
-    lost_percent: float = 0.0
-    """Of the time of the core that the host took most of."""
-    hit_percent: float = 0.0
-    """Requests that the host's pauses alone would make late, without any queue."""
     possible_percent: float = 0.0
     """Requests that one core could have answered in time."""
 
@@ -131,11 +125,7 @@ class Contest:
     def turn(self, name: str, factor: float, rate_hz: float, duration_s: float, seed: int) -> Turn:
         """Send Poisson arrivals to one server."""
         instants = load.poisson(rate_hz, duration_s, seed)
-        with watched() as pauses:
-            found = load.open_loop(self.addresses[name], self._timed, instants)
-        deadline_ns = round(self.deadline_ms * 1e6)
-        due_ns = found.begin_ns + np.asarray(instants * 1e9, np.int64)
-        spare_ns = deadline_ns - round(self.alone_ms[name] * 1e6)
+        found = load.open_loop(self.addresses[name], self._timed, instants)
         in_time = found.in_time(self.deadline_ms)
         beside_ms = max(0.0, min(self.alone_ms.values()) - float(np.median(self._bare_ms)))
         return Turn(
@@ -150,8 +140,6 @@ class Contest:
             reasons=found.reasons,
             late=found.codes.get("OK", 0) - in_time,
             refused_at=[round(each / self.deadline_ms, 3) for each in sorted(found.refused_ms)],
-            lost_percent=pauses.lost_percent(found.begin_ns, found.begin_ns + round(duration_s * 1e9)),
-            hit_percent=100 * pauses.hit(due_ns, deadline_ns, spare_ns) / len(instants),
             possible_percent=possible.in_time_percent(
                 instants, self._bare_ms, self.deadline_ms, beside_ms, seed
             ),
@@ -202,8 +190,7 @@ def _line(turn: Turn) -> str:
     return (
         f"  {turn.factor:g} x: {turn.rate_hz:5.0f} r/s {turn.server} {turn.in_time_percent:5.1f} % "
         f"in time of {turn.requests} ({turn.late} late, refused: {said or 'none'}; the client "
-        f"{turn.client_late_ms:.1f} ms late at p99; the host took {turn.lost_percent:.1f} %, "
-        f"which alone makes {turn.hit_percent:.1f} % late; one core could do {turn.possible_percent:.1f} %)"
+        f"{turn.client_late_ms:.1f} ms late at p99; one core could do {turn.possible_percent:.1f} %)"
     )
 
 
@@ -219,8 +206,6 @@ def figures(turns: Sequence[Turn], subject: Subject) -> list[Figure]:
     for copies, factor, name in Counter((turn.copies, turn.factor, turn.server) for turn in turns):
         chosen = _in_time_percents(turns, copies, factor, name)
         target = subject.wanted.get(factor) if name == MAINSPRING else None
-        if subject.above_triton and name == MAINSPRING:
-            target = statistics.median(_in_time_percents(turns, copies, factor, TRITON))
         spread = f"{min(chosen):.1f} to {max(chosen):.1f} of {len(chosen)} turns"
         label = f"{copies} x, {factor:g} of Triton's saturation: {name} in time"
         made.append(Figure(label, statistics.median(chosen), "%", target, at_least=True, note=spread))
@@ -229,11 +214,6 @@ def figures(turns: Sequence[Turn], subject: Subject) -> list[Figure]:
         )
     for copies, factor in Counter((turn.copies, turn.factor) for turn in turns):
         own = [turn for turn in turns if (turn.copies, turn.factor) == (copies, factor)]
-        label = f"{copies} x, {factor:g}: late by the host's pauses alone, without a queue"
-        hit = [turn.hit_percent for turn in own]
-        lost = statistics.median(turn.lost_percent for turn in own)
-        spread = f"{min(hit):.1f} to {max(hit):.1f}; it took {lost:.1f} % of a core"
-        made.append(Figure(label, statistics.median(hit), "%", note=spread))
         could = [turn.possible_percent for turn in own]
         label = f"{copies} x, {factor:g}: what one core could have answered in time"
         spread = f"{min(could):.1f} to {max(could):.1f}; knowing every duration, one by one"
@@ -261,14 +241,11 @@ def _in_time_percents(turns: Sequence[Turn], copies: int, factor: float, server:
 
 
 def main(
-    model: Annotated[str, typer.Option(help=f"What is served: {', '.join(SUBJECTS)}.")] = "squeezenet",
     copies: Annotated[str, typer.Option(help="Copies of the model, separated by commas.")] = "1,8",
     factors: Annotated[str, typer.Option(help="Parts of Triton's saturation.")] = "0.5,0.8,1.0,1.5",
     repeats: Annotated[int, typer.Option(help="Turns of each server at each rate.")] = 5,
     turn_s: Annotated[float, typer.Option(help="Length of a turn.")] = 2.0,
-    deadline_ms: Annotated[
-        float, typer.Option(help="Of every request; 0: 25 for squeezenet, 100 for minilm.")
-    ] = 0.0,
+    deadline_ms: Annotated[float, typer.Option(help="Of every request; 0: 25.")] = 0.0,
     batch: Annotated[int, typer.Option(help="Largest batch of Triton's dynamic batcher.")] = 8,
     rate_hz: Annotated[
         float, typer.Option(help="Take this for Triton's saturation; 0: measure it, with the first copies.")
@@ -277,20 +254,16 @@ def main(
         bool,
         typer.Option("--one-core", help="Each server wholly on the last core, the client on the others."),
     ] = False,
-    bare: Annotated[
-        bool,
-        typer.Option("--bare", help="Beside them the least that serves this, of one process and of three."),
-    ] = False,
     beside: Annotated[list[str] | None, typer.Option(help=BESIDE)] = None,
     output: Annotated[Path, typer.Option(help="Folder for triton.json.")] = OUTPUT,
 ) -> None:
     """Measure, print the figures, and write them down."""
-    chosen = wanted_of(one_core, bare, beside or ())
+    chosen = wanted_of(one_core, beside or ())
     parts, numbers = [float(each) for each in factors.split(",")], [int(each) for each in copies.split(",")]
     turns: list[Turn] = []
     saturations: dict[str, dict[str, float]] = {}
     try:
-        subject = subject_of(model)
+        subject = squeezenet()
         deadline_ms = deadline_ms or subject.deadline_ms
         if one_core:
             wanted = ONE_CORE_PERCENT.get(deadline_ms, {})
@@ -305,7 +278,7 @@ def main(
     except Unavailable as why:
         typer.echo(f"skipped: {why}")
         return
-    title = f"Answers of {model} within {deadline_ms:g} ms{', each server on one core' * one_core}"
+    title = f"Answers of SqueezeNet within {deadline_ms:g} ms{', each server on one core' * one_core}"
     publish("triton", title, figures(turns, subject), output, turns=turns, saturations_hz=saturations)
 
 

@@ -1,4 +1,4 @@
-"""Who is compared: Triton, Mainspring, also with other settings, and a bare server, all running at once.
+"""Who is compared: Triton and Mainspring, also with other settings, all running at once.
 
 They take turns, so each is idle while another is measured.
 """
@@ -13,20 +13,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import onnx
 import typer
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.experiments.bench.triton import apart, server
-from mainspring.experiments.bench.triton.bare import bare
+from mainspring.experiments.bench.triton import server
 from mainspring.experiments.bench.triton.subjects import MOST_COPIES, STORE, Subject
 from mainspring.messages.model import ModelSpec
 
 TRITON, MAINSPRING = "triton", "mainspring"
-BARE, APART = "bare", "bare, three processes"
 BESIDE = "A further Mainspring with settings, such as scheduler.response_margin_ms=1; again for more."
 
 
@@ -35,19 +32,17 @@ class Wanted(NamedTuple):
 
     one_core: bool = False
     """Whether each server is wholly on the last core, and the client on the others."""
-    bare: bool = False
-    """Whether the bare servers take part: of one process, and of three."""
     beside: Sequence[str] = ()
-    """Settings of a further Mainspring each, such as ``scheduler.refuse="early"``."""
+    """Settings of a further Mainspring each, such as ``scheduler.estimate_rank=5``."""
 
 
-def wanted_of(one_core: bool, bare: bool, beside: Sequence[str]) -> Wanted:
+def wanted_of(one_core: bool, beside: Sequence[str]) -> Wanted:
     """Return who takes part; raise BadParameter for what can't be."""
     if one_core and len(os.sched_getaffinity(0)) < 2:
         raise typer.BadParameter("--one-core needs a second core for the client; this process may use one")
     for text in beside:
         settings(text)
-    return Wanted(one_core, bare, beside)
+    return Wanted(one_core, beside)
 
 
 def settings(text: str) -> dict[str, dict[str, Any]]:
@@ -104,11 +99,6 @@ def servers(
             name = f"{MAINSPRING}, {text}" if text else MAINSPRING
             cluster = stack.enter_context(_cluster(folder / f"run-{number}", specs, settings(text)))
             addresses[name] = cluster
-        if wanted.bare:
-            file = folder / "bare.onnx"
-            onnx.save(next(iter(models.values())), str(file))
-            addresses[BARE] = stack.enter_context(bare(file, folder / "bare.log"))
-            addresses[APART] = stack.enter_context(bare(file, folder / "apart.log", apart.__name__))
         leave()
         yield addresses, specs
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.main import main
-from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_GATEWAY, encode
 from mainspring.messages.peers import GatewayHello, Goodbye, ModelUp, Ping, Welcome
 from mainspring.transport.greeting import write_secret
+from tests.blocking import Client
 from tests.patience import PATIENCE_S
 
 Fail = Callable[..., tuple[object, str]]

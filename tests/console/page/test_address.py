@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 
-from mainspring.experiments.bench.console_page import playing, replay, seek
 from tests.console.page.conftest import Open, stop
 from tests.console.page.live import Site, wait_until
+from tests.console.played import playing, replay, seek
 
 PLACE = ".controls output"
 NAMES = [f"{stem}-{number}" for stem in ("resnet18", "digits", "vgg16", "squeezenet") for number in range(6)]

@@ -7,9 +7,9 @@ import re
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from mainspring.experiments.bench.console_page import playing, replay, seek
 from tests.console.page.conftest import Open
 from tests.console.page.live import Site, wait_until
+from tests.console.played import playing, replay, seek
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mainspring.experiments.bench.console_page import playing, replay
 from tests.console.page.conftest import Open
 from tests.console.page.live import Site, wait_until
+from tests.console.played import playing, replay
 
 
 def test_a_recorded_run_is_looked_at_where_the_slider_stands(open_page: Open, site: Site) -> None:

@@ -8,7 +8,23 @@ import pytest
 from mainspring.experiments.ribbon.fresh import first_sure, share_of
 from mainspring.planner.estimate import Estimate
 from mainspring.planner.problem import Pool
-from tests.experiments.ribbon.test_figures import estimate
+
+
+def estimate(pool: Pool) -> Estimate:
+    share = min(1.0, 0.8 + 0.04 * sum(pool))
+    return Estimate(
+        pool=pool,
+        price=0.5 * pool[0] + 0.1 * pool[1],
+        attainment=share,
+        low=share,
+        high=share,
+        p50_ms=5.0,
+        p99_ms=30.0 - sum(pool),
+        reached_ms=20.0,
+        utilisation={},
+        queries=1000,
+        complete=True,
+    )
 
 
 class Stream:

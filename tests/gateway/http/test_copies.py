@@ -21,7 +21,6 @@ import msgspec
 import pytest
 import uvloop
 
-from mainspring.experiments.blocking import Server
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
@@ -34,6 +33,7 @@ from mainspring.gateway.uploads import Uploads
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.peers import Input, TensorHeader
 from mainspring.transport.hub import Hub
+from tests.blocking import Server
 from tests.gateway.fakes import make_spec
 from tests.gateway.oip.models import TIMING
 from tests.patience import PATIENCE_S

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from mainspring.experiments.simulated_shards import Death, ShardedSimulation, divided
 from mainspring.messages.sharding import first_map
 from mainspring.simulator.cluster import Cluster, build_cluster, preload
 from mainspring.simulator.run import simulate
-from mainspring.simulator.shards import Death, ShardedSimulation, divided
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
 from mainspring.simulator.workloads import build_source
 from mainspring.traces.records import OUTPUTS, PENDING, Records

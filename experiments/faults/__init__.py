@@ -1,1 +1,0 @@
-"""A local cluster under seeded kills and stops, every answer compared with ONNX Runtime's."""
