@@ -51,9 +51,11 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self.engine.close()
+        # After Ctrl-C another thread may still compute with the engine's memory until the process ends.
+        if kind is None or issubclass(kind, Exception):
+            self.engine.close()
 
     def prepare(self, model: ModelSpec) -> None:
         """Make the model loadable."""
