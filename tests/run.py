@@ -17,12 +17,13 @@ ten slowest. At the end stands what was skipped, and what brings it back (`tests
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 from xml.etree import ElementTree
@@ -98,7 +99,7 @@ def run(part: Part) -> int:
 def beside(title: str, command: Sequence[str], *, idle: bool) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command beside the block, on idle processor time if so asked; then print what it said."""
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, start_new_session=idle)
         if idle:
             let_idle(process.pid)
         try:
@@ -107,12 +108,19 @@ def beside(title: str, command: Sequence[str], *, idle: bool) -> Iterator[subpro
             process.wait()
         finally:
             process.kill()
+            if idle:
+                # Ctrl-C does not reach another session.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         _show(output)
 
 
 def let_idle(process: int) -> None:
-    """Give a process, and all that it will start, nothing but idle time, where the system lets it."""
+    """Give a session's first process, and all that it starts, nothing but idle time, if the system allows."""
+    # Linux may share the cores between sessions first: an idle process counts only within its own.
+    with suppress(OSError):
+        Path(f"/proc/{process}/autogroup").write_text("19")
     try:
         os.sched_setscheduler(process, os.SCHED_IDLE, os.sched_param(0))
     except OSError:
