@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_barred, is_hopeless
 from mainspring.cluster.provision import Kind
+from mainspring.cluster.residency_bits import is_barred, is_hopeless
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
 from mainspring.cluster.workers import Worker

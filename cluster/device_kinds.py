@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.cluster.line import ModelLine, Walk
+from mainspring.cluster.served_models import ServedModels, Walk
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import Estimates, InferTimes, LoadTime
@@ -43,7 +43,7 @@ class DeviceKinds:
 
     __slots__ = ("_changes", "_estimates", "_line", "_settled", "_target", "_walk", "at_once", "version")
 
-    def __init__(self, line: ModelLine, estimates: Estimates) -> None:
+    def __init__(self, line: ServedModels, estimates: Estimates) -> None:
         """``line`` has the cluster's models, and is told here of each; ``estimates`` are the cluster's."""
         self.at_once = 0
         """How many models and buckets `settle_some` has catch up; 0: all do at each change."""

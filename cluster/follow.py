@@ -16,10 +16,10 @@ from mainspring.cluster.execution import infer_begun
 from mainspring.cluster.membership import note_standing
 from mainspring.cluster.models import Model
 from mainspring.cluster.pages import PageTable
-from mainspring.cluster.pairs import find, tidy
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import vacate
+from mainspring.cluster.residency_bits import find, tidy
 from mainspring.cluster.restore import enter, restore, serve
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
@@ -35,8 +35,8 @@ def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None
     _follow(cluster, now_ns, entry)
     if cluster.fleeting:
         tidy(cluster)
-    if cluster.seats.has_stale:
-        cluster.seats.sweep()
+    if cluster.worker_bits.has_stale:
+        cluster.worker_bits.sweep()
 
 
 def _follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.capacity import unpinnable, unscalable
+from mainspring.cluster.deferred_join import Joining, orphan, settle
 from mainspring.cluster.device_kinds import forget_kind
 from mainspring.cluster.execution import FATAL_KEY, FATAL_NS_KEY, ended_worker, running
-from mainspring.cluster.joining import Joining, orphan, settle
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at, find, hosts, of_worker
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import give_up, leave
+from mainspring.cluster.residency_bits import at, find, hosts, of_worker
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Result

@@ -44,7 +44,7 @@ NO_BUCKETS: Final[list[Placement]] = []
 
 
 class Placement:
-    """One model on one worker: an object while there is more to say than a bit can (`cluster.pairs`).
+    """One model on one worker: an object while a bit can't say it all (`cluster.residency_bits`).
 
     A model with symbols has beside it one for each bucket, with the bucket's estimates; where the weights are
     is said by the model's own, and theirs are kept equal.
@@ -91,7 +91,7 @@ class Placement:
         self.load_slot: Slot[Load] | None = None
         """The LOAD under way."""
         self.load_stalled = False
-        """Whether it takes far longer than predicted (`stalls`)."""
+        """Whether it takes far longer than predicted (`scheduler.overdue_actions`)."""
         self.infers = 0
         """INFERs outstanding, of all buckets; theirs stay 0."""
         self.last_used_ns = 0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.deferred_join import settle
 from mainspring.cluster.estimates import InferTimes
-from mainspring.cluster.joining import settle
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.residency_bits import at
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.evidence import (
@@ -214,7 +214,7 @@ def reject_evidence(
                 others.pop()
     named = [_candidate(plan.placement, plan.finish_ns) for plan in others]
     absent = model.base.absent
-    known = len(cluster.workers) - (absent & cluster.seats.taken).bit_count()
+    known = len(cluster.workers) - (absent & cluster.worker_bits.taken).bit_count()
     if len(found) < known and len(named) < CANDIDATES:
         planned = {plan.placement.worker.name for plan in found}
         for name, worker in cluster.workers.items():

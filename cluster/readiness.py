@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from mainspring.cluster.joining import settle
+from mainspring.cluster.deferred_join import settle
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import hosts, is_barred, is_loadable
+from mainspring.cluster.residency_bits import hosts, is_barred, is_loadable
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
 from mainspring.messages.readiness import CANT_BE_LOADED, NO_WORKER, STARTING, why

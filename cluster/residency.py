@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import find
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.residency_bits import find
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload

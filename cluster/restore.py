@@ -7,10 +7,10 @@ from collections import deque
 from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.membership import lose, note_standing, set_draining
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import find
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import vacate
+from mainspring.cluster.residency_bits import find
 from mainspring.cluster.scaling import restore_scale
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot

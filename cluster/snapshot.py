@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import of_worker
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
+from mainspring.cluster.residency_bits import of_worker
 from mainspring.cluster.scaling import scale_state
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot

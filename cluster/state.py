@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.cluster.device_kinds import DeviceKinds
 from mainspring.cluster.estimates import Estimates
-from mainspring.cluster.line import ModelLine
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.provision import Kind
 from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
-from mainspring.cluster.seats import Seats
+from mainspring.cluster.served_models import ServedModels
+from mainspring.cluster.worker_bits import WorkerBits
 from mainspring.cluster.workers import Worker
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
@@ -20,7 +20,7 @@ from mainspring.messages.operating import SetDefaultSlo, SetGoodputWeight, SetMa
 from mainspring.messages.targets import kind_of
 
 if TYPE_CHECKING:
-    from mainspring.cluster.joining import Joining
+    from mainspring.cluster.deferred_join import Joining
 
 _QUEUED: Final = Place.QUEUED
 _UNDECIDED: Final = Place.UNDECIDED
@@ -41,7 +41,7 @@ class Cluster:
         """Taken off each deadline for the way back."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
-        self.seats = Seats(ModelLine())
+        self.worker_bits = WorkerBits(ServedModels())
         """Which bit stands for which worker in sets of them."""
         self.joining: list[Joining] = []
         """Workers of which not all is entered that they have prepared, the longest joining first."""
@@ -56,7 +56,7 @@ class Cluster:
         self.open_workers = 0
         """The number of workers that take new work (`recount`)."""
         self.estimates = Estimates(estimate_rank)
-        self.device_kinds = DeviceKinds(self.seats.line, self.estimates)
+        self.device_kinds = DeviceKinds(self.worker_bits.served, self.estimates)
         self.requests: dict[int, Request] = {}
         """Every request that was neither answered nor rejected."""
         self.running: dict[int, list[Request]] = {}
@@ -128,7 +128,7 @@ class Cluster:
 
     def seat(self, worker: Worker) -> None:
         """Enter a worker; every model is known on it."""
-        self.seats.take(worker)
+        self.worker_bits.take(worker)
         worker.fleeting = self.fleeting
         self.changes += 1
         kind = worker.kind
@@ -141,7 +141,7 @@ class Cluster:
         """Take a worker out and return it; None if it is not there. Its bit is the next worker's."""
         worker = self.workers.pop(name, None)
         if worker is not None:
-            self.seats.leave(worker)
+            self.worker_bits.leave(worker)
             self.changes += 1
             left = self.of_kind[worker.kind] & ~worker.bit
             if left:

@@ -27,10 +27,10 @@ def validate(cluster: Cluster) -> None:
 
 def _check_seats(cluster: Cluster) -> None:
     """Each worker has a bit of its own, and sets of workers hold those of workers that are there."""
-    seated = {worker.name: worker for worker in cluster.seats.workers if worker is not None}
+    seated = {worker.name: worker for worker in cluster.worker_bits.workers if worker is not None}
     assert seated == cluster.workers, f"seats are {list(seated)}, not {list(cluster.workers)}"
     kinds: dict[str, int] = {}
-    for index, worker in enumerate(cluster.seats.workers):
+    for index, worker in enumerate(cluster.worker_bits.workers):
         if worker is not None:
             assert worker.bit == 1 << index, f"{worker.name} sits at {index} and has the bit {worker.bit:x}"
             kinds[worker.kind] = kinds.get(worker.kind, 0) | worker.bit

@@ -12,7 +12,7 @@ from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
 from mainspring.messages.targets import device_kind_of, targets_in
 
 if TYPE_CHECKING:
-    from mainspring.cluster.joining import Joining
+    from mainspring.cluster.deferred_join import Joining
     from mainspring.cluster.models import Model
 
 
@@ -89,7 +89,7 @@ class Worker:
         self.stopping = False
         """Whether it said that it begins nothing more."""
         self.stalled = False
-        """Whether what EXEC is at takes far longer than predicted (`stalls`)."""
+        """Whether what EXEC is at takes far longer than predicted (`scheduler.overdue_actions`)."""
         self.stall_alarm_ns: int | None = None
         """The nearest alarm that will look for that."""
         self.draining = False

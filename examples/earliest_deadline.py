@@ -5,9 +5,9 @@ mainspring up --store store --policy examples.earliest_deadline:EarliestDeadline
 
 from __future__ import annotations
 
-from mainspring.cluster.pairs import able, at
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
+from mainspring.cluster.residency_bits import able, at
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy

@@ -12,9 +12,9 @@ import heapq
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_loadable
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
+from mainspring.cluster.residency_bits import is_loadable
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch, Policy

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from mainspring.cluster.capacity import kept_pages
-from mainspring.cluster.pairs import is_prepared_anywhere, tidy
 from mainspring.cluster.requests import Request
+from mainspring.cluster.residency_bits import is_prepared_anywhere, tidy
 from mainspring.cluster.scaling import provider_left, provider_said
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.status import cluster_status
@@ -41,17 +41,17 @@ from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
 from mainspring.scheduler.draining import Draining
-from mainspring.scheduler.load_queue import Copies, MissedModels, Pins, Takeovers
+from mainspring.scheduler.load_queue import DrainReplicas, MissedModels, OpenReplicas, Pins
 from mainspring.scheduler.membership import Membership
-from mainspring.scheduler.openings import Openings
+from mainspring.scheduler.opening.scheduling import Openings
 from mainspring.scheduler.operating import Operating
+from mainspring.scheduler.overdue_actions import OverdueActions
 from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.preparing import Preparing
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.scaling import Scaling
-from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.state import SchedulerState
 
 MISSED_RETRY_NS: Final = 100_000_000
@@ -87,8 +87,8 @@ class Scheduler:
         self._missed = MissedModels(state, self._policy)
         self._retry_ns = 0
         self._pins = Pins(state)
-        self._copies = Copies(state, self._policy)
-        openings = Openings(state, self._backlog, self._copies)
+        self._open_replicas = OpenReplicas(state, self._policy)
+        openings = Openings(state, self._backlog, self._open_replicas)
         self._overload = Overload(state, self._policy)
         self._preparing = Preparing(state, openings)
         self._residency = Residency(
@@ -100,17 +100,17 @@ class Scheduler:
             self._preparing,
             self._backlog,
             self._missed,
-            openings.promises,
+            openings.admission,
             self._overload,
         )
-        self._stalls = Stalls(state, self._policy, self._missed)
+        self._overdue_actions = OverdueActions(state, self._policy, self._missed)
         self._dispatcher = Dispatcher(
             state,
             self._policy,
             self._residency,
             self._backlog,
             self._lifecycle,
-            self._stalls,
+            self._overdue_actions,
             openings,
             self._overload,
         )
@@ -118,9 +118,9 @@ class Scheduler:
         draining = Draining(
             *(state, self._policy, self._backlog, self._lifecycle, self._pins, self._preparing)
         )
-        self._takeovers = Takeovers(state)
+        self._drain_replicas = DrainReplicas(state)
         self._membership = Membership(*parts, self._preparing)
-        self._scaling = Scaling(state, draining, self._takeovers, self._membership)
+        self._scaling = Scaling(state, draining, self._drain_replicas, self._membership)
         self._operating = Operating(state, self._residency, self._pins, draining, self._scaling)
 
     def handle(self, now_ns: int, event: Event) -> None:
@@ -268,7 +268,7 @@ class Scheduler:
             elif alarm is _STALL:
                 if _is_due(now_ns, subject.stall_alarm_ns):
                     subject.stall_alarm_ns = None
-                    self._stalls.look(now_ns, subject)
+                    self._overdue_actions.look(now_ns, subject)
             else:
                 owed = self._dispatcher.overdue(now_ns, subject)
                 if owed is not None:
@@ -283,11 +283,11 @@ class Scheduler:
                 workers, state.dirty = state.dirty, {}
                 for worker in workers.values():
                     self._dispatcher.fill(now_ns, worker)
-            elif (another := state.waking.next()) is not None:
+            elif (another := state.idle_workers.next()) is not None:
                 self._dispatcher.fill(now_ns, another)
             else:
                 break
-        state.waking.end()
+        state.idle_workers.end()
 
     def _fill_loads(self, now_ns: int) -> None:
         """Give the LOAD executors work: first pinned models, then the policy's LOADs, then missed models."""
@@ -300,13 +300,13 @@ class Scheduler:
             if loaded == LOADS_PER_CALL:
                 self._state.alarms.set(now_ns, _RETRY)
                 return
-        while self._copies and (plan := self._copies.next_load(now_ns)) is not None:
+        while self._open_replicas and (plan := self._open_replicas.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
-        while self._takeovers and (plan := self._takeovers.next_load(now_ns)) is not None:
+        while self._drain_replicas and (plan := self._drain_replicas.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
         while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
-        waits = self._missed or self._pins or self._copies or self._takeovers
+        waits = self._missed or self._pins or self._open_replicas or self._drain_replicas
         if waits and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
             self._state.alarms.set(self._retry_ns, _RETRY)
@@ -328,7 +328,7 @@ def validate(state: SchedulerState) -> None:
     """Check the cluster's state and the scheduler's beside it; raise AssertionError at the first fault."""
     cluster = state.cluster
     validate_state(cluster)
-    state.waking.validate()
+    state.idle_workers.validate()
     for worker in cluster.workers.values():
         _check_loads(state, worker)
     for action_id, worker in state.idle_loads.items():

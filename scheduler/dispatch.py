@@ -16,14 +16,14 @@ from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release,
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Unanswered
 from mainspring.scheduler.best_effort import BestEffort
-from mainspring.scheduler.openings import Openings
+from mainspring.scheduler.idle_workers import WIDE_FROM, is_replicated_widely
+from mainspring.scheduler.opening.scheduling import Openings
+from mainspring.scheduler.overdue_actions import OverdueActions
 from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
-from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.state import SchedulerState
-from mainspring.scheduler.waking import WIDE_FROM, is_wide
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
@@ -42,7 +42,7 @@ class Dispatcher:
         residency: Residency,
         backlog: BestEffort,
         lifecycle: RequestLifecycle,
-        stalls: Stalls,
+        overdue_actions: OverdueActions,
         openings: Openings,
         overload: Overload,
     ) -> None:
@@ -51,7 +51,7 @@ class Dispatcher:
         self._residency = residency
         self._backlog = backlog
         self._lifecycle = lifecycle
-        self._stalls = stalls
+        self._overdue_actions = overdue_actions
         self._openings = openings
         self._overload = overload
 
@@ -61,14 +61,14 @@ class Dispatcher:
         state, timeline, durations = self._state, worker.exec, self._state.ns
         soonest_ns = now_ns + durations.dispatch_delay
         ahead_ns = durations.lookahead + worker.lead_ns
-        state.waking.asked(worker)
+        state.idle_workers.asked(worker)
         if state.unarmed:
             state.unarmed.pop(worker.name, None)
         while True:
             available_ns = timeline.available_ns(now_ns, soonest_ns)
             if available_ns > now_ns + ahead_ns and len(timeline):
                 self._look_again(now_ns, worker, available_ns - ahead_ns)
-                state.waking.busy(worker)
+                state.idle_workers.busy(worker)
                 return
             if self._opens(now_ns, worker, available_ns, idle=False):
                 continue
@@ -92,7 +92,7 @@ class Dispatcher:
                     state.look_after_hold(worker)
                 if available_ns > soonest_ns and len(timeline):
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
-                state.waking.left_idle(worker)
+                state.idle_workers.left_idle(worker)
                 return
             self._send(now_ns, worker, self._together(batch))
 
@@ -116,14 +116,14 @@ class Dispatcher:
         if action is None:
             return False
         if not self._openings.can_wait(now_ns, action.predicted_duration_ns):
-            self._stalls.opens(now_ns, worker)
+            self._overdue_actions.opens(now_ns, worker)
         return True
 
     def _look_again(self, now_ns: int, worker: Worker, when_ns: int) -> None:
         """Have EXEC filled at an instant; if an overdue action moves that on with the time, its result will
         have it filled. If nothing waits, the next request will (`RequestLifecycle.queue`)."""
         if worker.exec.overruns(now_ns):
-            self._stalls.watch(now_ns, worker)
+            self._overdue_actions.watch(now_ns, worker)
         elif self._rests():
             self._state.unarmed[worker.name] = when_ns
         else:
@@ -175,7 +175,7 @@ class Dispatcher:
             # The model's replacement has reached the last worker, and all workers may be drained.
             cluster = self._state.cluster
             model = cluster.models.get(action.model)
-            if model is not None and not model.absent & cluster.seats.taken:
+            if model is not None and not model.absent & cluster.worker_bits.taken:
                 concerned = model
         if concerned is not None:
             self._lifecycle.reconsider(now_ns, concerned)
@@ -228,8 +228,12 @@ class Dispatcher:
             state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)
         if not best_effort:
             self._policy.dispatched(now_ns, batch)
-            if state.waking.idle and placement.model.queue.dues and is_wide(state.cluster, placement.model):
-                state.waking.want(placement.model)
+            if (
+                state.idle_workers.idle
+                and placement.model.queue.dues
+                and is_replicated_widely(state.cluster, placement.model)
+            ):
+                state.idle_workers.want(placement.model)
             self._overload.sent(now_ns, batch)
         else:
             self._backlog.offer(placement)
@@ -276,7 +280,7 @@ class Dispatcher:
     def _executed(self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result) -> None:
         """Enter the result of what EXEC did."""
         action = slot.action
-        self._stalls.exec_ended(now_ns, worker)
+        self._overdue_actions.exec_ended(now_ns, worker)
         self._state.wake(worker)
         if isinstance(action, Infer):
             self._infer_ended(now_ns, slot, action, result)

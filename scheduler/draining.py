@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mainspring.cluster.pairs import of_worker
 from mainspring.cluster.placements import State
+from mainspring.cluster.residency_bits import of_worker
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import Pins

@@ -15,8 +15,8 @@ from typing import Final
 
 from mainspring.cluster.capacity import PINNED_SHARE, kept_pages
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import able, at, is_barred, is_hopeless, is_loadable
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.residency_bits import able, at, is_barred, is_hopeless, is_loadable
 from mainspring.cluster.workers import Worker
 from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.placing import LoadPlan, plan_load, plan_on_freest
@@ -220,7 +220,7 @@ class MissedModels(ModelQueue):
         return None
 
 
-class Copies(ModelQueue):
+class OpenReplicas(ModelQueue):
     """Models that only one worker holds, which is to open an executable, and that requests come for.
 
     An idle LOAD executor loads each on another worker, so that its requests need not wait for the OPEN.
@@ -245,7 +245,7 @@ class Copies(ModelQueue):
         return None
 
 
-class Takeovers(ModelQueue):
+class DrainReplicas(ModelQueue):
     """Models that only workers hold which are to leave: others load them while LOAD is idle.
 
     None goes for it that was used later than the model, and none that requests wait for: a cluster whose

@@ -153,7 +153,7 @@ class Membership:
         self._residency.left(worker)
         state.dirty.pop(name, None)
         state.unarmed.pop(name, None)
-        state.waking.forget(worker)
+        state.idle_workers.forget(worker)
         state.load_room.pop(name, None)
         for load in worker.load.actions():
             state.idle_loads.pop(load.action_id, None)
@@ -188,7 +188,7 @@ class Membership:
     def unfinished(self) -> bool:
         """Whether there is more to be done by `go_on`."""
         cluster = self._state.cluster
-        more = bool(cluster.joining) or cluster.seats.has_stale or bool(self._unsure)
+        more = bool(cluster.joining) or cluster.worker_bits.has_stale or bool(self._unsure)
         return more or self._residency.takes_off or bool(self._preparing)
 
     def go_on(self, now_ns: int) -> None:
@@ -199,8 +199,8 @@ class Membership:
             joining.some()
             self._residency.take_off(now_ns, joining.unwelcome())
         self._preparing.go_on(now_ns)
-        if cluster.seats.has_stale:
-            cluster.seats.sweep()
+        if cluster.worker_bits.has_stale:
+            cluster.worker_bits.sweep()
         if self._residency.takes_off:
             self._residency.take_more_off(now_ns)
         for _ in range(min(RECONSIDERED_AT_ONCE, len(self._unsure))):

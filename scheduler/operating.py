@@ -11,8 +11,8 @@ from typing import Final
 from mainspring.cluster.capacity import unpinnable, unscalable
 from mainspring.cluster.membership import operator_asked
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at, hosts
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.residency_bits import at, hosts
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import (

@@ -2,10 +2,10 @@
 
 A request that waits would be refused anyway once no batch could serve it before its deadline. Under overload
 that is just before the deadline, and it was to be foreseen. So while requests are refused, each that waits is
-looked at `LOOKS` times: its batch could begin once the work of models of higher rank (`Standing`), and of its
-own model's before it, is done. If it would be late then, it is refused. When it is looked at follows from its
-id, so that of requests that come at once, with one deadline, each is looked at when it is known which of the
-others were refused.
+looked at `LOOKS` times: its batch could begin once the work of models of higher rank (`WorkAhead`), and of
+its own model's before it, is done. If it would be late then, it is refused. When it is looked at follows from
+its id, so that of requests that come at once, with one deadline, each is looked at when it is known which of
+the others were refused.
 
 More will come that ranks higher, and some of what does will be refused itself or run in fewer batches. So the
 work counts times a margin, which each model learns, and a part of it all models together: of the requests
@@ -26,8 +26,8 @@ from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Place, Request
 from mainspring.messages.evidence import Ahead
 from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.standing import Standing
 from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.work_ahead import WorkAhead
 
 LOOKS: Final = 7
 """How often a request is looked at."""
@@ -94,7 +94,7 @@ class Overload:
         self._refused_share = 0.0
         """The part of the requests that was refused lately after it had waited."""
         self._slack_ns = 0.0
-        self._standing = Standing()
+        self._work_ahead = WorkAhead()
         self._margin = FIRST_MARGIN
         """What the margins of all models have in common."""
         self._models: dict[int, Refused] = {}
@@ -141,7 +141,7 @@ class Overload:
         if due_ns is None or placement is None or now_ns >= self._until_ns:
             return None
         rows = model.queue.rows_before(request)
-        work_ns = self._standing.before(now_ns, model.number)
+        work_ns = self._work_ahead.before(now_ns, model.number)
         sizes, durations_ns = placement.times.sizes, placement.times.ns
         top = len(sizes) - 1
         work_ns += rows // sizes[top] * durations_ns[top]
@@ -202,18 +202,18 @@ class Overload:
 
     def changed(self, now_ns: int, model: Model) -> None:
         """Enter what waits for a model by its rank; its queue has changed, and the policy knows."""
-        standing = self._standing
+        work_ahead = self._work_ahead
         if now_ns >= self._until_ns:
-            if len(standing):
-                standing.clear()
+            if len(work_ahead):
+                work_ahead.clear()
             return
-        standing.fit(now_ns, int(self._slack_ns))
+        work_ahead.fit(now_ns, int(self._slack_ns))
         placement = _first(model)
         if placement is None or not model.queue.dues:
-            standing.enter(now_ns, model.number, 0, 0)
+            work_ahead.enter(now_ns, model.number, 0, 0)
         else:
             rank_ns = self._policy.standing_ns(model)
-            standing.enter(now_ns, model.number, rank_ns, work_of(placement, model.queue.rows))
+            work_ahead.enter(now_ns, model.number, rank_ns, work_of(placement, model.queue.rows))
 
     def sent(self, now_ns: int, batch: Batch) -> None:
         """Learn from the sampled requests that a batch serves; enter what still waits for its model."""
@@ -229,18 +229,18 @@ class Overload:
 
     def forget(self, model: Model) -> None:
         """Forget a model that was removed."""
-        self._standing.enter(0, model.number, 0, 0)
+        self._work_ahead.enter(0, model.number, 0, 0)
         self._models.pop(model.number, None)
         for request in [each for each in self._sampled.values() if each.model is model]:
             del self._sampled[request.id]
 
     def validate(self) -> None:
         """Check what stands; raise AssertionError if it is not what waits."""
-        self._standing.validate()
+        self._work_ahead.validate()
         known = {
             each.number: each for model in self._state.cluster.models.values() for each in model.by_bucket
         }
-        for number in self._standing.numbers():
+        for number in self._work_ahead.numbers():
             model = known.get(number)
             assert model is not None, f"work of a model stands that is not there (number {number})"
             assert model.queue.dues, f"work of {model.name} stands, and nothing waits for it"

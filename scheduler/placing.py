@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import able, at
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.residency_bits import able, at
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.evidence import LoadReason

@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import hosts, is_known
 from mainspring.cluster.placements import State
+from mainspring.cluster.residency_bits import hosts, is_known
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Prepare
-from mainspring.scheduler.openings import Openings
+from mainspring.scheduler.opening.scheduling import Openings
 from mainspring.scheduler.state import SchedulerState
 
 LOOKED_AT: Final = 256

@@ -6,24 +6,24 @@ from typing import Final
 
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_given_up
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence, soonest_in_time_ns
 from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.residency_bits import is_given_up
 from mainspring.cluster.status import impossible
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Doubted, Ranked, Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.messages.evidence import Ahead, RejectEvidence
 from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.idle_workers import is_replicated_widely
 from mainspring.scheduler.load_queue import MissedModels
+from mainspring.scheduler.opening.admission import AdmissionWhileOpening
+from mainspring.scheduler.overdue_actions import overdue_detail
 from mainspring.scheduler.overload import Overload, sentence
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.preparing import Preparing
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
-from mainspring.scheduler.promises import Promises
-from mainspring.scheduler.stalls import overdue_detail
 from mainspring.scheduler.state import SchedulerState
-from mainspring.scheduler.waking import is_wide
 
 _QUEUED: Final = Place.QUEUED
 
@@ -38,7 +38,7 @@ class RequestLifecycle:
         preparing: Preparing,
         backlog: BestEffort,
         missed: MissedModels,
-        promises: Promises,
+        admission: AdmissionWhileOpening,
         overload: Overload,
     ) -> None:
         self._state = state
@@ -46,7 +46,7 @@ class RequestLifecycle:
         self._preparing = preparing
         self._backlog = backlog
         self._missed = missed
-        self._promises = promises
+        self._admission = admission
         self._overload = overload
         config = state.config
         self._max_queue_sizes = config.max_queue_sizes
@@ -77,7 +77,7 @@ class RequestLifecycle:
         soonest_ns = -1 if due_ns is None else soonest_in_time_ns(cluster, now_ns, model, rows, due_ns)
         if soonest_ns < 0 and not self._admits(now_ns, event, model, due_ns):
             return
-        if now_ns < self._promises.until_ns and due_ns is not None and self._policy.refuses:
+        if now_ns < self._admission.until_ns and due_ns is not None and self._policy.refuses:
             why = self._promised(now_ns, model, rows, due_ns)
             if why:
                 found = plans(cluster, now_ns, model, rows, 0)
@@ -118,10 +118,10 @@ class RequestLifecycle:
         return not turned_away or self._waits(now_ns, event, model, found)
 
     def _promised(self, now_ns: int, model: Model, rows: int, due_ns: int) -> str:
-        """Return why a request that a plan has in time is refused all the same, as `Promises.refusal`."""
+        """Return why a request that a plan has in time is refused all the same: an OPEN is too close."""
         finish_ns = earliest_finish_ns(plans(self._state.cluster, now_ns, model, rows, due_ns))
         in_time = finish_ns is not None and finish_ns <= due_ns
-        return self._promises.refusal(now_ns, model, rows, due_ns) if in_time else ""
+        return self._admission.refusal(now_ns, model, rows, due_ns) if in_time else ""
 
     def _rank(self, now_ns: int, request: Request, priority: int, finish_ns: int | None) -> None:
         """Have a request with a priority wait as if it were due earlier, or had arrived earlier."""
@@ -142,8 +142,8 @@ class RequestLifecycle:
         """Put an admitted request into its model's queue; ``arrives`` says that it was not there before."""
         state, model, due_ns = self._state, request.model, request.due_ns
         state.cluster.enqueue(request)
-        if due_ns is not None and is_wide(state.cluster, model):
-            state.waking.want(model)
+        if due_ns is not None and is_replicated_widely(state.cluster, model):
+            state.idle_workers.want(model)
         else:
             full_ns = now_ns + state.ns.lookahead
             for placement in model.usable.values():

@@ -7,20 +7,20 @@ from typing import Final
 
 from mainspring.cluster.membership import stop
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import of_worker
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import forget, give_up, load_ended, open_ended, other_ended
+from mainspring.cluster.residency_bits import of_worker
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.evidence import LoadEvidence
 from mainspring.scheduler.load_queue import MissedModels, Pins
-from mainspring.scheduler.openings import Openings
+from mainspring.scheduler.opening.scheduling import Openings
+from mainspring.scheduler.overdue_actions import stalled_at_ns
 from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.preparing import Preparing
-from mainspring.scheduler.stalls import stalled_at_ns
 from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState
 
 TAKEN_OFF_AT_ONCE: Final = 32

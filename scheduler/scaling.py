@@ -1,9 +1,9 @@
 """As many workers of a kind as operators want: who is started, who leaves, and when it may be stopped.
 
 A worker that is to leave *retires*: nothing is loaded there any more, and idle LOAD executors of others load
-the models that only such workers hold (`load_queue.Takeovers`), the last used first, over none that was used
-later. Then it is *drained*: it gets no more work. Once nothing is outstanding on it, its provider is told to
-run all others. If more are wanted meanwhile, those that retire stay.
+the models that only such workers hold (`load_queue.DrainReplicas`), the last used first, over none that was
+used later. Then it is *drained*: it gets no more work. Once nothing is outstanding on it, its provider is
+told to run all others. If more are wanted meanwhile, those that retire stay.
 
 A worker that goes to another controller of the cluster retires in the same way, and is sent there at the end
 instead of stopped. Its provider, if it has one, is told so: it is to run it for that controller.
@@ -22,7 +22,7 @@ from mainspring.cluster.workers import Worker
 from mainspring.messages.scaling import Provide, ProviderSaid, Retain, Retire
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.draining import Draining
-from mainspring.scheduler.load_queue import Takeovers
+from mainspring.scheduler.load_queue import DrainReplicas
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.state import SchedulerState
 
@@ -37,11 +37,11 @@ class Scaling:
     """Has every kind's provider run as many workers as are wanted."""
 
     def __init__(
-        self, state: SchedulerState, draining: Draining, takeovers: Takeovers, membership: Membership
+        self, state: SchedulerState, draining: Draining, drain_replicas: DrainReplicas, membership: Membership
     ) -> None:
         self._state = state
         self._draining = draining
-        self._takeovers = takeovers
+        self._drain_replicas = drain_replicas
         self._membership = membership
         self._since: dict[str, int] = {}
         """When each worker that retires was told to."""
@@ -76,7 +76,7 @@ class Scaling:
             self._looks_ns = None
         if not cluster.retiring:
             self._since.clear()
-            self._takeovers.end()
+            self._drain_replicas.end()
             return
         for name in list(cluster.moving):
             self._send_away(now_ns, name)
@@ -128,7 +128,7 @@ class Scaling:
             if worker is None:
                 keys.append((0, 0, 0, -index, name))
             else:
-                alone = sum([each.model.pages for each in self._takeovers.alone_on(worker)])
+                alone = sum([each.model.pages for each in self._drain_replicas.alone_on(worker)])
                 keys.append((1, 0 if worker.draining else 1, alone, -worker.number, name))
         return [key[4] for key in sorted(keys)]
 
@@ -157,7 +157,7 @@ class Scaling:
     def _retire(self, now_ns: int, kind: str, name: str, to: str = "") -> None:
         self._since[name] = now_ns
         self._state.emit(now_ns, Retire(name, kind, to=to))
-        self._takeovers.begin(self._state.cluster.workers[name])
+        self._drain_replicas.begin(self._state.cluster.workers[name])
         self._state.loads_dirty = True
 
     def _retain(self, now_ns: int, name: str) -> None:
@@ -175,7 +175,7 @@ class Scaling:
             return retiring is not None
         if not retiring[1]:
             since_ns = self._since.setdefault(name, now_ns)
-            if self._takeovers.lacks(worker) and now_ns - since_ns < TAKEOVER_NS:
+            if self._drain_replicas.lacks(worker) and now_ns - since_ns < TAKEOVER_NS:
                 return False
             self._state.emit(now_ns, Retire(name, retiring[0], drained=True))
             self._draining.drained(now_ns, worker)

@@ -19,7 +19,7 @@ from mainspring.messages.commands import Command, Reject
 from mainspring.messages.evidence import RejectEvidence
 from mainspring.scheduler.alarms import Alarm, Alarms
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
-from mainspring.scheduler.waking import Waking
+from mainspring.scheduler.idle_workers import IdleWorkers
 
 READY_SLACK_NS: Final = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
@@ -75,7 +75,7 @@ class SchedulerState:
         self.unarmed: dict[str, int] = {}
         """By worker, when its EXEC executor may need work, while nothing waits anywhere: the next request for
         a model that it holds has it looked at then (`arm_exec`)."""
-        self.waking = Waking(self.cluster)
+        self.idle_workers = IdleWorkers(self.cluster)
         """Who else is asked if requests are left for models that many workers hold."""
         self.loads_dirty = False
         """Whether the LOAD executors with room may need work."""
@@ -125,7 +125,7 @@ class SchedulerState:
         self.look_after_hold(worker)
         if model is not None:
             worker.held_for = model
-            self.waking.keep_free(worker, model)
+            self.idle_workers.keep_free(worker, model)
 
     def look_after_hold(self, worker: Worker) -> None:
         """Have a worker's EXEC executor looked at once it is no longer kept free; earlier plans are void."""

@@ -25,8 +25,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from mainspring.cluster.pairs import of_worker
 from mainspring.cluster.placements import PREPARED_STATES, State
+from mainspring.cluster.residency_bits import of_worker
 from mainspring.cluster.snapshot import snapshot
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker

@@ -6,9 +6,9 @@ import difflib
 from collections import Counter
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at, hosts
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.readiness import takers, why_not
+from mainspring.cluster.residency_bits import at, hosts
 from mainspring.cluster.spread import LONG, TYPICAL
 from mainspring.console.pages import ModelPage, ModelSeries, OutlierShown, Spread
 from mainspring.console.payloads import RequestLine

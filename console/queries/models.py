@@ -8,8 +8,8 @@ from typing import Any
 
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import hosts
 from mainspring.cluster.placements import PREPARED_STATES, State
+from mainspring.cluster.residency_bits import hosts
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import is_erratic
 from mainspring.console.payloads import ModelLine, Models
@@ -112,7 +112,7 @@ def where(cluster: Cluster, model: Model, *states: State) -> list[str]:
     """Return the workers on which a model is in one of these states, and stays."""
     placements = [each for each in model.placements.values() if each.state in states and not each.leaving]
     found = [each.worker for each in placements]
-    if State.PREPARED in states and model.prepared & cluster.seats.taken:
+    if State.PREPARED in states and model.prepared & cluster.worker_bits.taken:
         workers = hosts(cluster, model)
         found += [
             each

@@ -7,9 +7,10 @@ allocations); and the load priority ``p_m = d_m - sum_g a_m,g * capacity_g / l_g
 unfulfilled work. Updated for one model at a time, when something happens to it; all in whole
 nanoseconds, so that nothing drifts.
 
-The demand for a wide model (`waking.is_wide`) is allocated to no device by itself: its devices are taken to
-be loaded as all are on average, and what is demanded of wide models is a part of every device's load. Shared
-out one by one it would come to much the same, and take the time of as many devices for each request.
+The demand for a wide model (`idle_workers.is_replicated_widely`) is allocated to no device by itself: its
+devices are taken to be loaded as all are on average, and what is demanded of wide models is a part of every
+device's load. Shared out one by one it would come to much the same, and take the time of as many devices for
+each request.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import heapq
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_everywhere, of_worker
+from mainspring.cluster.residency_bits import is_everywhere, of_worker
 from mainspring.cluster.workers import Worker
+from mainspring.scheduler.idle_workers import is_replicated_widely
 from mainspring.scheduler.policies.loads import PolicyLoads, shortest_ns
 from mainspring.scheduler.policies.notes import WorkerNote, model_note, worker_note
 from mainspring.scheduler.state import SchedulerState
-from mainspring.scheduler.waking import is_wide
 
 IDLE_LOAD_NS: Final = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""
@@ -224,7 +225,7 @@ class DemandLoads(PolicyLoads):
 
     def _compute(self, now_ns: int, model: Model, demand: Demand) -> None:
         """Compute a model's demand, its allocations and its priority from what is true now."""
-        wide = is_wide(self._state.cluster, model)
+        wide = is_replicated_widely(self._state.cluster, model)
         if demand.holders is not model.holders or demand.wide != wide:
             self._take_back(demand)
             demand.holders, demand.wide = model.holders, wide

@@ -9,10 +9,10 @@ import pytest
 
 from mainspring.cluster.apply import apply
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at, is_loadable
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.plans import CANDIDATES, PLANNED_FOR, Plan, plans, readiness, reject_evidence
 from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.residency_bits import at, is_loadable
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Reason, Status

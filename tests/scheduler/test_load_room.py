@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from mainspring.cluster.pairs import at, hosts
+from mainspring.cluster.residency_bits import at, hosts
 from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup, WorkerJoined

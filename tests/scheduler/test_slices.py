@@ -6,8 +6,8 @@ What is decided meanwhile sees the state as if all had been done at once.
 from __future__ import annotations
 
 from mainspring.cluster.apply import apply
-from mainspring.cluster.joining import ENTERED_AT_ONCE, Joining
-from mainspring.cluster.pairs import is_loadable, is_prepared_anywhere
+from mainspring.cluster.deferred_join import ENTERED_AT_ONCE, Joining
+from mainspring.cluster.residency_bits import is_loadable, is_prepared_anywhere
 from mainspring.cluster.validate import validate
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result
 from mainspring.messages.codes import Status

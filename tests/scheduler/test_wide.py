@@ -17,9 +17,9 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.operating import DrainWorker
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.idle_workers import WIDE_FROM, is_replicated_widely
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.registry import policy_names
-from mainspring.scheduler.waking import WIDE_FROM, is_wide
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import Crash, DeviceGroup, FaultsSpec, ModelGroup, SimulationSpec, WorkloadSpec
 from tests.scheduler.hand import MS, Hand, spec
@@ -80,11 +80,11 @@ def test_one_entry_stands_for_all_workers_until_few_are_left() -> None:
     hand = everywhere()
     state = hand.scheduler._state
     model = state.cluster.models["m"]
-    assert is_wide(state.cluster, model)
+    assert is_replicated_widely(state.cluster, model)
     assert model_note(model).copies is not None
     for index in range(4):
         hand.feed(1, WorkerLeft(f"w{index}", "crashed"))
-    assert not is_wide(state.cluster, model)
+    assert not is_replicated_widely(state.cluster, model)
     assert model_note(model).copies is None
     assert [infer.worker for infer in infers(hand.request(2, 1, "m", 100))] == ["w4"]
     join(hand, "again", 3)

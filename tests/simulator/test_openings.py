@@ -1,4 +1,4 @@
-"""Models of architectures that no worker has open come while requests are served (`scheduler.openings`)."""
+"""Models of architectures that no worker has open come while requests are served (`scheduler.opening`)."""
 
 from collections.abc import Iterator
 from itertools import pairwise

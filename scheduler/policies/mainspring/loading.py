@@ -9,8 +9,8 @@ many small ones, and one that would displace more requests than it serves is not
 from __future__ import annotations
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import able, at, is_everywhere
 from mainspring.cluster.placements import Placement
+from mainspring.cluster.residency_bits import able, at, is_everywhere
 from mainspring.cluster.workers import Worker
 from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.alarms import Alarm

@@ -38,10 +38,10 @@ from mainspring.scheduler.policies.mainspring.constants import (
     TOLERATED_MISSES,
 )
 from mainspring.scheduler.policies.mainspring.fairness import Fairness, set_boost
+from mainspring.scheduler.policies.mainspring.heterogeneous import HeterogeneousKinds
 from mainspring.scheduler.policies.mainspring.loading import Replication, WorthLoads
 from mainspring.scheduler.policies.mainspring.pricing import ExecPrice
 from mainspring.scheduler.policies.mainspring.ranking import Ranking
-from mainspring.scheduler.policies.mainspring.unlike import UnlikeKinds
 from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
 from mainspring.scheduler.policies.notes import Copies, model_note, worker_note
 from mainspring.scheduler.policies.options import MainspringOptions
@@ -72,7 +72,7 @@ class Mainspring(ReadyQueuePolicy):
         self._price = ExecPrice(self._utilisation)
         self._loads = WorthLoads(state, self._popularity, self._price)
         self._replication = Replication(state, self._loads.losses, self._utilisation)
-        self._unlike = UnlikeKinds(state)
+        self._heterogeneous = HeterogeneousKinds(state)
         self._distributions = options.distributions
         self._evens_only = False
         """Whether only models that are not erratic are asked for (`_endangered`)."""
@@ -271,8 +271,8 @@ class Mainspring(ReadyQueuePolicy):
         if self._plans_chances(batch.placement):
             return self._endangered(now_ns, worker, available_ns, batch) or batch
         if self._ranking.calm:
-            in_order = self._unlike.in_order(now_ns, available_ns, batch)
-            if self._unlike.left_to(now_ns, in_order or batch) is not None:
+            in_order = self._heterogeneous.in_order(now_ns, available_ns, batch)
+            if self._heterogeneous.left_to(now_ns, in_order or batch) is not None:
                 return None
             if in_order is not None:
                 return in_order

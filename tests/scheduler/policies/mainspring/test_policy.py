@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mainspring.cluster.pairs import at
+from mainspring.cluster.residency_bits import at
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject

@@ -1,7 +1,7 @@
 """What a worker that joins has prepared, entered bit by bit: it may be tens of thousands of models.
 
-What is asked about earlier is entered then (`cluster.pairs`). So the state is, at each look at it, as if all
-had been entered when the worker joined, and a join holds nobody up.
+What is asked about earlier is entered then (`cluster.residency_bits`). So the state is, at each look at it,
+as if all had been entered when the worker joined, and a join holds nobody up.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from mainspring.cluster.estimates import UNKNOWN_OPEN_NS
-from mainspring.cluster.pairs import find
 from mainspring.cluster.placements import State
+from mainspring.cluster.residency_bits import find
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command

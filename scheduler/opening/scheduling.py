@@ -9,13 +9,14 @@ counted as if it were the next that EXEC does, so that hardly anything is accept
 late, and a gap comes soon; if none has come for as long as the OPEN takes, it is sent whatever it costs. Few
 workers that hold models open at a time, so that the others serve.
 
-What is accepted meanwhile is in `promises`.
+What is accepted meanwhile is in `admission`.
 
 A gap is found, and requests are accepted meanwhile, by what any worker could run. What only the worker that
-opens holds is therefore loaded elsewhere before (`Copies`), and while it opens LOADs are chosen as if it held
-nothing (`Stalls.opens`): both where requests like those of the last second can't wait for the OPEN. A policy
-may want one certain worker to run them, which now opens, or may want to run them later. So EXEC executors
-run batches of models that a worker holds which opens, where their policy leaves them idle or can wait.
+opens holds is therefore loaded elsewhere before (`OpenReplicas`), and while it opens LOADs are chosen as if
+it held nothing (`OverdueActions.opens`): both where requests like those of the last second can't wait for the
+OPEN. A policy may want one certain worker to run them, which now opens, or may want to run them later. So
+EXEC executors run batches of models that a worker holds which opens, where their policy leaves them idle or
+can wait.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from collections import OrderedDict
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import is_loadable, of_worker
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.residency_bits import is_loadable, of_worker
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Open, Result
 from mainspring.messages.codes import Status
 from mainspring.scheduler.best_effort import WATCHED_NS, BestEffort
-from mainspring.scheduler.load_queue import Copies
-from mainspring.scheduler.outlook import Outlook
+from mainspring.scheduler.load_queue import OpenReplicas
+from mainspring.scheduler.opening.admission import AdmissionWhileOpening
+from mainspring.scheduler.opening.forecast import Forecast
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
 from mainspring.scheduler.policies.ready_queue import ready_by_ns
-from mainspring.scheduler.promises import Promises
 from mainspring.scheduler.state import SchedulerState
 
 OPENERS: Final = 8
@@ -67,16 +68,16 @@ class _Waiting:
 class Openings:
     """Chooses the instants of OPENs."""
 
-    def __init__(self, state: SchedulerState, backlog: BestEffort, copies: Copies) -> None:
+    def __init__(self, state: SchedulerState, backlog: BestEffort, copies: OpenReplicas) -> None:
         self._state = state
         self._backlog = backlog
-        self._copies = copies
+        self._open_replicas = copies
         self._waiting: dict[str, _Waiting] = {}
         self._under_way: dict[str, int] = {}
         """The OPEN that each worker has outstanding: one at a time, for others may need the same."""
         self._rest_until_ns = 0
         """As `_Waiting.rest_until_ns`, for all workers: they did the last one's work besides their own."""
-        self.promises = Promises(state)
+        self.admission = AdmissionWhileOpening(state)
 
     @property
     def wanted(self) -> bool:
@@ -104,14 +105,14 @@ class Openings:
         if waiting is not None:
             waiting.models.pop(placement.model.name, None)
             if not waiting.models and placement.worker.name not in self._under_way:
-                self.promises.end(placement.worker)
+                self.admission.end(placement.worker)
                 del self._waiting[placement.worker.name]
 
     def forget(self, worker: Worker) -> None:
         """Forget a worker that is gone or stops; another one may take its turn."""
         self._waiting.pop(worker.name, None)
         self._under_way.pop(worker.name, None)
-        self.promises.end(worker)
+        self.admission.end(worker)
         self._wake_all()
 
     def ended(self, now_ns: int, placement: Placement, action: Open, result: Result) -> list[Placement]:
@@ -124,7 +125,7 @@ class Openings:
             return []
         del self._under_way[worker.name]
         self._wake_all()
-        self.promises.end(worker, now_ns + result.end_ns - result.begin_ns)
+        self.admission.end(worker, now_ns + result.end_ns - result.begin_ns)
         waiting = self._waiting[worker.name]
         if placement.state is not State.CLOSED:
             taken_ns = result.end_ns - result.begin_ns
@@ -173,7 +174,7 @@ class Openings:
             if not self._fits(now_ns, worker, waiting, patient_ns, duration_ns, idle):
                 return None
         elif now_ns < last_ns + duration_ns and worker.lru:
-            self.promises.announce(worker, duration_ns)
+            self.admission.announce(worker, duration_ns)
             if not self._has_gap(now_ns, worker, waiting, duration_ns):
                 if idle:
                     self._state.arm_exec(max(waiting.retry_ns, now_ns + 1), worker)
@@ -192,9 +193,9 @@ class Openings:
         """Return a policy's batch, or one that is due first if fewer accepted requests are late so.
 
         That of `next_batch` goes first if only this order has both in time: its policy may leave it to nobody
-        else, whatever an outlook finds.
+        else, whatever a forecast finds.
         """
-        if now_ns >= self.promises.until_ns:
+        if now_ns >= self.admission.until_ns:
             return batch
         left = self.next_batch(now_ns, worker, available_ns)
         if left is not None and left.placement.model is not batch.placement.model:
@@ -202,7 +203,7 @@ class Openings:
             if _due_ns(left) < both_ns <= _due_ns(batch):
                 return left
         other = self._first_due(now_ns, worker, available_ns, every=True)
-        return batch if other is None else self.promises.first_of(now_ns, worker, batch, other)
+        return batch if other is None else self.admission.first_of(now_ns, worker, batch, other)
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return a batch, for EXEC that its policy leaves idle, of a model held by a worker that opens.
@@ -237,7 +238,7 @@ class Openings:
     def sent(self, now_ns: int, worker: Worker, action: Open) -> None:
         """Note that an OPEN is outstanding; what waits may be for other workers."""
         self._under_way[worker.name] = action.action_id
-        self.promises.begin(worker)
+        self.admission.begin(worker)
         if self._state.cluster.queued:
             for other in self._state.cluster.workers.values():
                 self._state.wake(other)
@@ -268,7 +269,7 @@ class Openings:
             model = placement.model
             workers = self._state.cluster.workers.values()
             if len(model.usable) == 1 and any(is_loadable(model, other) for other in workers):
-                self._copies.add(model)
+                self._open_replicas.add(model)
                 found = True
         return found
 
@@ -340,11 +341,11 @@ class Openings:
         if now_ns < waiting.retry_ns:
             return False
         waiting.retry_ns = now_ns + RETRY_NS
-        behind = Outlook(self._state, now_ns, {worker.name: duration_ns})
+        behind = Forecast(self._state, now_ns, {worker.name: duration_ns})
         behind.place_all()
         if not behind.late:
             return True
-        without = Outlook(self._state, now_ns, {})
+        without = Forecast(self._state, now_ns, {})
         without.place_all()
         return behind.late <= without.late
 

@@ -20,7 +20,7 @@ class Walk:
 
     __slots__ = ("_line", "end", "place")
 
-    def __init__(self, line: ModelLine) -> None:
+    def __init__(self, line: ServedModels) -> None:
         self._line = line
         self.place = 0
         """How many models of the line it has passed."""
@@ -46,7 +46,7 @@ class Walk:
             self._line.walks.remove(self)
 
 
-class ModelLine:
+class ServedModels:
     """The line, in the order in which the models came."""
 
     __slots__ = ("_gone", "models", "walks")

@@ -6,7 +6,8 @@ import tracemalloc
 
 import pytest
 
-from mainspring.cluster.pairs import (
+from mainspring.cluster.placements import State
+from mainspring.cluster.residency_bits import (
     at,
     find,
     hosts,
@@ -16,7 +17,6 @@ from mainspring.cluster.pairs import (
     is_loadable,
     tidy,
 )
-from mainspring.cluster.placements import State
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Prepare, Release
 from mainspring.messages.codes import Status

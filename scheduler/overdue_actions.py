@@ -22,7 +22,7 @@ SHORTEST_NS: Final = 10_000_000
 """An action that is overdue for less has not stalled: a LOAD elsewhere would hardly be done sooner."""
 
 
-class Stalls:
+class OverdueActions:
     """Notices that actions stall, and that their results have arrived after all."""
 
     def __init__(self, state: SchedulerState, policy: Policy, missed: MissedModels) -> None:

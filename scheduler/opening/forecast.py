@@ -2,7 +2,7 @@
 
 Admission (`cluster.plans`) asks whether a request could be in time if it went before all others. That is
 enough where little waits. While a worker opens an executable the others have its work besides their own, and
-more would be accepted than they can do. So an outlook gives everything that waits a place, by the first that
+more would be accepted than they can do. So a forecast gives everything that waits a place, by the first that
 is due, in batches, each where it is done first: a request is accepted only if no more are late with it.
 """
 
@@ -12,8 +12,8 @@ import heapq
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.pairs import at, is_loadable
 from mainspring.cluster.placements import Placement
+from mainspring.cluster.residency_bits import at, is_loadable
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.state import SchedulerState
 
@@ -51,7 +51,7 @@ class _Waiting:
         self.rows.insert(place, rows)
 
 
-class Outlook:
+class Forecast:
     """Where all that waits place an instant could run."""
 
     def __init__(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.cluster.line import ModelLine, Walk
+from mainspring.cluster.served_models import ServedModels, Walk
 
 if TYPE_CHECKING:
     from mainspring.cluster.workers import Worker
@@ -17,23 +17,23 @@ SWEPT_AT_ONCE: Final = 256
 """Models that are looked at a time for what is left of workers that are gone."""
 
 
-class Seats:
+class WorkerBits:
     """The seats of a cluster's workers."""
 
-    __slots__ = ("_since", "_stale", "_unswept", "_walk", "line", "taken", "workers")
+    __slots__ = ("_since", "_stale", "_unswept", "_walk", "served", "taken", "workers")
 
-    def __init__(self, line: ModelLine) -> None:
-        """``line`` gets the cluster's models (`DeviceKinds`)."""
+    def __init__(self, served: ServedModels) -> None:
+        """``served`` gets the cluster's models (`DeviceKinds`)."""
         self.workers: list[Worker | None] = []
         """The worker whose `Worker.bit` is ``1 << index``."""
         self.taken = 0
         """The set of all workers."""
-        self.line = line
+        self.served = served
         self._stale = 0
         """Bits of workers that are gone, which may still be in `Model.prepared` and `Model.absent`."""
         self._since = 0
         """Those of workers that have left since the search for them began."""
-        self._walk = Walk(line)
+        self._walk = Walk(served)
         """Goes to the models from which they have yet to be taken."""
         self._unswept = 0
         """How many these were when it began, less those that could be looked at since."""
@@ -89,4 +89,4 @@ class Seats:
         self._walk.close()
         self._stale, self._since = self._since, 0
         if self._stale:
-            self._walk, self._unswept = self.line.walk(), len(self.line)
+            self._walk, self._unswept = self.served.walk(), len(self.served)

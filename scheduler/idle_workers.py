@@ -26,13 +26,13 @@ WIDE_PART: Final = 8
 models in vain that are on others."""
 
 
-def is_wide(cluster: Cluster, model: Model) -> bool:
+def is_replicated_widely(cluster: Cluster, model: Model) -> bool:
     """Return whether a model is on so many workers that they are better looked at together."""
     copies = len(model.usable)
     return copies > WIDE_FROM and WIDE_PART * copies > cluster.open_workers
 
 
-class Waking:
+class IdleWorkers:
     """Remembers who is idle, and for which wide models workers are to be asked."""
 
     __slots__ = ("_before", "_behind", "_cluster", "_held", "_tried", "_waits", "_wanted", "idle")
@@ -101,7 +101,7 @@ class Waking:
             if model.queue.dues:
                 held = model.held
                 if asked := held & free:
-                    found = self._cluster.seats.first_of(asked)
+                    found = self._cluster.worker_bits.first_of(asked)
                     break
                 if held & untried:
                     self._behind[number] = model

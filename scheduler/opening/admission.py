@@ -2,7 +2,7 @@
 
 A worker that opens an executable leaves its work to others, besides their own. If requests were accepted as
 elsewhere, where each could be in time before all others, more would be than the others can do. So each is
-accepted by an `Outlook` on all that waits, from when an OPEN is announced until the worker has been back for
+accepted by an `Forecast` on all that waits, from when an OPEN is announced until the worker has been back for
 as long as it opened. And a policy's batch goes first only if no more requests are late by it than behind the
 one that is due first.
 """
@@ -14,15 +14,15 @@ from typing import Final
 from mainspring.cluster.models import Model
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
-from mainspring.scheduler.outlook import Outlook
+from mainspring.scheduler.opening.forecast import Forecast
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.state import SchedulerState
 
 ENTRY_NS: Final = 2_000
-"""For each request that waits, so long no new outlook is made after one: it costs a part of that."""
+"""For each request that waits, so long no new forecast is made after one: it costs a part of that."""
 
 
-class Promises:
+class AdmissionWhileOpening:
     """Counts OPENs of workers that hold models, and what was accepted."""
 
     def __init__(self, state: SchedulerState) -> None:
@@ -33,9 +33,9 @@ class Promises:
         """The workers that open."""
         self.until_ns = 0
         """Until when requests are accepted by `refusal` too."""
-        self._outlook: Outlook | None = None
+        self._forecast: Forecast | None = None
         self._next_ns = 0
-        """From when on a new outlook is made for a request."""
+        """From when on a new forecast is made for a request."""
         self._next_order_ns = 0
         """Likewise for a batch."""
 
@@ -62,21 +62,21 @@ class Promises:
     def refusal(self, now_ns: int, model: Model, rows: int, due_ns: int) -> str:
         """Return why a request is refused that could be in time alone; "" if no more are late with it.
 
-        To be asked until `until_ns`. An outlook on many requests is used for a while; meanwhile only requests
+        To be asked until `until_ns`. A forecast on many requests is used for a while; meanwhile only requests
         for models of a worker that opens are held against it.
         """
-        if now_ns >= self._next_ns or self._outlook is None:
+        if now_ns >= self._next_ns or self._forecast is None:
             self._next_ns = now_ns + ENTRY_NS * self._state.cluster.queued
-            self._outlook = outlook = self._new(now_ns)
-            outlook.place_all(model, rows, due_ns)
-            if not outlook.late:
+            self._forecast = forecast = self._new(now_ns)
+            forecast.place_all(model, rows, due_ns)
+            if not forecast.late:
                 return ""
             without = self._new(now_ns)
             without.place_all()
-            if outlook.late <= without.late:
+            if forecast.late <= without.late:
                 return ""
-            self._outlook = without
-        elif not self._affects(model) or self._outlook.add(model, rows, due_ns):
+            self._forecast = without
+        elif not self._affects(model) or self._forecast.add(model, rows, due_ns):
             return ""
         return f"no worker has time left for it before it is due: {self._why()}"
 
@@ -101,12 +101,12 @@ class Promises:
     def _late_behind(self, now_ns: int, worker: Worker, batch: Batch) -> int:
         """Return how many requests that wait are late if a worker begins with a batch."""
         busy_ns = {worker.name: batch.placement.times.ns[batch.size_index]}
-        outlook = Outlook(self._state, now_ns, {**self._announced, **busy_ns}, spare=False)
-        outlook.place_all(taken=batch)
-        return outlook.late
+        forecast = Forecast(self._state, now_ns, {**self._announced, **busy_ns}, spare=False)
+        forecast.place_all(taken=batch)
+        return forecast.late
 
-    def _new(self, now_ns: int) -> Outlook:
-        return Outlook(self._state, now_ns, self._announced)
+    def _new(self, now_ns: int) -> Forecast:
+        return Forecast(self._state, now_ns, self._announced)
 
     def _affects(self, model: Model) -> bool:
         """Return whether a worker that opens holds a model."""

@@ -21,7 +21,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
 from mainspring.scheduler.state import SchedulerState
 
 
-class UnlikeKinds:
+class HeterogeneousKinds:
     """Says what goes before a batch, and to whom one is left."""
 
     def __init__(self, state: SchedulerState) -> None:
@@ -99,7 +99,7 @@ class UnlikeKinds:
             self._at_ns = now_ns
             self._left.clear()
         state, left = self._state, self._left.get(own.number, 0)
-        idle = model.held & state.waking.idle & ~own.bit
+        idle = model.held & state.idle_workers.idle & ~own.bit
         if idle.bit_count() > (1.0 - LEAVES_FROM) * model.held.bit_count():
             return None
         found: Worker | None = None
@@ -125,7 +125,7 @@ class UnlikeKinds:
         for _ in range(LEFT_TO_LOOKED_AT):
             if not some:
                 return None
-            worker = state.cluster.seats.first_of(some)
+            worker = state.cluster.worker_bits.first_of(some)
             some &= ~worker.bit
             placement = like.model.usable[worker.name]
             available_ns = worker.exec.available_ns(now_ns, state.soonest_ns(now_ns))

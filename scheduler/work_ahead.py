@@ -23,7 +23,7 @@ FINEST_NS: Final = 1 << 14
 COARSEST_NS: Final = 1 << 36
 
 
-class Standing:
+class WorkAhead:
     """Work by rank, one entry a model."""
 
     __slots__ = ("_entries", "_middle_ns", "_tree", "total_ns", "width_ns")

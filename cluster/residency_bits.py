@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mainspring.cluster.joining import settle
+from mainspring.cluster.deferred_join import settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import PREPARED_STATES, Placement, State
 from mainspring.cluster.state import Cluster
@@ -93,7 +93,7 @@ def is_given_up(cluster: Cluster, model: Model) -> bool:
 def is_prepared_anywhere(cluster: Cluster, model: Model) -> bool:
     """Return whether any worker has a model prepared."""
     settle(cluster, model.name)
-    if model.prepared & cluster.seats.taken:
+    if model.prepared & cluster.worker_bits.taken:
         return True
     return any(placement.state in PREPARED_STATES for placement in model.placements.values())
 
@@ -103,7 +103,7 @@ def is_everywhere(cluster: Cluster, model: Model) -> bool:
     absent = model.base.absent
     copies = len(model.usable)
     if absent:
-        copies += (absent & cluster.seats.taken).bit_count()
+        copies += (absent & cluster.worker_bits.taken).bit_count()
     return copies >= len(cluster.workers)
 
 

@@ -166,7 +166,7 @@ def test_a_worker_counts_again_once_its_stalled_infer_has_ended() -> None:
     hand.warm("m")
     (infer,) = [each for each in hand.request(100, 1, "m", 60) if isinstance(each, Infer)]
     model = hand.scheduler._state.cluster.models["m"]
-    hand.scheduler._stalls.look(140 * MS, hand.scheduler._state.cluster.workers["w0"])
+    hand.scheduler._overdue_actions.look(140 * MS, hand.scheduler._state.cluster.workers["w0"])
     assert model.holders == [], "its only worker has stalled"
     hand.ok(141, infer)
     assert [worker.name for worker in model.holders] == ["w0"]
@@ -178,7 +178,7 @@ def test_a_worker_does_not_count_again_for_what_was_given_up_behind_its_stalled_
     (stuck,) = [each for each in hand.request(100, 1, "m", 60) if isinstance(each, Infer)]
     (behind,) = [each for each in hand.request(101, 2, "m", 30) if isinstance(each, Infer)]
     model = hand.scheduler._state.cluster.models["m"]
-    hand.scheduler._stalls.look(140 * MS, hand.scheduler._state.cluster.workers["w0"])
+    hand.scheduler._overdue_actions.look(140 * MS, hand.scheduler._state.cluster.workers["w0"])
     assert model.holders == []
     commands = hand.end(140, behind, Status.TOO_LATE)
     assert [each.request_id for each in commands if isinstance(each, Reject)] == [2]

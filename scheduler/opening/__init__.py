@@ -1,0 +1,1 @@
+"""OPENs of executables, on devices where an OPEN keeps EXEC from running anything else."""
