@@ -21,22 +21,23 @@ from mainspring.telemetry.lifecycles import Lifecycles, RequestLife
 from mainspring.telemetry.runs import Run
 
 STEP_BYTES = 640 << 10
-"""Between two notes, at least."""
+"""Least number of bytes of the log between two checkpoints."""
 LEAD_BYTES = 12 << 20
-"""What is read for an instant at most, if that is more than two steps: what led up to it."""
+"""Most bytes of the log that are read before an instant so that what led up to it is known, if that is more
+than two steps."""
 MOST = 128
 """Notes of one run; in a longer one they are further apart. One takes about 0.5 MB for 4,000 models on 12
 workers."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """How things stood before the record at a place."""
+    """The state before the record at a place of the log."""
 
     at_ns: int
     """Instant of the last record before."""
     place: Place
     read_bytes: int
-    """What of the run lies before it."""
+    """Bytes of the run that lie before it."""
     header: Timed | None
     """The last segment's."""
     entries: tuple[Told, ...]
@@ -55,15 +56,15 @@ class Checkpoints:
 
     def __init__(self, run: Run) -> None:
         self.ended = False
-        """Whether the whole run has been gone through."""
+        """True once the whole run has been read."""
         self._reader = LogReader(run.paths)
         self._step_bytes = max(STEP_BYTES, run.size_bytes // MOST)
         self.overview = RunOverview(run.first_ns)
-        """What became of the requests of the part that has been gone through."""
+        """Outcomes of the requests in the part that has been read."""
         self._lifecycles = Lifecycles(on_request=self._count)
         self._header: Timed | None = None
         self._known: dict[tuple[object, ...], Told] = {}
-        """What the last note says of each subject, so that notes share what does not change."""
+        """Entry of the last checkpoint for each subject, so that checkpoints share what does not change."""
         self._since_bytes = self._read_bytes = 0
         self._found = [self._note(run.first_ns)]
 

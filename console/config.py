@@ -6,15 +6,16 @@ import msgspec
 
 
 class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may set of a console. Raises ValueError on a value that can't work."""
+    """The settings of a console that an operator may make. Raises ValueError on a value that can't work."""
 
     address: str = "http://127.0.0.1:8003"
-    """Where browsers connect, such as ``https://0.0.0.0:8003`` for TLS; port 0 takes any free one."""
+    """Address that browsers connect to, such as ``https://0.0.0.0:8003`` for TLS; port 0 takes any free
+    one."""
     tls: str = ""
     """Folder with the certificate and key that browsers are shown at an address of ``https://``; it is read
     again when it changes."""
     client_certificates: bool = False
-    """Whether browsers must show a certificate of the authority in that folder, ``ca.pem``."""
+    """True if browsers must show a certificate of the authority in that folder, ``ca.pem``."""
     secret_file: str = ""
     """File of the run's secret, which processes of other users and hosts must know; empty: the controller is
     the same user's, on this host."""
@@ -24,7 +25,7 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller that is watched."""
     shard: int = 0
-    """Of several controllers, the shard of the one that is watched."""
+    """Shard of the controller that is watched, if there are several controllers."""
     shards: tuple[str, ...] = ()
     """Addresses of the consoles of all controllers, by shard: pages link to them. Empty: there is one
     controller."""
@@ -39,18 +40,19 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     it is read again when it changes. Empty: the gateway's, beside `mainspring up`; else nothing can be
     changed from here. Relative to the folder that the console is started in."""
     token_reload_ms: float = 1_000.0
-    """Between two looks at whether the file of tokens has changed."""
+    """Time between two checks whether the file of tokens has changed."""
     reading_needs_token: bool = False
-    """Whether seeing needs a token too, one for all models (``*``). Needs ``token_file``."""
+    """True if reading needs a token too, one for all models (``*``). Needs ``token_file``."""
     keep_s: float = 300.0
-    """How far back what happened is kept and can be shown."""
+    """Length of the history that is kept and can be shown."""
     update_interval_ms: float = 100.0
     """Least time between two pictures that a page gets."""
     query_share: float = 0.25
     """Share of the console's time that making pictures may take, those of all pages together; beyond it they
     come more rarely."""
     slice_ms: float = 5.0
-    """How long records are taken in, or a log is read, before the pages are served again."""
+    """Longest time for which records are read, from the controller or a log, before the pages are served
+    again."""
     max_pages: int = 64
     """Pages at one time; one more is refused."""
     max_connections: int = 192
@@ -60,15 +62,15 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_header_bytes: int = 32 << 10
     """Size of a request's line and headers."""
     header_timeout_ms: float = 10_000.0
-    """How long a new connection may take to ask for something, and a request's body to come."""
+    """Time within which a new connection must send its request's headers, and a request its body."""
     ping_interval_ms: float = 20_000.0
-    """Between two signs of life that are asked of a page; one that gives none until the next is cut off."""
+    """Time between two pings to a page; a page that does not answer one before the next is disconnected."""
     operate_timeout_ms: float = 5_000.0
-    """How long the controller may take to answer an operator's command."""
+    """Time within which the controller must answer an operator's command."""
     max_operations: int = 16
     """Commands that wait at one time; one more is refused."""
     stop_timeout_ms: float = 2_000.0
-    """On a stop, how long what is being answered may take."""
+    """Time that answers under way are given to end when the console stops."""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -103,7 +105,7 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def encrypted(self) -> bool:
-        """Whether browsers speak TLS."""
+        """Return whether browsers speak TLS."""
         return self.address.startswith("https://")
 
     @property

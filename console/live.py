@@ -34,7 +34,7 @@ from mainspring.transport.session import ControllerSession
 
 _LOGGER = logging.getLogger(__name__)
 HELLO_NS = 500_000_000
-"""Between two hellos over one connection."""
+"""Time between two hellos over one connection, in nanoseconds."""
 SILENCE_NS = 1_000_000_000
 """A controller that says nothing for this long is taken for lost; it says something ten times in it."""
 TICK_NS = 100_000_000
@@ -43,27 +43,27 @@ LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=16 << 20, backlog_messages=1
 _WAKEUP = Wakeup()
 
 Observed = Entry | Told
-"""What the records of a stream hold."""
+"""The content of a record of the stream."""
 State = Literal["connecting", "catching_up", "live"]
 
 _RECORDS: Codec[list[tuple[int, Observed]]] = Codec(list[tuple[int, Observed]])
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What came at once: records in the order in which they are to be taken in."""
+    """Records that arrived together, in the order in which they are to be read."""
 
     run: int
-    """As `Records.run`."""
+    """Number of the controller's run, as in `Records.run`."""
     stage: Stage
-    """As `Records.stage`."""
+    """Stage of the stream, as in `Records.stage`."""
     now_ns: int
-    """On the controller's clock, when it was sent: everything that happened before has come."""
+    """Instant on the controller's clock at which it was sent: everything that happened before has arrived."""
     records: list[tuple[int, Observed]]
     """A `Wakeup` alone where time has passed and nothing else happened."""
 
 
 class Taker(Protocol):
-    """What takes records in: the console's `View`."""
+    """A reader of records: the console's `View`."""
 
     def reset(self, *, keep_history: bool) -> None:
         """Forget how things stand, because a picture of it begins; and what happened, unless it is kept."""
@@ -94,9 +94,9 @@ class LiveStream:
         """``connecting`` while the controller says nothing, ``catching_up`` until its picture is
         whole."""
         self.since_ns = clock()
-        """When that began, on this process's clock."""
+        """Instant at which that state began, on this process's clock."""
         self.detail = f"connecting to {address}"
-        """For a person: what is in the way of being ``live``; empty if nothing is."""
+        """Explanation for a person of what keeps it from being ``live``; empty if nothing does."""
         self.on_answer: Callable[[msgspec.Struct], object] = lambda _: None
         """Told what else the controller says: its answers to what was sent."""
         self._observer = observer

@@ -15,7 +15,7 @@ from mainspring.telemetry.entries import Entry
 
 _LOGGER = logging.getLogger(__name__)
 PIECE_BYTES = 64 << 10
-"""What is read at once, unless a single record is longer."""
+"""Bytes that are read at a time, unless a single record is longer."""
 _ARRAY_32 = struct.Struct(">BI")
 _RECORD: Codec[tuple[int, Entry]] = Codec(tuple[int, Entry])
 _RECORDS: Codec[list[tuple[int, Entry]]] = Codec(list[tuple[int, Entry]])
@@ -24,7 +24,7 @@ Timed = tuple[int, Entry]
 
 
 class Place(NamedTuple):
-    """Where a record begins."""
+    """The position of a record in a run."""
 
     segment: int
     """Index of the segment within the run."""
@@ -40,7 +40,7 @@ class LogReader:
     def __init__(self, paths: Sequence[Path], place: Place = BEGINNING) -> None:
         """Read these segments from a place on."""
         self.place = place
-        """Where the next piece begins."""
+        """Position at which the next piece begins."""
         self._paths = paths
         self._file: BinaryIO | None = None
         self._rest = b""

@@ -14,7 +14,7 @@ MOST = 480
 
 
 class _Step:
-    """What happened within one step."""
+    """Counts of what happened within one step."""
 
     __slots__ = ("in_time", "late", "latencies", "offered", "rejected")
 

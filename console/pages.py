@@ -1,4 +1,4 @@
-"""What the console shows of one model and of one worker: the answers of these two queries.
+"""The answers of the console's queries about one model and about one worker.
 
 Instants and ids are as in `console.payloads`.
 """
@@ -11,25 +11,25 @@ from mainspring.console.payloads import HappeningLine, ModelLine, RequestLine, W
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How the durations of a model's INFERs spread: those of the batch size that ran most."""
+    """The distribution of the durations of a model's INFERs, for the batch size that ran most."""
 
     batch_size: int
     sizes: str
     """The bucket, such as ``128``; empty for a model of fixed shapes."""
     durations: int
-    """How many are known; from 1,000 on older ones count less."""
+    """Number of durations that are known; from 1,000 on older ones count less."""
     median_ms: float
     mean_ms: float
     p99_ms: float
     estimate_ms: float
-    """What the next one is expected to take, by which requests of other models are planned behind it."""
+    """Expected duration of the next one, by which requests of other models are planned behind it."""
 
 
 class OutlierShown(msgspec.Struct, frozen=True):
     """The last of a model's INFERs and LOADs that took far longer than expected."""
 
     count: int
-    """How many there were."""
+    """Number of such outliers."""
     at_ns: int
     worker: str
     action_id: int
@@ -38,7 +38,7 @@ class OutlierShown(msgspec.Struct, frozen=True):
 
 
 class ModelSeries(msgspec.Struct, frozen=True):
-    """What became of one model's requests in each whole second, oldest first."""
+    """Outcomes of one model's requests in each whole second, oldest first."""
 
     first_ns: int
     offered: list[int]
@@ -46,7 +46,7 @@ class ModelSeries(msgspec.Struct, frozen=True):
     late: list[int]
     rejected: list[int]
     mean_ms: list[float | None]
-    """Of latencies; None where nothing was executed."""
+    """Mean of the latencies; None where nothing was executed."""
     longest_ms: list[float | None]
 
 
@@ -55,7 +55,7 @@ class ModelPage(msgspec.Struct, frozen=True):
 
     line: ModelLine
     versions_of: str
-    """What clients call it."""
+    """Name by which clients call it."""
     weights_bytes: int
     extents: list[int]
     inputs: list[str]
@@ -65,29 +65,31 @@ class ModelPage(msgspec.Struct, frozen=True):
     load_ms: dict[str, float]
     """Seed durations of LOAD by device kind."""
     placements: dict[str, str]
-    """By worker: ``resident``, ``loading``, ``prepared``, ``preparing``, ``closed``,
-    ``opening``, ``failed: why``."""
+    """State on each worker, by the worker's name: ``resident``, ``loading``, ``prepared``, ``preparing``,
+    ``closed``, ``opening``, ``failed: why``."""
     recent: list[RequestLine]
     """Its newest requests of any outcome."""
     series: ModelSeries
     not_ready: str = ""
-    """Why requests for it could not be answered, in the words of `messages.readiness`; empty: they could."""
+    """Reason why requests for it could not be answered, in the words of `messages.readiness`; empty: they
+    could."""
     evicted_for: dict[str, int] = {}
-    """How often it made room for which model, most often first; of evictions that are remembered."""
+    """Number of times that it was evicted for another model, by that model, most often first; of evictions
+    that are remembered."""
     evicted: dict[str, int] = {}
-    """How often which model made room for it."""
+    """Number of times that another model was evicted for it, by that model."""
     load_now_ms: float | None = None
     """The present estimate of LOAD, of the device kind that most workers have."""
     buckets: dict[str, dict[int, float]] = {}
-    """Of a model with open dimensions, present estimates in ms of that kind by bucket, such as ``128``, the
-    smallest first, and batch size."""
+    """Present estimates in ms of a model with open dimensions, for that device kind: by bucket, such as
+    ``128``, the smallest first, and by batch size."""
     spread: Spread | None = None
     """None before enough durations are known."""
     outlier: OutlierShown | None = None
     """None if nothing stood out."""
     states: list[str] | None = None
-    """What a sequence carries from each of its requests to the next, as ``output to input``; None of a model
-    whose requests don't come in sequences."""
+    """State that a sequence carries from each of its requests to the next, as ``output to input``; None of a
+    model whose requests don't come in sequences."""
 
 
 class Norm(msgspec.Struct, frozen=True):
@@ -99,12 +101,12 @@ class Norm(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """What a worker's GPU says of itself; None where its driver reports nothing."""
+    """The state that a worker's GPU reports; None where its driver reports nothing."""
 
     notes: list[str]
-    """What makes its timing unpredictable now, for a person."""
+    """Notes for a person on what makes its timing unpredictable now."""
     throttled: list[str]
-    """What holds its clocks down."""
+    """Reasons why its clocks are throttled."""
     clock_mhz: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
@@ -117,7 +119,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class WorkerSeries(msgspec.Struct, frozen=True):
-    """What one worker did in each whole second, oldest first."""
+    """Activity of one worker in each whole second, oldest first."""
 
     first_ns: int
     exec_busy: list[float]
@@ -135,7 +137,7 @@ class WorkerPage(msgspec.Struct, frozen=True):
 
     picture: WorkerPicture
     norm: Norm
-    """Of the other workers of its kind."""
+    """Prediction errors of the other workers of its kind."""
     first_ns: int
     """Instant at which the series begin; one number for each second."""
     infer_worst_ms: list[float | None]

@@ -1,4 +1,4 @@
-"""What the console shows: the answers of its queries, as the page, the terminal and scripts get them.
+"""The answers of the console's queries, as the page, the terminal and scripts get them.
 
 Instants are nanoseconds on the controller's monotonic clock (`Head.unix_ns` relates it to the calendar);
 identifiers of requests are decimal strings, since JavaScript's numbers do not hold 64 bits.
@@ -12,7 +12,7 @@ from mainspring.messages.scaling import KindStatus
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What each picture is of, and when it was true."""
+    """The subject and instant of each picture."""
 
     now_ns: int
     """Instant of the last record that is in the picture."""
@@ -24,9 +24,9 @@ class Head(msgspec.Struct, frozen=True):
     first_ns: int = 0
     """The earliest instant that can be shown."""
     operable: bool = False
-    """Whether changes may be asked for here, with a token."""
+    """True if an operator with a token may ask for changes here."""
     shard: int = 0
-    """Of several controllers, which one this is."""
+    """Shard of this controller, if there are several."""
     shards: tuple[str, ...] = ()
     """Addresses of the consoles of all of them; empty if there is one."""
 
@@ -40,10 +40,10 @@ class Attainment(msgspec.Struct, frozen=True):
     """Goodput; best-effort requests count as in time."""
     late: int
     rejected: dict[str, int]
-    """By reason code."""
+    """Number of rejected requests by reason code."""
     turned_away: dict[str, int]
-    """By reason code, requests that gateways refused themselves: the controller never saw them, and no other
-    count has them."""
+    """Number of requests that gateways refused themselves, by reason code: the controller never saw them, and
+    no other count has them."""
     cold: int
     p50_ms: float | None
     p99_ms: float | None
@@ -62,7 +62,7 @@ class Series(msgspec.Struct, frozen=True):
     late: list[int]
     rejected: list[int]
     turned_away: list[int]
-    """As `Attainment.turned_away`."""
+    """Requests that gateways refused themselves, as in `Attainment.turned_away`."""
     cold: list[int]
     p99_ms: list[float | None]
 
@@ -73,9 +73,9 @@ class Overview(msgspec.Struct, frozen=True):
     first_ns: int
     step_ns: int
     reached_ns: int
-    """How far the run has been gone through: what comes later is not counted yet."""
+    """Instant up to which the run has been read: what comes later is not counted yet."""
     whole: bool
-    """Whether that is its end."""
+    """True if that is the end of the run."""
     offered: list[int]
     in_time: list[int]
     late: list[int]
@@ -84,13 +84,13 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """How a worker's clock goes beside the controller's."""
+    """The difference between a worker's clock and the controller's."""
 
     offset_ms: float
     error_us: float
-    """By how much the offset may be wrong: windows of its actions end earlier by as much."""
+    """Bound of the offset's error: windows of the worker's actions end earlier by as much."""
     rate_ppm: float
-    """What it gains, in microseconds for a second."""
+    """Rate at which it gains on the controller's, in microseconds per second."""
 
 
 class WorkerPicture(msgspec.Struct, frozen=True):
@@ -114,11 +114,11 @@ class WorkerPicture(msgspec.Struct, frozen=True):
     """Actions that did not end well, by ``KIND status``."""
     last_result_ns: int | None
     detail: str = ""
-    """Why it is gone, or what else a person should know."""
+    """Reason why it is gone, or whatever else a person should know."""
     load_error_p99_us: float | None = None
     """p99 of |predicted - actual| duration over its last LOADs."""
     targets: list[str] = []
-    """Which artifacts it runs, the best first; empty: any."""
+    """Targets of the artifacts that it runs, the best first; empty: any."""
     clock: Clock | None = None
     """None where it is gone, or where a recorded run is shown."""
 
@@ -149,15 +149,15 @@ class Cluster(msgspec.Struct, frozen=True):
     recent: list[RequestLine]
     """The newest rejected and late requests, newest first."""
     operations: list[OperationLine] = []
-    """What operators did, newest first."""
+    """Commands of operators, newest first."""
     happenings: list[HappeningLine] = []
-    """What happened to workers and the controller, newest first."""
+    """Events of workers and of the controller, newest first."""
     kinds: list[KindStatus] = []
     """Kinds of workers that a provider starts and stops."""
     awaited: dict[str, str] = {}
     """Models that are to be served and are not yet, by what clients call them, each with why."""
     awaited_more: int = 0
-    """How many more of these there are."""
+    """Number of these that ``awaited`` leaves out."""
 
 
 class HappeningLine(msgspec.Struct, frozen=True):
@@ -198,7 +198,7 @@ class Eviction(msgspec.Struct, frozen=True):
     model: str
     pages: int
     for_model: str
-    """What was loaded into its pages next; empty while nothing was."""
+    """Model that was loaded into its pages next; empty while none was."""
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -212,7 +212,7 @@ class Memory(msgspec.Struct, frozen=True):
     extents: list[Extent]
     """Every page is in exactly one, in the order of pages."""
     last_used_ns: list[int | None]
-    """For each of ``models``."""
+    """Instant of the last use of each of ``models``."""
     evictions: list[Eviction]
     """Newest first."""
 
@@ -229,7 +229,7 @@ class ActionLine(msgspec.Struct, frozen=True, array_like=True):
     batch_size: int
     rows: int
     requests: list[str]
-    """At most 16 of its requests' ids."""
+    """Ids of its requests, at most 16."""
     sent_ns: int
     earliest_ns: int
     latest_ns: int
@@ -241,9 +241,10 @@ class ActionLine(msgspec.Struct, frozen=True, array_like=True):
     """Empty while outstanding, else a `messages.codes.Status`, or ``lost`` if it went with its worker."""
     detail: str = ""
     why: str = ""
-    """Why a LOAD was sent, for a person, and the first of what was evicted for it; empty of other actions."""
+    """Reason for a LOAD, for a person, and the first of the models that were evicted for it; empty of other
+    actions."""
     evicted: list[str] = []
-    """At most 16 of the models that were evicted for a LOAD."""
+    """Models that were evicted for a LOAD, at most 16."""
     device_ns: int | None = None
     """The device's part of its duration, of an INFER or a LOAD that ended well; the rest is the host's. None
     where it is not known."""
@@ -265,9 +266,10 @@ class Waiting(msgspec.Struct, frozen=True):
     deadline_ns: int | None
     """The earliest deadline among them; None if none has one."""
     slack_ns: int | None
-    """What is left until then after INFER, and LOAD where the model is resident nowhere, by the estimates."""
+    """Time that is left until then after INFER, and LOAD where the model is resident nowhere, by the
+    estimates."""
     workers: list[str]
-    """Where the model is resident or being loaded."""
+    """Workers on which the model is resident or being loaded."""
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -280,17 +282,17 @@ class Schedule(msgspec.Struct, frozen=True):
     version: int
     """Ask with ``after=version`` for what changed since; the actions that did come whole."""
     truncated: bool = False
-    """Whether there were more than fit a picture; the newest are there."""
+    """True if there were more actions than fit a picture; the newest are included."""
     whole: bool = True
-    """Whether these are all the actions there, to take the place of what was known; False if only those that
-    changed since ``after``."""
+    """True if these are all the actions in the span and replace what was known; False if they are only those
+    that changed since ``after``."""
     happenings: list[HappeningLine] = []
-    """What happened to these workers and to the controller, newest first; unless `whole`, only what lies in
-    the span."""
+    """Events of these workers and of the controller, newest first; unless `whole`, only those in the span."""
     waiting: list[Waiting] = []
-    """Who waits at `Head.now_ns`, the least slack first, unless that lies behind the span."""
+    """Requests that wait at `Head.now_ns`, the least slack first, unless that instant lies behind the
+    span."""
     waiting_requests: int = 0
-    """How many requests wait in all."""
+    """Number of requests that wait in all."""
 
 
 class ModelLine(msgspec.Struct, frozen=True):
@@ -323,9 +325,9 @@ class ModelLine(msgspec.Struct, frozen=True):
     p99_ms: float | None = None
     """Latency of its newest requests (128 at most) that were executed; None where there were none."""
     thrashes: bool = False
-    """Whether it was evicted at least three times over those 300 s and loaded again after most of them."""
+    """True if it was evicted at least three times over those 300 s and loaded again after most of them."""
     erratic: bool = False
-    """Whether the 99th percentile of its durations passed three times their median."""
+    """True if the 99th percentile of its durations exceeded three times their median."""
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -349,7 +351,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """What one worker could have done for a request at the instant of the choice."""
+    """The option of one worker for a request at the instant of the choice."""
 
     worker: str
     chosen: bool
@@ -357,7 +359,8 @@ class Alternative(msgspec.Struct, frozen=True):
     finish_ns: int | None
     """Earliest predicted end there; None if it could not run the model at all."""
     text: str
-    """Why, for a person: resident or not, busy until when with what, LOAD needed, what it takes."""
+    """Explanation for a person: resident or not, busy until when with what, LOAD needed, how long it
+    takes."""
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -378,8 +381,8 @@ class Story(msgspec.Struct, frozen=True):
     decided_ns: int
     """Instant of the choice that `alternatives` are about."""
     alternatives: list[Alternative]
-    """What the scheduler decided by: for a request that was sent, the worker that got it; for one that was
-    rejected, the best worker and some others; for one that waits, the same as of now. Empty if workers had
-    nothing to do with it."""
+    """Options that the scheduler compared: for a request that was sent, the worker that got it; for one that
+    was rejected, the best worker and some others; for one that waits, the same as of now. Empty if workers
+    had nothing to do with it."""
     more: int = 0
-    """How many workers are left out of them."""
+    """Number of workers that are left out of them."""

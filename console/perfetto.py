@@ -42,7 +42,7 @@ class Tracer:
         self._lifecycles = Lifecycles(self._request, self._action)
         self._from_ns: int | None = None
         self._arrivals: dict[int, int] = {}
-        """Of each open request, where the slice of its arrival begins."""
+        """Beginning of the slice of each open request's arrival, by request."""
         self._arrivals_end_ns = 0
         self._workers: dict[str, _Worker] = {}
         self._threads = _ARRIVALS_TID
@@ -181,7 +181,7 @@ class _Worker:
         self.pid = pid
         self._new_thread = new_thread
         self._lanes: dict[str, list[tuple[int, int]]] = {name: [] for name in _EXECUTORS}
-        """Of each executor: (thread, end of its last slice)."""
+        """Thread and end of the last slice of each of an executor's threads, by executor."""
 
     def thread(self, executor: str, begin_ns: int, end_ns: int) -> int:
         """Return a thread of an executor that is free for a slice, and take it."""

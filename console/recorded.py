@@ -23,7 +23,7 @@ LOOKED_AFTER = 32
 """Records between two looks at the clock."""
 PLAYING_S = 0.02
 IDLE_S = 1.0
-"""When there is something to do again, unless somebody seeks."""
+"""Time until there is something to do again, unless somebody seeks."""
 MAX_SPEED = 1_000.0
 _WAKEUP = Wakeup()
 
@@ -54,7 +54,7 @@ class Recording:
         """Seconds of the run in a second."""
         self.playing = True
         self.jumps = 0
-        """How often what is shown did not follow from what was shown before."""
+        """Number of times that what is shown did not follow from what was shown before."""
         self._taker = taker
         self._lead_ns = lead_ns
         self._clock = clock

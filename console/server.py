@@ -29,7 +29,7 @@ from mainspring.transport.token_file import TokenFile
 from mainspring.transport.tokens import credential
 
 _STOP_POLL_S = 0.05
-"""How long a stop can go unnoticed."""
+"""Longest time that a stop can go unnoticed."""
 
 
 def run(config: ConsoleConfig, stop: threading.Event, on_ready: Callable[[str], None] | None = None) -> None:

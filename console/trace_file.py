@@ -26,7 +26,7 @@ class TraceFile:
         self.path = path
         self.events = 0
         self.size_bytes = 0
-        """Of the whole file; known once it is closed."""
+        """Size of the whole file; known once it is closed."""
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._file = self._open(compressed=path.suffix == ".gz")
         self._flows = 0

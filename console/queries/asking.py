@@ -1,4 +1,4 @@
-"""What is wrong with a query, in a text for the one who asked."""
+"""Errors of a query, in a text for the one who sent it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each picture is of."""
+"""The head of every picture: its subject and instant."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _KEYS: dict[str, Callable[[Model, ModelHistory], Any]] = {
     "evictions": lambda _, seen: seen.counts[EVICTIONS],
 }
 SORTS = tuple(_KEYS)
-"""By which columns the table can be sorted."""
+"""Columns by which the table can be sorted."""
 THRASHES = 3
 """Evictions within the last minutes from which a model thrashes, if it was loaded again after most."""
 LIMIT = 1_000

@@ -1,4 +1,4 @@
-"""What is newest: requests of some outcome (query ``recent``), and what happened to workers."""
+"""The newest requests of some outcome (query ``recent``), and the newest events of workers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from mainspring.messages.evidence import (
 WORKERS = 6
 """Workers whose work in the meantime it has at most."""
 LONGEST_NS = 1_000_000_000
-"""How much later than predicted an action that stood before another may have ended, to be named in full."""
+"""Delay beyond its prediction up to which an action that ran before another is named in full."""
 _READY = {
     Readiness.RESIDENT: "resident",
     Readiness.LOADING: "being loaded",

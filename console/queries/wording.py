@@ -1,4 +1,4 @@
-"""How stories say durations and instants."""
+"""The format of durations and instants in stories."""
 
 from __future__ import annotations
 

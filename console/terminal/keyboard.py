@@ -30,7 +30,7 @@ _SEQUENCES = {
     "[6~": "page down",
     "[Z": "back tab",
 }
-"""What terminals send after an escape."""
+"""Names of keys by the sequence that terminals send after an escape."""
 _LONGEST = 8
 """Characters of an escape sequence at most; a longer one is none."""
 _CONTROL = {"\t": "tab", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", " ": "space"}

@@ -10,7 +10,7 @@ from rich.text import Text
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 NOTHING = "-"
-"""What stands where there is no number."""
+"""Text in place of a number that there is not."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class Column(msgspec.Struct, frozen=True):
 
     title: str
     width: int
-    """In cells; the last column of a table takes what is left if this is 0."""
+    """Width in cells; the last column of a table takes the rest if this is 0."""
     right: bool = False
     """Numbers stand at the right."""
 

@@ -22,11 +22,11 @@ from mainspring.console.terminal.screen import VIEWS, Screen, ViewName
 from mainspring.console.terminal.source import Source
 
 REFRESH_S = 0.5
-"""Between two pictures, unless a key asks for one."""
+"""Time between two pictures, unless a key asks for one."""
 KEYS_S = 0.05
-"""Between two looks at the keys."""
+"""Time between two reads of the keyboard."""
 SCHEDULE_NS = 1_000_000_000
-"""How far back, and ahead, the schedule of a picture for scripts goes."""
+"""Span of the schedule of a picture for scripts, back from the present and ahead of it."""
 
 
 class NotShown(RuntimeError):

@@ -1,4 +1,4 @@
-"""What executors did and will do: a track for each, and a list of the actions nearest to now."""
+"""The executors' past and planned actions: a track for each, and a list of the actions nearest to now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mainspring.console.payloads import ActionLine, Schedule
 from mainspring.console.terminal.lines import Column, cut, heading, table
 
 RAN = "█▓"
-"""What ran; two neighbours differ."""
+"""Characters of an action that ran; two neighbours differ."""
 PLANNED = "░"
 FAILED = "x"
 NOW = "│"

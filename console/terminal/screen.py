@@ -1,4 +1,4 @@
-"""Which view is shown, and from where; what a key changes. Pure: keys and a `View` in, lines out."""
+"""The view that is shown, its position, and the effect of each key. Pure: keys and a `View` in, lines out."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ q             quit"""
 
 
 class Screen:
-    """What is on the screen."""
+    """The state of the screen."""
 
     def __init__(self, shown: ViewName = "cluster", *, recorded: bool = False) -> None:
         self.shown: ViewName = shown
         self.paused = False
         self.quit = False
         self.known = True
-        """Whether a picture was ever whole; before, nothing is shown that would look like one."""
+        """True if a picture was ever whole; before, nothing is shown that would look like one."""
         self.seek_ns = 0
-        """How far a log is to be moved; the reader sets it to 0."""
+        """Time by which a log is to be moved; the reader sets it to 0."""
         self.play = False
-        """Whether a log is to play or stand still instead; the reader resets it."""
+        """True if a log is to begin to play, or to stand still if it plays; the reader resets it."""
         self.search = ""
         self.sort = "demand"
         self.descending = True
@@ -75,7 +75,7 @@ class Screen:
         self._last_ns = 0
         self._page = 1
         self._kept: list[Text] | None = None
-        """What is shown while the picture stands still."""
+        """Lines that are shown while the picture stands still."""
         self._draw: dict[ViewName, Callable[[View, int, int], list[Text]]] = {
             "cluster": self._cluster,
             "memory": self._memory,

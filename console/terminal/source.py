@@ -1,4 +1,4 @@
-"""Where the terminal's records come from: a controller as they happen, or a log that is played."""
+"""Sources of the terminal's records: a controller as they happen, or a log that is played."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mainspring.console.view.view import View
 from mainspring.transport.keys import Keys
 
 _SLICE_NS = 20_000_000
-"""How long a log is read before the keys are looked at again."""
+"""Longest time for which a log is read before the keyboard is read again."""
 
 
 class Source(Protocol):
-    """What the terminal shows."""
+    """A source of what the terminal shows."""
 
     view: View
 

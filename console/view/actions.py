@@ -20,7 +20,7 @@ from mainspring.messages.evidence import LoadReason
 from mainspring.telemetry.lifecycles import ActionLife
 
 LOST = "lost"
-"""How an action ended that went with its worker."""
+"""Status of an action whose worker was lost before it ended."""
 _KINDS = tuple(KINDS.values())
 _STATUSES = (*(status.value for status in Status), LOST)
 _STATUS_NUMBER = {status: number for number, status in enumerate(_STATUSES)}
@@ -54,36 +54,37 @@ class Action(msgspec.Struct, gc=False):
     pages: int = 0
     """Number of pages that a LOAD was given."""
     reason: str = ""
-    """Why a LOAD was sent, a `LoadReason`; empty of other actions, and where it was not recorded."""
+    """Reason for a LOAD, a `LoadReason`; empty of other actions, and where it was not recorded."""
     evicted: tuple[str, ...] = ()
     """The models that were unloaded for a LOAD."""
     done_seq: int = 0
-    """Which record of the stream its result was (`View.seq`); 0 while it is outstanding."""
+    """Number of its result among the records of the stream (`View.seq`); 0 while it is outstanding."""
     done_ns: int = 0
-    """When its result reached the controller."""
+    """Instant at which its result reached the controller."""
     begin_ns: int = 0
     end_ns: int = 0
     inputs_ns: int = 0
-    """As `Result.inputs_ns`."""
+    """Instant at which its inputs were in place, as in `Result.inputs_ns`."""
     device_ns: int = 0
-    """As `Result.device_ns`, of an INFER or a LOAD that ended well; 0 of others, or if it is not known."""
+    """Device's part of the duration of an INFER or a LOAD that ended well, as in `Result.device_ns`; 0 of
+    others, or if it is not known."""
     status: str = ""
     """A `Status`, or `LOST`; empty while it is outstanding."""
     detail: str = ""
 
     @property
     def predicted_end_ns(self) -> int:
-        """When it was predicted to end."""
+        """Return the instant at which it was predicted to end."""
         return self.predicted_begin_ns + self.predicted_duration_ns
 
     @property
     def host_ns(self) -> int:
-        """What of its duration is not the device's part, if that is known."""
+        """Return the part of its duration that is not the device's, if that is known."""
         return max(0, self.end_ns - self.begin_ns - self.device_ns)
 
     @property
     def began(self) -> bool:
-        """Whether `begin_ns` and `end_ns` are known."""
+        """Return whether `begin_ns` and `end_ns` are known."""
         return self.begin_ns > 0
 
 
@@ -207,20 +208,21 @@ def _done_ns(data: bytes) -> int:
 
 
 class Lane:
-    """What one executor of one worker has done, over all sessions of that name."""
+    """The actions of one executor of one worker, over all sessions of that name."""
 
     def __init__(self, worker: str, executor: str) -> None:
         self.worker = worker
         self.executor = executor
         """``EXEC``, ``LOAD`` or ``OTHER``."""
         self.sent: dict[int, int] = {}
-        """Which record of the stream (`View.seq`) each outstanding action was, by id."""
+        """Number of each outstanding action among the records of the stream (`View.seq`), by id."""
         self.busy_ns = Ring(LANE_SECONDS)
         """Time in which actions ran, by second of the controller's clock."""
         self._ended: list[bytes] = []
-        """In the order of their results."""
+        """Ended actions, packed, in the order of their results."""
         self._first = 0
-        """What is before it in the list is forgotten: empty until the list is cut."""
+        """Index of the first action in the list that is not forgotten: those before it are empty until the
+        list is cut."""
         self.longest_ns = 0
         """The longest that any action was from its sending to its result."""
 

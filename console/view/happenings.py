@@ -1,4 +1,4 @@
-"""What happened to workers and to the controller itself: the marks that outlast what is there now.
+"""Events of workers and of the controller itself: the marks that outlast what is there now.
 
 Instants are kept as Unix time, because two runs of a controller have no other clock in common.
 """
@@ -18,13 +18,13 @@ SLOW_FACTOR = 3
 SLOW_NS = 20_000_000
 """and longer by at least this."""
 PAUSE_NS = 10 * SECOND_NS
-"""Between two marks that say that the same executor was slow."""
+"""Least time between two marks that the same executor was slow."""
 REMEMBERED = 1_000
 """Reasons of gateways that are remembered at least, of those that have ceased."""
 NAMED = 5
 """Models that a line names of those that were added or removed within one second."""
 GATEWAY_PAUSE_NS = 60 * SECOND_NS
-"""How long a gateway refuses no request for a reason before it is marked again that it does."""
+"""Time without a refusal for a reason after which a gateway's next one for it is marked again."""
 GONE, BACK, SILENT, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER, ADDED, REMOVED, REFUSED = (
     "gone",
     "back",
@@ -59,7 +59,7 @@ class Happening(msgspec.Struct, frozen=True):
 
     @property
     def said(self) -> str:
-        """What a person reads."""
+        """Return the text that a person reads."""
         if not self.models:
             return self.text
         names, more = ", ".join(self.models[:NAMED]), len(self.models) - NAMED
@@ -76,7 +76,7 @@ class Happenings:
         self._left_unix_ns: dict[str, int] = {}
         self._slow_unix_ns: dict[tuple[str, str], int] = {}
         self._refused_unix_ns: dict[tuple[str, str], int] = {}
-        """When a gateway refused requests for a reason last, by both."""
+        """Instant at which a gateway last refused requests for a reason, by gateway and reason."""
         self._run = 0
         self._second: dict[tuple[str, int], Happening] = {}
         """Those that name models, by kind and second of Unix time."""

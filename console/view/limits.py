@@ -1,4 +1,4 @@
-"""How much a view remembers."""
+"""Bounds of what a view remembers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a view's memory; whichever is reached first holds."""
 
     keep_ns: int = 300 * SECOND_NS
-    """How long what is over is remembered."""
+    """Time for which what is over is remembered."""
     actions: int = 600_000
     """Ended actions, those of all executors together: five minutes of 2,000 a second, at 170 bytes each."""
     notable_requests: int = 60_000
@@ -21,13 +21,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     requests_of_model: int = 16
     """Newest requests that have ended, for each model's page."""
     evictions: int = 1_000
-    """Of each worker."""
+    """Evictions of each worker."""
     sessions: int = 32
     """Sessions of workers that ended."""
     operations: int = 100
-    """What operators did."""
+    """Commands of operators."""
     happenings: int = 200
-    """What happened to workers and the controller."""
+    """Events of workers and of the controller."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for a bound that leaves nothing."""

@@ -1,4 +1,4 @@
-"""What became of each model's requests lately, and how often it moved: counts and windows beside the fold."""
+"""Recent outcomes of each model's requests, and how often it moved: counts and windows beside the fold."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from mainspring.console.view.requests import Request
 from mainspring.console.view.series import ModelSeconds
 
 ARRIVED, IN_TIME, LATE, REJECTED, COLD, LOADS, EVICTIONS = range(7)
-"""What is counted of each model: its requests, and how often it was loaded and gave its pages up."""
+"""Indices of a model's counts: its requests, and how often it was loaded and evicted."""
 LATENCIES = 128
-"""Of how many of its newest requests a model's latencies are remembered."""
+"""Number of a model's newest requests whose latencies are remembered."""
 _LONGEST_NS = (1 << 63) - 1
 SPAN_NS = 10_000_000_000
 """Length of the steps in which old counts are dropped."""
 
 
 class ModelHistory:
-    """What is remembered of one model."""
+    """The recent history of one model."""
 
     __slots__ = ("counts", "demand", "last_load_ns", "latencies_ns", "recent", "seconds")
 
     def __init__(self) -> None:
         self.counts = [0] * (EVICTIONS + 1)
-        """Of the last minutes, as `ARRIVED` and so on say."""
+        """Counts over the last minutes, by `ARRIVED` and the others."""
         self.latencies_ns = array("q")
-        """Of its newest requests that were executed, at most `LATENCIES`, the newest last."""
+        """Latencies of its newest requests that were executed, at most `LATENCIES`, the newest last."""
         self.demand = 0
         """Arrivals in the last ten whole seconds."""
         self.recent: deque[Request] | None = None
         """Its requests that ended last, the newest last; None if none is remembered."""
         self.last_load_ns: int | None = None
-        """When its last LOAD was sent."""
+        """Instant at which its last LOAD was sent."""
         self.seconds = ModelSeconds()
 
     def took(self, latency_ns: int) -> None:

@@ -35,17 +35,17 @@ class Request(msgspec.Struct, gc=False):
     reason: str = ""
     detail: str = ""
     earliest_finish_ns: int | None = None
-    """As `Reject.earliest_finish_ns`."""
+    """Earliest instant at which it could have ended, as in `Reject.earliest_finish_ns`."""
     evidence: Evidence | RejectEvidence | None = None
-    """What its last INFER, or its rejection, was computed from."""
+    """Evidence from which its last INFER, or its rejection, was computed."""
     ended_ns: int = 0
     """End of EXEC, or when it was rejected or cancelled; 0 before."""
     ended_seq: int = 0
-    """Which record of the stream that was (`View.seq`); 0 before."""
+    """Number of the record of the stream by which it ended (`View.seq`); 0 before."""
     cold: bool = False
-    """Whether its model was resident nowhere when it arrived."""
+    """True if its model was resident nowhere when it arrived."""
     worker: str = ""
-    """Where its last INFER was sent."""
+    """Worker to which its last INFER was sent."""
     action_id: int = 0
     """That INFER; 0 if there was none."""
     attempts: int = 0
@@ -53,7 +53,7 @@ class Request(msgspec.Struct, gc=False):
 
     @property
     def latency_ns(self) -> int | None:
-        """From arrival at the controller to EXEC's end; None unless it was executed."""
+        """Return the time from arrival at the controller to EXEC's end; None unless it was executed."""
         return self.ended_ns - self.arrived_ns if self.outcome in (IN_TIME, LATE) else None
 
 

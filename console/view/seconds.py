@@ -1,4 +1,4 @@
-"""What became of requests in each second, and over the last 10, 60 and 300 of them."""
+"""Outcomes of requests in each second, and over the last 10, 60 and 300 seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WINDOWS = (10, 60, 300)
 
 
 class Totals:
-    """What happened within some time."""
+    """Counts of what happened within some time."""
 
     __slots__ = ("cold", "in_time", "late", "latencies", "offered", "rejected", "slos", "turned_away")
 
@@ -23,13 +23,14 @@ class Totals:
         """Requests whose EXEC ended by their deadline, best-effort ones included."""
         self.late = 0
         self.cold = 0
-        """Of those two, requests whose model was resident nowhere when they arrived."""
+        """Number of the requests in time and late whose model was resident nowhere when they arrived."""
         self.rejected: dict[str, int] = {}
-        """By reason."""
+        """Number of rejected requests by reason."""
         self.turned_away: dict[str, int] = {}
-        """By reason, requests that gateways refused themselves: they are not among those that arrived."""
+        """Number of requests that gateways refused themselves, by reason: they are not among those that
+        arrived."""
         self.latencies = DurationHistogram()
-        """From arrival to EXEC's end, of requests that ended in time or late."""
+        """Times from arrival to EXEC's end of requests that ended in time or late."""
         self.slos = DurationHistogram()
         """Times given to the requests that arrived with a deadline."""
 
@@ -76,9 +77,9 @@ class Seconds:
         """Keep ``keep`` seconds, at least as many as the longest window has."""
         self._keep = max(keep, WINDOWS[-1])
         self.now = Totals()
-        """Of the second that is going on."""
+        """Totals of the second that is going on."""
         self.number = -1
-        """Which second of the controller's clock that is; -1 before the first `reach`."""
+        """Number of that second on the controller's clock; -1 before the first `reach`."""
         self.past: deque[Second] = deque()
         """The seconds before it, the oldest first."""
         self.windows = {length: Totals() for length in WINDOWS}

@@ -36,7 +36,7 @@ class Ring:
 
 
 class Point(msgspec.Struct, gc=False):
-    """What became of one model's requests in one second."""
+    """Outcomes of one model's requests in one second."""
 
     second: int
     offered: int = 0
@@ -44,7 +44,7 @@ class Point(msgspec.Struct, gc=False):
     late: int = 0
     rejected: int = 0
     total_ns: int = 0
-    """Of the latencies of those that were executed."""
+    """Sum of the latencies of those that were executed."""
     longest_ns: int = 0
 
 

@@ -1,4 +1,4 @@
-"""What became of requests: by second, by model, and the newest one by one."""
+"""Outcomes of requests: by second, by model, and the newest one by one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Traffic:
         self._counts = Counts(SPAN_NS, -(-limits.keep_ns // SPAN_NS))
         self._demand = Demand()
         self._looked_at = -1
-        """In which span of `SPAN_NS` it was looked last for what is old of single models."""
+        """Span of `SPAN_NS` in which old records of single models were last dropped."""
 
     def model(self, name: str) -> ModelHistory:
         """Return what is remembered of a model that is served."""

@@ -1,4 +1,4 @@
-"""What a console knows of a cluster: the fold of its event stream, and some minutes of history.
+"""The console's view of a cluster: the fold of its event stream, and some minutes of history.
 
 How things stand is `View.cluster`, kept by the scheduler's own `cluster.apply`; nothing of it is kept here
 again. Beside it the view remembers what the fold forgets: what has ended, and counts by second.
@@ -48,7 +48,7 @@ from mainspring.telemetry.settings import Settings
 
 _GIVEN_UP = (State.FAILED, State.BROKEN)
 _BEGINNING_NS = 10 * SECOND_NS
-"""How long a cluster that begins may add models."""
+"""Time for which a cluster that begins may add models."""
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -72,29 +72,29 @@ class View:
         self.now_ns = 0
         """The instant up to which the view is true: of the latest record."""
         self.seq = 0
-        """How many records were taken; a record's own number is what this is while it is taken."""
+        """Number of records read so far; while a record is read, its own number."""
         self.reset_seq = 0
-        """What it was when the last snapshot began."""
+        """Value of ``seq`` when the last snapshot began."""
         self.run = 0
-        """Which run of a controller this is of (`SegmentHeader.run`); 0 while no header has said."""
+        """Number of the controller's run (`SegmentHeader.run`); 0 while no header has said."""
         self.settings = Settings()
-        """Of the scheduler, as the header says."""
+        """Settings of the scheduler, as the header says."""
         self.traffic = Traffic(self.limits)
         self.histories: dict[str, History] = {}
-        """By worker, of those that are there and those of `sessions`."""
+        """History of each worker that is there or among `sessions`, by its name."""
         self.sessions: deque[Session] = deque()
         """Workers that left, the newest last."""
         self.operations: deque[Operation] = deque(maxlen=self.limits.operations)
         """The newest of what operators asked for and was granted, the newest last."""
         self.happenings = Happenings(self.limits.happenings)
         self.removed: dict[str, int] = {}
-        """When each of the models was removed that were so last."""
+        """Instant at which each of the last removed models was removed."""
         self.devices: dict[str, DeviceHealth] = {}
-        """What each worker's GPU says of itself: no record has it, and who follows a live cluster sets it."""
+        """Health that each worker's GPU reports: no record has it, and who follows a live cluster sets it."""
         self.clocks: dict[str, WorkerClock] = {}
-        """How each worker's clock goes; likewise."""
+        """Clock of each worker beside the controller's; set like ``devices``."""
         self.unready = Unready()
-        """What can't be counted on at the moment; likewise."""
+        """Models and workers that can't be counted on at the moment; set like ``devices``."""
         self._lifecycles = Lifecycles(self._request_ended, self._action_ended)
         self._began_ns = self._unix_offset_ns = self._second_ends_ns = 0
         self._contradicted = False
@@ -104,7 +104,7 @@ class View:
             Unload: self._unloads,
             **dict.fromkeys((WorkerJoined, WorkerLeft, DropWorker), self._leaves),
         }
-        """What looks at how things stand before the record changes that."""
+        """Handlers that read the state before the record changes it, by the record's type."""
         self._after: dict[type, Callable[[int, Any], None]] = {
             **dict.fromkeys(KINDS, self._sent),
             ModelRemoved: self._removed,
@@ -118,7 +118,7 @@ class View:
 
     @property
     def cluster(self) -> Cluster:
-        """How things stand; requests that nothing has rejected wait."""
+        """Return the state of the cluster; requests that nothing has rejected wait."""
         settle(self._lifecycles.cluster)
         return self._lifecycles.cluster
 

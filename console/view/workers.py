@@ -1,4 +1,4 @@
-"""What is remembered of each worker beside the fold: what it did, and how well predictions held."""
+"""The history of each worker beside the fold: its actions, and how well predictions held."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Evicted:
         self.model = model
         self.pages = pages
         self.for_model = ""
-        """What was loaded into one of its pages next."""
+        """Model that was loaded into one of its pages next."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a worker has."""
+    """The resources of a worker and the models on it."""
 
     name: str
     device_kind: str
@@ -103,7 +103,7 @@ def runs(worker: Worker) -> list[Run]:
 
 
 class History:
-    """What is remembered under one worker's name, over all its sessions."""
+    """The history under one worker's name, over all its sessions."""
 
     def __init__(self, worker: str, evictions: int) -> None:
         """Remember at most ``evictions`` of them."""
@@ -118,17 +118,18 @@ class History:
         self.load_errors_ns: deque[int] = deque(maxlen=ERRORS)
         """The same of its last LOADs."""
         self.worst: deque[list[int]] = deque(maxlen=WORST_SECONDS)
-        """By second in which actions ended, the newest last: the second, and the longest that an INFER and a
-        LOAD took beyond their predictions in it, or the shortest if none took longer."""
+        """Worst prediction errors by second in which actions ended, the newest last: the second, and the
+        longest that an INFER and a LOAD took beyond their predictions in it, or the shortest if none took
+        longer."""
         self.batches, self.rows = Ring(LANE_SECONDS), Ring(LANE_SECONDS)
         """INFERs that ended well, and their rows, by second of the controller's clock."""
         self.last_result_ns: int | None = None
         self.joined_ns = 0
-        """When its present session, or its last one, began; 0 if that is not known."""
+        """Instant at which its present session, or its last one, began; 0 if that is not known."""
         self.stopping = False
-        """Whether it said that it begins nothing more."""
+        """True if it said that it begins nothing more."""
         self._vacated: dict[int, Evicted] = {}
-        """By page, who had it last and was not followed by another model."""
+        """Last eviction from each page that another model has not been loaded into since, by page."""
 
     def lane(self, kind: str) -> Lane:
         """Return the lane that actions of a kind are in."""

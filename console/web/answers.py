@@ -1,4 +1,4 @@
-"""What the console's HTTP answers look like: JSON, errors included."""
+"""The console's HTTP answers: JSON, errors included."""
 
 from __future__ import annotations
 

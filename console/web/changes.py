@@ -1,4 +1,4 @@
-"""What operators ask for: ``POST api/operate`` with a token that may change what is served.
+"""Commands of operators: ``POST api/operate`` with a token that may change what is served.
 
 The console checks the token and passes the command on to the controller, which grants it or says why not, and
 records it with the token's name.
@@ -25,7 +25,7 @@ from mainspring.transport.token_file import TokenFile
 from mainspring.transport.tokens import EVERYTHING, Credential, from_header
 
 Refusal = tuple[Reason, str]
-"""Why a command is not passed on, as a code and for a person."""
+"""The reason why a command is not passed on, as a code and for a person."""
 _STATUS = {Reason.UNAUTHENTICATED: 401, Reason.FORBIDDEN: 403, Reason.RATE_LIMITED: 429}
 _COMMANDS = tuple(str(kind.__struct_config__.tag) for kind in typing.get_args(OperatorCommand))
 TURN_ON = (

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from mainspring.console.web.answers import failure
 
 FOLDER = Path(__file__).resolve().parent.parent / "page"
-"""Where the page's files are, in a checkout and in the wheel."""
+"""Folder of the page's files, in a checkout and in the wheel."""
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",

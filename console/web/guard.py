@@ -1,4 +1,4 @@
-"""Who may talk to the console: browsers that call it by a name of its own, and no other sites' pages.
+"""Access to the console: browsers that call it by a name of its own, and no other sites' pages.
 
 `transport.origins` says what that keeps off.
 """
@@ -26,7 +26,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "trusted-types 'none'",
     ]
 )
-"""What the page may do: run and fetch what comes from here, and make no text into markup."""
+"""The page's permissions: run and fetch what comes from here, and make no text into markup."""
 
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -37,7 +37,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-"""What every answer has."""
+"""Headers of every answer."""
 
 
 class Names(KnownNames):

@@ -14,9 +14,9 @@ from mainspring.transport.asgi import Connection, Server, listen_at
 from mainspring.transport.keys import ServerKeys
 
 MOST_FRAGMENTS = 256
-"""Of one message of a page."""
+"""Most fragments of one message of a page."""
 _KEPT_S = 30
-"""How long a connection without requests stays open."""
+"""Seconds that a connection without requests stays open."""
 
 
 def listen(address: str) -> tuple[socket.socket, str]:

@@ -33,7 +33,8 @@ class Picture:
     def __init__(self, number: int, asked: Asked, head: bytes, replay: bytes | None, data: Any) -> None:
         self.number = number
         self.version = data.version if isinstance(data, Schedule) else None
-        """What the next one may be ``after``, to hold only what changed; None for a show that comes whole."""
+        """Version that the next picture may be ``after``, to hold only what changed; None for a show that
+        comes whole."""
         self.data = encode(data)
         self._head = b"".join(
             (
@@ -103,7 +104,7 @@ class Pictures:
         self._paid_ns = 0
         """Instant from which on the share is kept if nothing is made before."""
         self._broken: dict[str, str] = {}
-        """What went wrong with a show when it was last logged."""
+        """Error of each show when it was last logged."""
         self.made = 0
         """Pictures made so far."""
         self.made_ns = 0

@@ -1,4 +1,5 @@
-"""What can be shown: the queries, each with its parameters, their defaults and their bounds."""
+"""The shows that a page can ask for: the queries, each with its parameters, their defaults and their
+bounds."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ Outcome = Literal["in_time", "late", "rejected", "cancelled", "lost"]
 
 
 class BadParams(ValueError):
-    """What a page asks for can't be shown to anybody; the text says what would be right."""
+    """A page asked for what can't be shown to anybody; the text says what would be right."""
 
 
 def _check_span(from_ns: int | None, to_ns: int | None) -> None:
@@ -59,14 +60,14 @@ def _check_span(from_ns: int | None, to_ns: int | None) -> None:
 
 
 class ClusterParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of ``cluster``."""
+    """Parameters of ``cluster``."""
 
     recent: Annotated[int, Meta(ge=0, le=200)] = 50
     """Rejected and late requests listed at most."""
 
 
 class MemoryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of ``memory``."""
+    """Parameters of ``memory``."""
 
     worker: Name
     evictions: Annotated[int, Meta(ge=0, le=1_000)] = 100
@@ -74,7 +75,7 @@ class MemoryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class ScheduleParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of ``schedule``: the time around the present, or between two instants if both are there."""
+    """Parameters of ``schedule``: the time around the present, or between two instants if both are there."""
 
     back_ms: Annotated[float, Meta(gt=0, le=600_000)] = 10_000.0
     ahead_ms: Annotated[float, Meta(ge=0, le=600_000)] = 1_000.0
@@ -91,10 +92,10 @@ class ScheduleParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class ModelsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of ``models``."""
+    """Parameters of ``models``."""
 
     search: Annotated[str, Meta(max_length=_LONGEST_NAME)] = ""
-    """What names must contain."""
+    """Text that names must contain."""
     sort: Sort = "name"
     descending: bool = False
     offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
@@ -102,20 +103,20 @@ class ModelsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class ModelParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of ``model``."""
+    """Parameters of ``model``."""
 
     name: Name
 
 
 class RequestParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of ``request``."""
+    """Parameters of ``request``."""
 
     id: Annotated[str, Meta(min_length=1, max_length=64)]
     """Its id, the beginning of one, or ``last-rejected``, ``last-late``, ``last-lost`` or ``last``."""
 
 
 class RecentParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of ``recent``."""
+    """Parameters of ``recent``."""
 
     outcomes: Annotated[tuple[Outcome, ...], Meta(min_length=1, max_length=5)] = ("rejected", "late", "lost")
     model: Annotated[str, Meta(max_length=_LONGEST_NAME)] = ""
@@ -131,7 +132,7 @@ class RecentParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class WorkerParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of ``worker``."""
+    """Parameters of ``worker``."""
 
     name: Name
 
@@ -145,7 +146,7 @@ class Asked(NamedTuple):
 
     show: str
     values: Any
-    """Of the struct of its parameters."""
+    """An instance of the struct of its parameters."""
     params: bytes
     """The same as JSON, with the defaults: equal for all who ask for the same."""
 

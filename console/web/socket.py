@@ -33,7 +33,7 @@ class Said(msgspec.Struct, forbid_unknown_fields=True):
     token: str | None = None
     """Its right to see, before all else where one is needed."""
     show: str | None = None
-    """What it shows from now on, with ``params`` and at most every ``every_ms``."""
+    """Show that it displays from now on, with ``params`` and at most every ``every_ms``."""
     params: dict[str, object] = {}
     every_ms: Annotated[float, msgspec.Meta(ge=0, le=3_600_000)] = 0.0
     seen: int | None = None
@@ -76,7 +76,7 @@ class PageSocket:
         self._every_ns = self._interval_ns
         self._paused = False
         self._due_beat = 0
-        """When the next picture may be sent."""
+        """Number of the first beat on which the next picture may be sent."""
         self._changed = asyncio.Event()
         """Set when there may be something to send again."""
         self._sent: list[int] = []

@@ -1,4 +1,5 @@
-"""What the web server shows: a view that a controller's stream or a recorded log keeps up to date."""
+"""The source of what the web server shows: a view that a controller's stream or a recorded log keeps up to
+date."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from mainspring.messages.operating import OperatorCommand
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """Where a recorded run is looked at."""
+    """The position in a recorded run, and its speed."""
 
     first_ns: int
     last_ns: int
@@ -21,11 +22,12 @@ class Replay(msgspec.Struct, frozen=True):
     """Seconds of the run in a second."""
     playing: bool
     reached_ns: int
-    """How far the run was gone through since it was opened; what is behind that takes a while to be shown."""
+    """Instant up to which the run was read since it was opened; what is behind that takes a while to be
+    shown."""
 
 
 class Seek(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where and how to look at a recorded run; what is None stays as it is."""
+    """A change of the position or speed in a recorded run; what is None stays as it is."""
 
     at_ns: int | None = None
     """Instant on the run's clock; one outside the run means its nearest end."""
@@ -34,11 +36,11 @@ class Seek(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """What became of an operator's command."""
+    """The outcome of an operator's command."""
 
     done: bool
     detail: str
-    """What was begun, or why not and what would be right."""
+    """Description of what was begun, or why it was not and what would be right."""
 
 
 class Unanswered(Exception):
@@ -47,7 +49,7 @@ class Unanswered(Exception):
     def __init__(self, text: str, *, at_once: bool) -> None:
         super().__init__(text)
         self.at_once = at_once
-        """Whether nothing was asked; else the command may have been granted, or may be yet."""
+        """True if nothing was asked; else the command may have been granted, or may be yet."""
 
 
 class Source(Protocol):
@@ -55,7 +57,7 @@ class Source(Protocol):
 
     @property
     def view(self) -> View:
-        """How things stand."""
+        """Return the view at the present moment."""
 
     @property
     def epoch(self) -> int:
