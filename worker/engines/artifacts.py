@@ -32,7 +32,7 @@ from mainspring.worker.engine import EngineError
 State = tuple[int, int, int, int]
 _CHUNK_BYTES = 4 << 20
 _READ_BYTES = 16 << 20
-"""Of a file that is read into memory, how much is read and hashed at a time."""
+"""Bytes of a file that are read and hashed at a time while it is read into memory."""
 _REMEMBERED = 65_536
 """Most states that are remembered as right; a forgotten one, the oldest, is hashed again if it returns."""
 INTERVAL_NS = 1_000_000_000
@@ -101,7 +101,7 @@ class Integrity:
         self._right: dict[tuple[State, str], None] = {}
 
     def holds(self, file: int, expected: str) -> bool:
-        """Whether `check` has found the file right in its present state; nothing is read."""
+        """Return whether `check` has found the file right in its present state; nothing is read."""
         return (_state(file), expected) in self._right
 
     def check(self, file: int, expected: str, path: object, remedy: str) -> None:

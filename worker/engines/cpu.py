@@ -78,7 +78,7 @@ class Bound(Protocol):
 
 @runtime_checkable
 class Interruptible(Protocol):
-    """What `Bound.stage` returned, if its runs can be ended early."""
+    """A result of `Bound.stage` whose runs can be ended early."""
 
     def interrupter(self) -> Callable[[], None]:
         """Return what ends the run that goes on, and no later one; any thread may call both."""
@@ -92,7 +92,7 @@ class _Computing(NamedTuple):
 
 
 class Plan(Protocol):
-    """How weights are bound, except for their addresses."""
+    """The binding of weights to an executable, except for their addresses."""
 
     info: ExecutableInfo
 

@@ -45,7 +45,7 @@ class EmulatedEngine:
         self._spin_ns = spin_ns
         self._profiles: dict[str, Profile] = {}
         self._curves: dict[str, Curve] = {}
-        """Of the models with symbols."""
+        """Curves of the models with symbols, by the model's name."""
         self._open_ns = open_ns
         self._opened: set[str] = set()
         self._noise = {

@@ -79,9 +79,9 @@ class Arena:
     def __init__(self, pages: int) -> None:
         self._memory = allocate(pages * PAGE_BYTES)
         self.address = int(self._memory.ctypes.data)
-        """Of the first page."""
+        """Address of the first page."""
         self._first = self._last = 0
-        """How many pages of either end were taken."""
+        """Number of pages at either end that were taken from the system."""
 
     def expect(self, models: Iterable[Sequence[int]]) -> None:
         """Have the pages taken that models with these extents need together, where the controller puts them
@@ -162,11 +162,12 @@ def _bring_in(begin: int, size: int) -> None:
 
 
 def _is_in(begin: int, size: int) -> bool:
-    """Whether all of a mapped range is in memory; this costs a tenth of `_bring_in` for such a range."""
+    """Return whether all of a mapped range is in memory; this costs a tenth of `_bring_in` for such a
+    range."""
     pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
     return not _libc.mincore(begin, size, pages) and b"\0" not in pages.raw
 
 
 def _may_ask(file: int) -> bool:
-    """Whether the kernel reports which pages are in memory: of other users' files it reports all."""
+    """Return whether the kernel reports which pages are in memory: of other users' files it reports all."""
     return os.fstat(file).st_uid == os.geteuid() or os.access(f"/proc/self/fd/{file}", os.W_OK)

@@ -1,4 +1,4 @@
-"""From an engine's name to the engine."""
+"""The engines by name."""
 
 from __future__ import annotations
 

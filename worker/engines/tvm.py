@@ -34,7 +34,7 @@ class TvmPrograms:
         """Allocate the workspace."""
         self.workspace = allocate(workspace_bytes)
         self._set_bytes = 0
-        """How many of its bytes were set to 255: floats that no kernel wrote read as NaN."""
+        """Number of its bytes that were set to 255: floats that no kernel wrote read as NaN."""
 
     def __call__(self, store: Store, manifest: Manifest) -> TvmProgram:
         """Open a model's kernels; raise `StoreError`, `ExecutableError`, or `EngineError` if they need more
@@ -74,7 +74,7 @@ class TvmProgram:
 
 
 class TvmPlan:
-    """How the weights of one layout are bound to the kernels."""
+    """The binding of one layout's weights to the kernels."""
 
     def __init__(self, kernels: CpuKernels, tensors: Sequence[WeightTensor], workspace: int) -> None:
         self.info: ExecutableInfo = kernels.info

@@ -31,7 +31,7 @@ from mainspring.worker.engines.cuda.driver import Driver
 
 LOG = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
-"""Of the SHA-256 that a kept file begins with."""
+"""Size of the SHA-256 digest that a kept file begins with."""
 
 
 def image_for(driver: Driver, store: Store, manifest: Manifest, plans: Plans) -> bytes:
@@ -97,7 +97,8 @@ def _keep(path: Path, content: bytes) -> None:
 
 
 def runs_code(code: str, device: str) -> bool:
-    """Whether machine code of an architecture runs on a device; code such as ``sm_90a`` on that one alone."""
+    """Return whether machine code of an architecture runs on a device; code such as ``sm_90a`` on that one
+    alone."""
     made, there = arch_number(code), arch_number(device)
     if code.endswith("a"):
         return made == there

@@ -55,10 +55,10 @@ class IoCopies:
         self._sent_count = 0
         self._came_count = 0
         self._sent: dict[int, int] = {}
-        """By the slot's offset, the event of the last copy to it."""
+        """Event of the last copy to each slot, by the slot's offset."""
         self._came: dict[int, int] = {}
         self._failed: dict[int, tuple[Reservation, Exception]] = {}
-        """By the slot's offset, whose input could not be copied and why."""
+        """Batch whose input could not be copied, and why, by the slot's offset."""
         self._shared: list[PinnedInputs] = []
 
     def send(self, io: Reservation, start: int, size: int) -> None:
@@ -79,7 +79,7 @@ class IoCopies:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What an operator is told of memory that the device can't copy from."""
+        """Return notes for an operator on memory that the device can't copy from."""
         return tuple(each.note for each in self._shared if each.note)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which GPUs CUDA can use here; ``python -m mainspring.worker.engines.cuda.devices`` prints them.
+"""The GPUs that CUDA can use here; ``python -m mainspring.worker.engines.cuda.devices`` prints them.
 
 CUDA alone knows how it counts GPUs (CUDA_VISIBLE_DEVICES, its own order), and a process that has asked CUDA
 once can't be forked any more. So the launcher asks in a process of its own.
@@ -30,7 +30,7 @@ class FoundDevice(msgspec.Struct, frozen=True):
 
     @property
     def gpu(self) -> Gpu:
-        """What the compiler has to know of it."""
+        """Return the facts that the compiler needs of it."""
         return found_gpu(self.arch, self.attributes)
 
 

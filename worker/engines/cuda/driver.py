@@ -36,7 +36,7 @@ Extent = tuple[int, int, int]
 
 
 class Copy(IntEnum):
-    """From where to where a copy goes; the values are those of cudaMemcpyKind."""
+    """The direction of a copy; the values are those of cudaMemcpyKind."""
 
     TO_DEVICE = 1
     TO_HOST = 2
@@ -109,7 +109,8 @@ class Driver(Protocol):
         """Have the stream's later work wait for the event's last recording."""
 
     def happened(self, event: int) -> bool:
-        """Whether the event's last recording has happened; True if nobody has recorded it. Does not wait."""
+        """Return whether the event's last recording has happened; True if nobody has recorded it. Does not
+        wait."""
 
     def synchronize(self, event: int) -> None:
         """Block the calling thread until the event has happened."""
@@ -149,7 +150,7 @@ class Driver(Protocol):
         """Record the stream's later work instead of doing it."""
 
     def record_at_launch(self, event: int, stream: int) -> None:
-        """In a capture: have the event happen at this place of the graph, at each launch."""
+        """Have the event happen at this place of the graph under capture, at each launch."""
 
     def end_capture(self, stream: int) -> int:
         """Return the recorded work as a graph; work recorded in order depends on each other in that order."""

@@ -42,7 +42,7 @@ from mainspring.worker.engines.cuda.runs import Run, Runs
 LOG = logging.getLogger(__name__)
 
 HEARTBEAT_BYTES = 256
-"""Of the workspace, which no batch uses then."""
+"""Bytes of the workspace that are cleared to ask whether the device answers; no batch uses it then."""
 IDLE_NS = 500_000_000
 """Time without work after which the device is asked whether it answers."""
 
@@ -61,9 +61,10 @@ class _Fetched(NamedTuple):
 
     manifest: Manifest
     weights: int
-    """As `_Prepared.weights`."""
+    """Address of its weights file's bytes, as in `_Prepared.weights`."""
     open: Open | None
-    """As `Opener.find` returned it; None if the executable was open for another model."""
+    """Function that opens the executable, as `Opener.find` returned it; None if it was open for another
+    model."""
 
 
 class CudaEngine:
@@ -108,12 +109,12 @@ class CudaEngine:
         self._changing = threading.Lock()
         """Held while models or programs are entered, which EXEC and PREPARE do."""
         self._bound: dict[str, Bound] = {}
-        """Of resident models."""
+        """Programs with the weights of resident models, by the model's name."""
         self._open_stored(config.engine, stored)
         self._stored = frozenset(self._programs)
         """Programs that stay open without a model."""
         self._used_ns = time.monotonic_ns()
-        """When the device was last given work."""
+        """Instant at which the device was last given work."""
         self._monitor = GpuMonitor(reader, self._probe, self._refused)
 
     def fetch(self, model: ModelSpec) -> bool:
@@ -302,7 +303,7 @@ class CudaEngine:
         return True
 
     def _forget_unused(self, prepared: _Prepared) -> bool:
-        """With `_changing` held: forget the program of a model that is gone, unless it stays open."""
+        """Forget the program of a model that is gone, unless it stays open; the caller holds `_changing`."""
         key = program_key(prepared.manifest)
         if key in self._stored or any(other.program is prepared.program for other in self._prepared.values()):
             return False

@@ -43,9 +43,10 @@ LARGEST_GROWTH_BYTES = 1 << 30
 LARGEST_SEGMENT_BYTES = 64 << 30
 """The reserve is made of segments of at most this size: NVIDIA's driver 580 can't pin 512 GiB in one call."""
 WRITER_POLL_S = 0.05
-"""Between two looks whether another worker has read the weights that this one waits for."""
+"""Time between two checks whether another worker has read the weights that this one waits for."""
 LONG_WAIT_S = 60.0
-"""After which this worker says whom it waits for. It waits on: a disk that hangs for one hangs for all."""
+"""Time after which this worker says whom it waits for. It waits on: a disk that hangs for one hangs for
+all."""
 MOST_OF_AVAILABLE = 0.85
 """Share of the available memory that may be pinned: other processes can't use pinned memory, and the page
 cache of the weights' files needs some."""

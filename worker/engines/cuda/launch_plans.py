@@ -53,7 +53,7 @@ class _Batch(NamedTuple):
 
     steps: tuple[_Step, ...]
     arguments: Arguments
-    """What the steps' parameters point to."""
+    """Arguments that the steps' parameters point to."""
 
 
 class LaunchPlanProgram:

@@ -33,10 +33,10 @@ LOG = logging.getLogger(__name__)
 
 DEFAULT_PATH = "libcuda.so.1"
 LEAST_CUDA = 12_000
-"""As CUDA numbers its versions: 12.0, of drivers from 525 on."""
+"""Oldest version that is supported, as CUDA numbers them: 12.0, of drivers from 525 on."""
 
 NOT_READY = 600
-"""What ``cuEventQuery`` returns before the event has happened."""
+"""Result of ``cuEventQuery`` before the event has happened."""
 
 _HANDLE, _ADDRESS = c_void_p, c_uint64
 _NEW_HANDLE, _NEW_ADDRESS, _NEW_INT = POINTER(c_void_p), POINTER(c_uint64), POINTER(c_int)
@@ -124,7 +124,7 @@ REMEDIES = {
     803: "library and kernel module are of different drivers: restart the machine",
     804: "the compatibility package does not work with this GPU: install the driver itself",
 }
-"""What helps against errors of CUDA, by their numbers."""
+"""Remedies for errors of CUDA, by their numbers."""
 
 
 class CudaCallFailed(RuntimeError):

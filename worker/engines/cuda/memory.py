@@ -19,14 +19,15 @@ from mainspring.worker.engines.cuda.driver import Driver
 MIB = 1 << 20
 
 SESSION_BYTES = 40 * MIB
-"""What a session of ONNX Runtime takes for its handles, assumed: cuBLAS's 32 MiB on Hopper, and cuDNN's.
+"""Memory that a session of ONNX Runtime allocates for its handles, assumed: cuBLAS's 32 MiB on Hopper, and
+cuDNN's.
 
 ``gpu-check sessions`` measures it.
 """
 
 
 class Wanted(NamedTuple):
-    """How to divide a device's memory."""
+    """The division of a device's memory that is asked for."""
 
     workspace_bytes: int
     io_bytes: int

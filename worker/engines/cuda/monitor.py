@@ -26,7 +26,7 @@ OVER_S = 60.0
 """Time without a problem after which the log says that it is over; it doubles each time the problem has come
 back. Under load, a GPU at its power limit has its clocks held down again and again."""
 LONGEST_OVER_S = 86_400.0
-"""What this time grows to."""
+"""Longest value that this time grows to."""
 
 
 @dataclass(slots=True)
@@ -34,14 +34,14 @@ class _Told:
     """A problem that the log has told of."""
 
     seen_s: float
-    """When it was seen last."""
+    """Time at which it was last seen."""
     over_s: float = OVER_S
     """Time without it after which it is over."""
     over: bool = False
 
 
 class StateReader(Protocol):
-    """What reads a GPU's state: `nvml.Reader`."""
+    """A reader of a GPU's state: `nvml.Reader`."""
 
     def read(self) -> GpuState:
         """Return the present state; raise `NvmlMissing` if it can't be read."""
@@ -70,9 +70,10 @@ class GpuMonitor:
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._since_s: dict[str, float] = {}
-        """Since when each problem has been seen, by what it costs: what is found may have other numbers."""
+        """Time since which each problem has been seen, by its cost: a problem's finding may have other
+        numbers each time."""
         self._told: dict[str, _Told] = {}
-        """By what a problem costs."""
+        """Problems that were logged, by their cost."""
         self._health = DeviceHealth()
         self._lost: DeviceLost | None = None
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)

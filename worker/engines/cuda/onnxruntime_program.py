@@ -39,11 +39,11 @@ DEVICE = "cuda"
 _AT_A_TIME = 32
 """Weights that are bound in one step, at about a microsecond each."""
 _NEXT_POWER_OF_TWO = 0
-"""How an arena is extended; an arena that begins with its full size never is."""
+"""Strategy by which an arena is extended; an arena that begins with its full size never is."""
 
 
 class Device(NamedTuple):
-    """Where a program runs."""
+    """The device's resources that a program runs with."""
 
     driver: Driver
     workspace: int
@@ -159,7 +159,7 @@ class _BoundSize:
         self.session = session
         self.binding = binding
         self.slot: int | None = None
-        """Where its inputs and outputs are bound."""
+        """Address of the slot to which its inputs and outputs are bound."""
 
 
 class OnnxRuntimeBound:

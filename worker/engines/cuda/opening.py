@@ -1,4 +1,4 @@
-"""From an executable in the store to a program on a GPU, by the engine that it was compiled for."""
+"""Opening of an executable in the store as a program on a GPU, by the engine that it was compiled for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a launch plan to its launches' arguments: places, numbers, and the table that places count from.
+"""The arguments of a launch plan's launches: places, numbers, and the table that places count from.
 
 Both are arithmetic, done in numpy. Arguments are the same for all models of an executable, so there is one
 set of them; a model's own is the table alone: some words (`mainspring.compiler.artifact.plan`).

@@ -1,4 +1,4 @@
-"""What a GPU runs for a model of either engine: given its pages at LOAD, launched by EXEC."""
+"""A model's program on a GPU, of either engine: given its pages at LOAD, launched by EXEC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Bound(Protocol):
     """A program with one model's weights at their places."""
 
     at_once: bool
-    """Whether `launch` takes some calls that never wait for the device, and nothing else."""
+    """True if `launch` consists of some calls that never wait for the device, and nothing else."""
 
     def steps(self) -> Iterator[None]:
         """Bind the weights, as far as that takes time; each step takes less than a chunk's copy."""
@@ -36,7 +36,7 @@ class Program(Protocol):
     """One executable on one device, for all models that share it."""
 
     refused: str
-    """Why its kernels are launched one by one, without a graph; empty where they are not."""
+    """Reason why its kernels are launched one by one, without a graph; empty where they are not."""
 
     def bind(self, pages: Sequence[int]) -> Bound:
         """Return the program with weights whose file's pages are, or will be, at these addresses.

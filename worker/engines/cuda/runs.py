@@ -23,7 +23,7 @@ from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.programs import Bound, Times
 
 RUNS = 3
-"""Of which events are kept: the last that has ended, the one that computes, the one behind it."""
+"""Number of runs whose events are kept: the last that has ended, the one that computes, the one behind it."""
 DRIFT = 5_000
 """One in so many is what the device's clock may go wrong against the host's."""
 LONGEST_NS = 1_000_000_000
@@ -41,7 +41,7 @@ class Run:
         self.told_ns = time.monotonic_ns()
         """It can't have begun before."""
         self.failed: Exception | None = None
-        """Why it was not given, or not as a whole."""
+        """Error because of which the batch was not launched, or not as a whole."""
 
     def wait(self) -> Ran:
         """See `mainspring.worker.engine.Given`."""
@@ -49,7 +49,7 @@ class Run:
 
 
 class Runs:
-    """What is on EXEC's stream. One thread gives, one thread waits; they may be two."""
+    """The batches on EXEC's stream. One thread gives, one thread waits; they may be two."""
 
     def __init__(
         self, driver: Driver, transfers: IoCopies, stream: int, explain: Callable[[Exception], Exception]
@@ -67,11 +67,11 @@ class Runs:
         self._given = 0
         self._waited = 0
         self._end_ns = 0
-        """When the last run ended; 0 if its event can't tell."""
+        """Instant at which the last run ended; 0 if its event can't tell."""
 
     @property
     def busy(self) -> bool:
-        """Whether the device has something to do, or is being given it."""
+        """Return whether the device has something to do, or is being given it."""
         return self.alone.locked() or self._given != self._waited
 
     def give(self, find: Callable[[], Bound], action: Infer, io: Reservation) -> Run:

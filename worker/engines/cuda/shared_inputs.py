@@ -20,7 +20,7 @@ from mainspring.worker.engines.cuda.host_weights import may_be_pinned
 LOG = logging.getLogger(__name__)
 
 PIECE_BYTES = 16 << 20
-"""Of memory that is pinned in one call: 8 to 16 ms."""
+"""Bytes of memory that are pinned in one call, which takes 8 to 16 ms."""
 
 Begin = Callable[[Reservation, int, list[tuple[int, int]]], "int | None"]
 """Begins to copy host memory, given as addresses and sizes, to a slot from a byte on; returns the event
@@ -35,7 +35,7 @@ class PinnedInputs:
         self.begun = 0
         """See `SharedInputs`, as for all that follows."""
         self.refused = ""
-        """Why the driver pins no further piece; empty if it has refused none."""
+        """Reason why the driver pins no further piece; empty if it has refused none."""
         self._driver = driver
         self._memory = memory
         self._address = int(memory.ctypes.data)
@@ -43,12 +43,12 @@ class PinnedInputs:
         self._pinned = 0
         """Bytes from the start on."""
         self._under_way: deque[tuple[int, int]] = deque()
-        """Which copy each is, and the event behind it."""
+        """Number of each copy under way, and the event behind it."""
         self._closing = False
 
     @property
     def advances(self) -> bool:
-        """Whether it is in use, or something of it is pinned still."""
+        """Return whether it is in use, or something of it is pinned still."""
         return not self._closing or self._pinned > 0
 
     def advance(self) -> bool:
@@ -78,7 +78,7 @@ class PinnedInputs:
 
     @property
     def note(self) -> str:
-        """What an operator is told where not all of it could be pinned; else empty."""
+        """Return a note for an operator where not all of it could be pinned; else an empty text."""
         if not self.refused or self._closing:
             return ""
         return (

@@ -1,4 +1,5 @@
-"""What about a GPU makes its timing unpredictable: clocks, power, errors, partitions, other processes. Pure.
+"""The conditions of a GPU that make its timing unpredictable: clocks, power, errors, partitions, other
+processes. Pure.
 
 `nvml` reads the state, this file judges it, and `mainspring doctor` and a worker's notes report it
 (Clockwork, section 3: inference on a device is predictable as long as nothing disturbs the device).
@@ -21,7 +22,7 @@ class Throttling(NamedTuple):
     """A reason for which a GPU's clocks are below the requested one."""
 
     label: str
-    """What metrics call it."""
+    """Name of the reason in metrics."""
     text: str
 
 
@@ -53,12 +54,12 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """The number that ``nvidia-smi`` shows."""
     name: str
-    """As its maker calls it; empty if it does not answer."""
+    """Name that its maker gives it; empty if it does not answer."""
     silent: str = ""
-    """What the driver says instead of the state, of a GPU that does not answer; else empty."""
+    """Message of the driver in place of the state, for a GPU that does not answer; else empty."""
     uuid: str = ""
     bus_id: str
-    """As `mainspring.worker.engines.cuda.numa` names it."""
+    """PCI bus address, as `mainspring.worker.engines.cuda.numa` writes it."""
     driver: str = ""
     total_bytes: int = 0
     used_bytes: int = 0
@@ -75,14 +76,14 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     remapped_rows: int | None = None
     """Rows of memory that were replaced for errors."""
     remap_pending: bool = False
-    """Whether a row waits for the next reset to be replaced."""
+    """True if a row waits for the next reset to be replaced."""
     remap_failed: bool = False
     xids: tuple[int, ...] = ()
     """Xid errors that the driver has reported since it is asked for them."""
     mig: bool | None = None
     persistence: bool | None = None
     prohibited: bool = False
-    """Whether its compute mode lets no process use it."""
+    """True if its compute mode lets no process use it."""
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     processes: tuple[Process, ...] = ()

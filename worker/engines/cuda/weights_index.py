@@ -1,4 +1,4 @@
-"""Where weights lie in the host memory that the workers of one machine share, and their users. Pure.
+"""An index of weights in the host memory that the workers of one machine share, and of their users. Pure.
 
 Memory is allocated in *segments*, each a file without a name that its *holders* have open; a *blob* is the
 bytes of one weights file. An unused blob stays until its room is needed, so that a model that comes back
@@ -15,7 +15,7 @@ ALIGNMENT_BYTES = 4096
 
 
 class Place(NamedTuple):
-    """Where a blob begins."""
+    """The position of a blob."""
 
     segment: int
     offset: int
@@ -30,11 +30,11 @@ class Blob(msgspec.Struct):
     users: list[str]
     """Holders that have models with these weights prepared."""
     ready: bool = True
-    """Whether the bytes are there; until then the only user is the holder that writes them."""
+    """True if the bytes are there; until then the only user is the holder that writes them."""
 
     @property
     def place(self) -> Place:
-        """Where the blob begins."""
+        """Return the blob's position."""
         return Place(self.segment, self.offset)
 
     @property
@@ -56,13 +56,14 @@ class Holder(msgspec.Struct):
 
     pid: int
     started: int
-    """When the process started, in the kernel's ticks: another process may get the same pid later."""
+    """Instant at which the process started, in the kernel's ticks: another process may get the same pid
+    later."""
     files: dict[int, int]
     """The process's file descriptor of each segment, by the segment's number."""
 
 
 class Index(msgspec.Struct):
-    """What all holders share about the memory."""
+    """The facts that all holders share about the memory."""
 
     holders: dict[str, Holder] = {}
     segments: list[Segment] = []
