@@ -1,4 +1,4 @@
-"""From ONNX files to artifacts: weights apart from kernels, in a content-addressed store.
+"""Compiling ONNX files to artifacts: weights apart from kernels, in a content-addressed store.
 
 Clockwork, section 5.1. The other processes use only ``artifact/``:
 

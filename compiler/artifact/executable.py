@@ -118,7 +118,7 @@ class Executable:
 
 
 class WeightsPlan:
-    """How weights are bound, without their addresses: one plan for all weights files of the same layout."""
+    """The binding of weights without their addresses: one plan for all weights files of the same layout."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class _FedRun:
             raise _why(options, self._info, batch_size, error) from error
 
     def interrupter(self) -> Callable[[], None]:
-        """As `_Run.interrupter`."""
+        """Return what ends the run that goes on, like `_Run.interrupter`."""
         return partial(_interrupt, self._options)
 
 
@@ -382,7 +382,7 @@ class Binding:
     def __init__(self, session: onnxruntime.InferenceSession, kind: str = "cpu", number: int = 0) -> None:
         """``kind`` is ``cpu`` or ``cuda``, ``number`` the GPU's."""
         self.io = session.io_binding()
-        """What ``run_with_iobinding`` takes."""
+        """Binding that ``run_with_iobinding`` expects."""
         self._where = kind, number
         self._device = _device(kind, number)
         self._inner = getattr(self.io, "_iobinding", None) if self._device is not None else None

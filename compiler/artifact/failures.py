@@ -1,4 +1,4 @@
-"""Why a run of ONNX Runtime's failed: on what its inputs hold, or for a reason that lies elsewhere.
+"""The causes of a failed run of ONNX Runtime's: what its inputs hold, or a reason that lies elsewhere.
 
 Names, dtypes, shapes and sizes of inputs are checked before a run, and every executable has run on samples
 and on zeros. So what fails in a node of the graph, and not for want of memory, fails on what the inputs hold:
@@ -21,7 +21,7 @@ _OTHER_SHAPE = (
 _NODE = re.compile(r"while running (\S+) node\. Name:'([^']*)' Status Message: (.*)", re.DOTALL)
 _OF_MEMORY = re.compile(r"allocat|out of memory", re.IGNORECASE)
 _MOST_CHARACTERS = 500
-"""Of what ONNX Runtime says, in a text for who sent the inputs."""
+"""Most characters of ONNX Runtime's message that are passed on to whoever sent the inputs."""
 
 
 def not_run(info: ExecutableInfo, batch_size: int, error: Exception) -> ExecutableError:

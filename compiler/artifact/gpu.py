@@ -1,4 +1,4 @@
-"""What the compiler knows of a GPU: read from the device where there is one, else from a table.
+"""The compiler's facts about a GPU: read from the device where there is one, else from a table.
 
 The table's figures are those of NVIDIA's data sheets for one server's GPU of each architecture, and of the
 table "Technical specifications per compute capability" in the CUDA C++ programming guide. Clocks are the
@@ -18,17 +18,17 @@ class Gpu(msgspec.Struct, frozen=True):
     """A GPU, as far as it matters how kernels are divided among its parts."""
 
     arch: str
-    """What kernels are compiled for, such as ``sm_90``."""
+    """Architecture that kernels are compiled for, such as ``sm_90``."""
     processors: int
     """Multiprocessors, which a partition of a GPU has fewer of."""
     clock_mhz: int
-    """Of the multiprocessors."""
+    """Clock of the multiprocessors."""
     memory_gb_s: int
     """Bandwidth of the device's memory."""
     shared_bytes: int
     """Shared memory that a block may ask for: what a multiprocessor has for all of its blocks."""
     registers: int
-    """Of 32 bits, of a multiprocessor."""
+    """Registers of a multiprocessor, of 32 bits each."""
     products: int
     """Multiplications in FP32 that a multiprocessor does in a cycle."""
     tensor_products: int
@@ -43,7 +43,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """What a driver says of a GPU; 0 for what it does not."""
+    """The facts about a GPU that a driver reports; 0 for what it does not."""
 
     processors: int = 0
     clock_khz: int = 0
@@ -78,7 +78,7 @@ KNOWN = {
         Gpu("sm_120", 170, 2407, 1792, 99 * _KIB, 65536, 128, 128),
     )
 }
-"""By architecture, with an A100's tensor cores for those that are faster by other instructions alone."""
+"""GPUs by architecture, with an A100's tensor cores for those that are faster by other instructions alone."""
 ASSUMED = "sm_90"
 
 

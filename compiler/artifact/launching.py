@@ -165,7 +165,8 @@ class _Run:
 
     def __init__(self, plan: LaunchPlan, functions: dict[str, Any], described: _Descriptors) -> None:
         self._io: list[tuple[int, int, Operand]] = []
-        """Which argument of which call is which operand of a slot."""
+        """Operands that are in a slot: the number of the call, the number of its argument, and the
+        operand."""
         self._template: list[_Call] = []
         self._slots: dict[tuple[tuple[int, ...], tuple[int, ...]], list[_Call]] = {}
         self._filling = threading.Lock()

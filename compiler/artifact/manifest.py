@@ -1,4 +1,4 @@
-"""What an artifact is made of: the manifest of a model, and the facts of an executable.
+"""The parts of an artifact: the manifest of a model, and the facts of an executable.
 
 Clockwork, section 5.1: weights apart from kernels. The *executable* is an ONNX graph whose weights are
 inputs, or launch plans with their kernels (`compiler.artifact.plan`); the *weights* are one file, laid out
@@ -66,7 +66,7 @@ and all other arrays stay FP32."""
 PRECISIONS = (FP32, TF32, FP16)
 
 ENTRY_FILES = {ONNXRUNTIME: "graph.onnx", TVM: "plans.json"}
-"""For each engine, the file of an executable whose SHA-256 is the executable's name."""
+"""File of an executable, by engine, whose SHA-256 is the executable's name."""
 
 
 class GraphTensor(msgspec.Struct, frozen=True):
@@ -87,9 +87,9 @@ class IoTensor(GraphTensor, frozen=True):
     """An input or output of an executable."""
 
     open: tuple[OpenDim, ...] = ()
-    """As `TensorSpec.open`."""
+    """Dimensions that follow from symbols, as in `TensorSpec.open`."""
     varies: tuple[int, ...] = ()
-    """As `TensorSpec.varies`."""
+    """Axes of an output whose sizes follow from values, as in `TensorSpec.varies`."""
 
     def at(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """Return its shape for one size of each symbol."""
@@ -120,20 +120,20 @@ class Measured(msgspec.Struct, frozen=True):
     workspace_bytes: dict[int, int] = {}
     """Memory for activations, by batch size; of an executable with symbols at their limits."""
     shaped_ns: dict[str, dict[int, int]] = {}
-    """Of an executable with symbols, seed durations by bucket, as `Profile.shaped`."""
+    """Seed durations of an executable with symbols, by bucket, as in `Profile.shaped`."""
     spread: float = 0.0
-    """As `Profile.spread`."""
+    """Spread of the durations over different values, as in `Profile.spread`."""
     packs: dict[str, int] = {}
-    """As `Profile.packs`."""
+    """Nodes that lay out their weights in every run, as in `Profile.packs`."""
     beside_stock: dict[int, float] = {}
-    """As `Profile.beside_stock`."""
+    """Execution time compared with a stock session's, as in `Profile.beside_stock`."""
 
 
 class SampleRow(msgspec.Struct, frozen=True):
     """A row of an input."""
 
     shape: tuple[int, ...]
-    """With an axis of one row in front."""
+    """Shape of the row, with an axis of one row in front."""
     data: bytes
 
 
@@ -148,16 +148,17 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     executable: str
     """SHA-256 of the engine's file of `ENTRY_FILES`."""
     instruction_set: str
-    """As `target.instruction_set` names it, such as ``x86_64-avx2``; for a GPU's, ``portable``."""
+    """Instruction set by its name in `target.instruction_set`, such as ``x86_64-avx2``; ``portable`` for a
+    GPU's."""
     onnxruntime: str
     """Version of ONNX Runtime that optimised the graph, or that folded it before TVM read it."""
     cpu_flags: tuple[str, ...]
     """Vector extensions of the compiling machine; for people, not compared."""
     weights: tuple[GraphTensor, ...]
     inputs: tuple[IoTensor, ...]
-    """In the order of `Manifest.inputs`; shapes without the batch axis."""
+    """Inputs in the order of `Manifest.inputs`; shapes without the batch axis."""
     outputs: tuple[IoTensor, ...]
-    """In the order of `Manifest.outputs`; shapes without the batch axis."""
+    """Outputs in the order of `Manifest.outputs`; shapes without the batch axis."""
     measured: Measured = Measured()
     format: int = FORMAT
     engine: str = ONNXRUNTIME
@@ -165,7 +166,7 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     device: str = CPU
     """The device that it runs on: `CPU` or `CUDA`."""
     symbols: tuple[Symbol, ...] = ()
-    """As `ModelSpec.symbols`."""
+    """Open dimensions besides the batch, as in `ModelSpec.symbols`."""
     choices: tuple[dict[int, int], ...] = ()
     """Numbers that fill inputs, by their index, with which it may run where it does not on zeros."""
     libraries: tuple[OpLibrary, ...] = ()
@@ -175,7 +176,7 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a model came from, so that it can be compiled again."""
+    """The origin of a model, so that it can be compiled again."""
 
     kind: str
     """``onnx`` for such a file, ``estimator`` or ``program`` for one that was converted, ``zoo`` for an
@@ -183,9 +184,9 @@ class Source(msgspec.Struct, frozen=True):
     path: str = ""
     """The file, or the zoo's name of the architecture."""
     sha256: str = ""
-    """Of the file."""
+    """SHA-256 of the file."""
     seed: int = 0
-    """Of a zoo model's weights."""
+    """Seed of a zoo model's weights."""
     shapes: dict[str, tuple[int, ...]] = {}
     """Dimensions that inputs were given when the file was compiled, the batch first."""
     engine: str = ONNXRUNTIME
@@ -195,11 +196,11 @@ class Source(msgspec.Struct, frozen=True):
     precision: str = FP32
     """One of `PRECISIONS`."""
     whole: bool = False
-    """Whether the shapes are whole, without an axis for rows."""
+    """True if the shapes are whole, without an axis for rows."""
     most: dict[str, int] = {}
     """Limits that open dimensions were given when the file was compiled, by name."""
     trusted: bool = False
-    """Whether the file was read with the user's trust, because to read it can run code."""
+    """True if the file was read with the user's trust, because to read it can run code."""
     pad: dict[str, float] = {}
     """Values that inputs with open dimensions were said to be padded with, by name."""
     text_bytes: int = TEXT_BYTES
@@ -234,17 +235,17 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Independence(msgspec.Struct, frozen=True):
-    """Whether each row's outputs were proven to depend on that row alone."""
+    """The result of the attempt to prove that each row's outputs depend on that row alone."""
 
     version: int
     """`PROOF_VERSION` of the rules."""
     mixes: str = ""
-    """Why requests of different callers may not share an execution, with the node; empty if they provably
-    can't change each other's answers."""
+    """Reason, with the node, why requests of different callers may not share an execution; empty if they
+    provably can't change each other's answers."""
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """How the artifact compared with a stock ONNX Runtime session on the original model."""
+    """The comparison of the artifact with a stock ONNX Runtime session on the original model."""
 
     relative_tolerance: float
     absolute_tolerance: float
@@ -272,7 +273,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """Runs of adjacent pages, in pages, in the order of the weights file."""
     tensors: tuple[WeightTensor, ...]
     inputs: tuple[TensorSpec, ...]
-    """By their names in the original model, in the executable's order."""
+    """Inputs by their names in the original model, in the executable's order."""
     outputs: tuple[TensorSpec, ...]
     batch_sizes: tuple[int, ...]
     profiles: dict[str, Profile]
@@ -286,23 +287,24 @@ class Manifest(msgspec.Struct, frozen=True):
     independence: Independence | None = None
     """None in a manifest that is older than proofs."""
     precision: str = FP32
-    """What products are rounded to: one of `PRECISIONS`."""
+    """Precision that products are rounded to: one of `PRECISIONS`."""
     whole: bool = False
-    """Whether the model has no axis for rows: a request is one run, with tensors of exactly these shapes."""
+    """True if the model has no axis for rows: a request is one run, with tensors of exactly these shapes."""
     symbols: tuple[Symbol, ...] = ()
     """Open dimensions besides the batch."""
     pad: dict[str, float] = {}
-    """As `ModelSpec.pad`."""
+    """Value with which each input may be padded, as in `ModelSpec.pad`."""
     at_ceilings: bool = False
-    """As `ModelSpec.at_ceilings`."""
+    """True if every request is padded to its bucket's ceilings, as in `ModelSpec.at_ceilings`."""
     sequencing: Sequencing | None = None
-    """As `ModelSpec.sequencing`."""
+    """States and controls of a model whose requests come in sequences, as in `ModelSpec.sequencing`."""
     target: str = ""
-    """Which hosts it is for (`messages.targets`); empty in a manifest that is older than targets."""
+    """Hosts that it is for (`messages.targets`); empty in a manifest that is older than targets."""
 
     @property
     def unshared(self) -> str:
-        """Why an execution is for one row of one request only; empty if requests may share executions."""
+        """Return why an execution is for one row of one request only; empty if requests may share
+        executions."""
         if self.whole:
             return ""
         if self.independence is None or self.independence.version != PROOF_VERSION:

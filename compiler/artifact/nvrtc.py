@@ -23,7 +23,8 @@ _MOST_WORDS = 1000
 _HEADER = "cuda_fp16.h"
 _STANDARD_LIBRARY = "cuda/std/cstdint"
 REGISTERS = "--maxrregcount=255"
-"""As many as a thread can have: by default the assembler spills a few for one more block at a time."""
+"""Option that allows as many registers as a thread can have: by default the assembler spills a few for one
+more block at a time."""
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")
 _LOCAL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -39,10 +40,10 @@ class NvrtcFailed(Exception):
 
 
 class Resources(NamedTuple):
-    """What one kernel takes of a multiprocessor, as the assembler reports it."""
+    """The resources of a multiprocessor that one kernel uses, as the assembler reports them."""
 
     registers: int
-    """Of each thread."""
+    """Registers of each thread."""
     shared_bytes: int
     """Static shared memory of each block."""
     stack_bytes: int

@@ -1,4 +1,4 @@
-"""What an executable of the ``tvm`` engine is: for each batch size, kernels to launch in a fixed order.
+"""An executable of the ``tvm`` engine: for each batch size, kernels to launch in a fixed order.
 
 Of a model with symbols there is such a plan for each batch size and bucket, of the bucket's ceilings.
 
@@ -98,11 +98,11 @@ def place(entry: int, offset: int) -> int:
 
 
 class Shape(NamedTuple):
-    """Which shape of a model a plan is for."""
+    """The shape of a model that a plan is for."""
 
     batch_size: int
     sizes: tuple[int, ...] = ()
-    """Of a model with symbols, the ceilings of a bucket."""
+    """Ceilings of a bucket, of a model with symbols."""
 
     def __str__(self) -> str:
         at = f" at {bucket_name(self.sizes)}" if self.sizes else ""
@@ -127,9 +127,9 @@ class Operand(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str = "float32"
     """A numpy dtype name."""
     shape: tuple[int, ...] = ()
-    """As the kernel sees it, the batch axis included."""
+    """Shape as the kernel sees it, the batch axis included."""
     writes: bool = False
-    """Whether the launch writes it; otherwise the launch only reads it."""
+    """True if the launch writes it; otherwise the launch only reads it."""
 
 
 class Launch(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -138,7 +138,7 @@ class Launch(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel: str
     """The kernel's symbol in the file of kernels."""
     arguments: tuple[Operand | int | float, ...]
-    """In the order of the kernel's own parameters."""
+    """Arguments in the order of the kernel's own parameters."""
     grid: Extent = (1, 1, 1)
     """Blocks; for ``cpu`` always one."""
     block: Extent = (1, 1, 1)
@@ -159,11 +159,11 @@ class LaunchPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     workspace_bytes: int
     launches: tuple[Launch, ...]
     sizes: tuple[int, ...] = ()
-    """Of a model with symbols, the ceilings of the bucket that it is for."""
+    """Ceilings of the bucket that it is for, of a model with symbols."""
 
     @property
     def shape(self) -> Shape:
-        """Which shape of the model it is for."""
+        """Return the shape of the model that it is for."""
         return Shape(self.batch_size, self.sizes)
 
 
@@ -178,11 +178,11 @@ class Plans(msgspec.Struct, frozen=True):
     files: dict[str, str]
     """SHA-256 of each file of kernels, by name."""
     plans: tuple[LaunchPlan, ...]
-    """In ascending order of their batch sizes, and for each of their symbols' sizes."""
+    """Plans in ascending order of their batch sizes, and for each of their symbols' sizes."""
     format: int = 1
     """`PLAN_FORMATS` of the target."""
     precision: str = FP32
-    """What the kernels round products to: one of `PRECISIONS`."""
+    """Precision that the kernels round products to: one of `PRECISIONS`."""
 
     @property
     def workspace_bytes(self) -> int:

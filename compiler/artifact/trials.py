@@ -33,7 +33,7 @@ class Timed(msgspec.Struct, frozen=True):
     """The answer to a trial: durations, or why there are none."""
 
     ns: tuple[int, ...] = ()
-    """Of each run, in the trial's order."""
+    """Duration of each run in nanoseconds, in the trial's order."""
     failed: str = ""
 
 

@@ -29,7 +29,7 @@ def bound_as(dtype: str) -> np.dtype[Any] | int:
 
 
 def is_text(dtype: str) -> bool:
-    """Whether elements are texts, in slots of bytes."""
+    """Return whether elements are texts, in slots of bytes."""
     return slot_bytes(dtype) is not None
 
 

@@ -1,1 +1,1 @@
-"""From the files that people have to ONNX: estimators of scikit-learn and exported programs of PyTorch."""
+"""Conversion of other formats to ONNX: estimators of scikit-learn and exported programs of PyTorch."""

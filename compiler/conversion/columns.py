@@ -1,4 +1,4 @@
-"""What columns a fitted estimator of scikit-learn takes, and of what kind each is: numbers or text.
+"""The columns that a fitted estimator of scikit-learn expects, and the kind of each: numbers or text.
 
 An estimator does not keep the types that it was fitted on. What its first steps are tells: vectorizers of
 text take a column of texts, encoders and imputers keep values that they were fitted on, the others take
@@ -16,7 +16,7 @@ from mainspring.compiler.artifact.errors import CompileError
 
 NUMBER, TEXT = "number", "text"
 _ALL = "X"
-"""What the input is called if all columns are one."""
+"""Name of the input if all columns are one."""
 _PASSED = ("passthrough", "drop", None)
 
 
@@ -58,7 +58,7 @@ def _steps(estimator: Any) -> Iterator[Any]:
 
 
 def _reads_texts(transformer: Any) -> bool:
-    """Whether it takes a list of texts, not a matrix."""
+    """Return whether it expects a list of texts, not a matrix."""
     inner = [each for _, each in getattr(transformer, "transformer_list", [])]
     return any(map(_reads_texts, inner)) or (
         hasattr(transformer, "ngram_range") or hasattr(transformer, "analyzer")

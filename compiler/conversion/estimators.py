@@ -26,7 +26,7 @@ from mainspring.compiler.stock import StockSession
 _ROWS = 200
 _SEED = 20201104
 _TOLERANCE = 1e-3
-"""Of the element, and of the largest one a tenth of it."""
+"""Tolerance of an element relative to itself; a tenth of it relative to the largest element."""
 _MOST_DIFFERENT = 0.01
 """Part of the rows that may answer otherwise: a threshold that is rounded falls on the other side."""
 _UNKNOWN = (
@@ -42,7 +42,7 @@ class _Written(NamedTuple):
     differ: float
     """The part of drawn rows that are answered otherwise."""
     strict: bool
-    """Whether the estimator refuses categories that it does not know."""
+    """True if the estimator refuses categories that it does not know."""
 
 
 def convert_estimator(path: Path, target: Path, *, trust: bool) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def _load_skops(path: Path, *, trust: bool) -> Any:
 
 
 def _matters(warning: warnings.WarningMessage) -> bool:
-    """Whether the user should know: another version of scikit-learn wrote the file."""
+    """Return whether the user should know of a warning: another version of scikit-learn wrote the file."""
     return warning.category.__name__ == "InconsistentVersionWarning"
 
 

@@ -1,4 +1,4 @@
-"""What kind of file a model is, and the ONNX file that is made of it: `as_onnx`.
+"""The kind of a model's file, and the ONNX file that is made of it: `as_onnx`.
 
 A file's name says its kind; what no kind has a claim to is read as ONNX. Formats that run code as they are
 read (pickles, PyTorch's archives) are read with the user's trust alone, and never to find out what they are.
@@ -51,10 +51,10 @@ class Origin(NamedTuple):
 
     path: Path
     kind: str
-    """As `Source.kind`."""
+    """Kind of the file, as in `Source.kind`."""
     sha256: str
     trusted: bool = False
-    """Whether it was read with the user's trust."""
+    """True if it was read with the user's trust."""
 
 
 class Converted(NamedTuple):

@@ -46,7 +46,7 @@ class Step:
         return value.decode() if isinstance(value, bytes) else value
 
     def has(self, index: int) -> bool:
-        """Whether this optional input is present."""
+        """Return whether this optional input is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def given(self, index: int) -> Value:

@@ -116,7 +116,7 @@ class Rows:
         return Batch(self.outer * self.inner)
 
     def same_slices(self, other: Rows) -> bool:
-        """Whether slices of the same number belong to the same row in both."""
+        """Return whether slices of the same number belong to the same row in both."""
         return (self.outer, self.inner) == (other.outer, other.inner)
 
 
@@ -127,9 +127,9 @@ class Numbered:
     shape: Shape
     axis: int
     column: int | None = None
-    """If given, the last axis holds columns: this one has the numbers, the others follow from the row."""
+    """Column that has the numbers, if the last axis holds columns; the others follow from the row."""
     exact: bool = True
-    """Whether elements are as said; if not, they follow from the numbers, and only the shape is known."""
+    """True if elements are as said; if not, they follow from the numbers, and only the shape is known."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Padded:
     """
 
     dims: Shape
-    """Of the axes before the last one, of which the first is the batch."""
+    """Sizes of the axes before the last one; the first of them is the batch."""
     pad: str
 
     @property

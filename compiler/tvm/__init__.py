@@ -1,4 +1,5 @@
-"""From ONNX to launch plans with TVM, offline: kernels, the order they are launched in, and their weights.
+"""Compiling ONNX to launch plans with TVM, offline: kernels, the order they are launched in, and their
+weights.
 
 The extra ``tvm`` installs what this folder needs; a worker never imports it, since it runs only a plan
 (`compiler.artifact.plan`) and its kernels. Start reading at ``build``. ``graph`` prepares the ONNX model,

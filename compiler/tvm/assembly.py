@@ -1,4 +1,4 @@
-"""From a line of calls and the kernels of its functions to a launch plan: every array gets its place."""
+"""Making a launch plan of a line of calls and the kernels of its functions: every array gets its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a model to launch plans, kernels and packed weights: start reading this folder here."""
+"""Building launch plans, kernels and packed weights of a model: start reading this folder here."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Model:
 
 
 _Key = tuple[str, Gpu | None, str, Tuner | None, frozenset[int]]
-"""What kernels are generated for."""
+"""Arguments of `_Architecture.build`, on which its kernels depend."""
 
 
 class _Architecture:

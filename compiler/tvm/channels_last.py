@@ -22,7 +22,7 @@ _TO_LAST = (0, 2, 3, 1)
 _TO_FIRST = (0, 3, 1, 2)
 _OIHW_TO_HWIO = (2, 3, 1, 0)
 _AXIS = (0, 3, 1, 2)
-"""Where each axis of NCHW is in NHWC."""
+"""Index in NHWC of each axis of NCHW."""
 
 _ELEMENTWISE = {
     *("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.power"),
@@ -56,7 +56,7 @@ class _Rewriter:
     def __init__(self, module: Any) -> None:
         self._builder = relax.BlockBuilder(module)
         self._first: dict[Any, Any] = {}
-        """Of each variable of the old function, the value in the old layout."""
+        """Value in the old layout of each variable of the old function."""
         self._last: dict[Any, Any] = {}
         """The same in the new layout."""
 

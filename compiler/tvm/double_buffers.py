@@ -27,7 +27,7 @@ MARK = "mainspring.double_buffered"
 OLDEST = 80
 """The first architecture that copies in the background: ``sm_80``."""
 COPY = "mainspring_copy_"
-"""What begins a copy: its name in CUDA, before the number of bytes."""
+"""Prefix of the CUDA function that begins a copy, before the number of bytes."""
 _COMMIT, _WAIT = "mainspring_commit", "mainspring_wait"
 
 DEVICE_CODE = r"""
@@ -58,7 +58,8 @@ static __device__ __forceinline__ void mainspring_wait() { mainspring_wait_group
 
 
 def copies_only(function: Any) -> bool:
-    """Whether a scheduled function stores nothing to shared memory but what it reads, or zeros instead."""
+    """Return whether a scheduled function stores nothing to shared memory but what it reads, or zeros
+    instead."""
     stores: list[Any] = []
     structural_walk(function.body, [(tirx.BufferStore, stores.append)])
     shared = [each for each in stores if each.buffer.scope() == "shared"]

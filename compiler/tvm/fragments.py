@@ -22,7 +22,7 @@ STORED = {TF32: "float32", FP16: "float16"}
 """The dtype of a factor in shared memory."""
 
 MULTIPLY = "mainspring_multiply_"
-"""What adds a product to a fragment: the name for TVM and in CUDA, before the precision."""
+"""Prefix of the function that adds a product to a fragment, for TVM and in CUDA, before the precision."""
 
 DEVICE_CODE = r"""
 // One instruction of the tensor cores: sums += left * right, in the fragments that the PTX ISA describes.

@@ -25,7 +25,7 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 64, 32
 _DEPTHS = (4, 2, 1)
 """Threads of a block that share columns; they also store the sums, so that each has as many."""
 _ANSWER_S, _ASKED_BYTES = 650e-9, 32
-"""How long busy memory takes to answer, and what a thread has asked for by then: two vectors."""
+"""Latency of busy memory, and the bytes that a thread has asked for by then: two vectors."""
 _WARP = 32
 """Threads."""
 _MOST_PARTS = 32
@@ -37,7 +37,7 @@ _AT_ONCE = 8
 
 
 class Shares(NamedTuple):
-    """How a product is divided."""
+    """The division of a product among threads and blocks."""
 
     threads: int
     """Threads of a block side by side."""
@@ -48,7 +48,7 @@ class Shares(NamedTuple):
     at_once: int
     """Terms of which a thread reads the weights before it multiplies."""
     vectors: bool
-    """Whether a thread's columns begin at a multiple of 16 bytes and none is missing."""
+    """True if a thread's columns begin at a multiple of 16 bytes and none is missing."""
 
 
 def shares(columns: int, terms: int, gpu: Gpu) -> Shares:

@@ -1,4 +1,4 @@
-"""From functions of loops to kernels for a target: code, and how each function's kernels are launched.
+"""Generating a target's kernels from functions of loops: code, and how each function's kernels are launched.
 
 For ``cuda`` TVM splits a function into a host part and kernels. After that pass the host part says which
 kernel is launched with which arrays over which grid, and only that is kept of it.
@@ -43,7 +43,8 @@ class KernelCall(NamedTuple):
 
     kernel: str
     arguments: tuple[int, ...]
-    """In the kernel's order: which parameter of the function each is, scratch arrays after the others."""
+    """Parameter of the function that each argument is, in the kernel's order; scratch arrays come after the
+    others."""
     writes: frozenset[int]
     """Parameters of the function that this kernel writes."""
     grid: Extent = (1, 1, 1)
@@ -55,9 +56,9 @@ class Generated(NamedTuple):
     """Code for a number of functions."""
 
     code: bytes
-    """For ``cpu`` an object file, for ``cuda`` the source."""
+    """Object file for ``cpu``, source for ``cuda``."""
     calls: dict[str, tuple[KernelCall, ...]]
-    """What a call of each function launches, in this order."""
+    """Kernels that a call of each function launches, in this order."""
     scratch: dict[str, tuple[Scratch, ...]]
     """The arrays that each function needs besides its operands."""
 

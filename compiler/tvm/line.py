@@ -26,7 +26,7 @@ class Value(NamedTuple):
 
     kind: Kind
     number: int
-    """Which input, weight, constant or result it is."""
+    """Number of the input, weight, constant or result."""
 
 
 class Argument(NamedTuple):

@@ -1,4 +1,4 @@
-"""From an ONNX graph to functions of loops and a straight line of calls of them, with Relax.
+"""Lowering an ONNX graph with Relax to functions of loops and a straight line of calls of them.
 
 Weights are parameters of the model's function. TVM lifts computations that depend only on weights (a
 transpose, another layout, a sum of a batch norm's numbers) into a function of their own, which ``build`` runs

@@ -26,20 +26,20 @@ Array = npt.NDArray[np.generic]
 _MORE = 0.25
 """Part of the weights that arrays of single buckets may take beside them."""
 _FREE_BYTES = 1 << 20
-"""What they may take at any rate."""
+"""Bytes that they may take at any rate."""
 
 
 class Packing(NamedTuple):
-    """From a model's weights to those that its lines read."""
+    """The computation of the weights that a model's lines read from the model's own."""
 
     parts: tuple[tuple[Any, tuple[int, ...]], ...]
     """Relax functions of the weights, and which of the results of each are kept."""
     numbers: dict[Shape, tuple[int, ...]]
-    """For each shape, which of all that is kept are the results of its own function."""
+    """Indices, among all kept arrays, of the results of each shape's own function."""
 
     @property
     def total(self) -> int:
-        """How many arrays are kept."""
+        """Return the number of arrays that are kept."""
         return sum(len(kept) for _, kept in self.parts)
 
     def pack(self, weights: Sequence[Array]) -> tuple[Array, ...]:

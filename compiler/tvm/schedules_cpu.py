@@ -1,4 +1,4 @@
-"""How a CPU runs loops: in one thread, with vectors along the last axis and sums in registers.
+"""Schedules of loops on a CPU: in one thread, with vectors along the last axis and sums in registers.
 
 The sums of a convolution, a product of matrices or a pool, for a few neighbouring pixels and one or more
 vectors of channels, stay in registers while all terms are added; only then they pass through what follows
@@ -139,12 +139,12 @@ def _blocks(schedule: Any) -> list[Any]:
 
 
 def _is_sum(schedule: Any, block: Any) -> bool:
-    """Whether the block reduces an axis: a sum, a maximum."""
+    """Return whether the block reduces an axis: a sum, a maximum."""
     return schedule.get(block).init is not None
 
 
 def _is_padding(schedule: Any, block: Any) -> bool:
-    """Whether the block reads under a condition, and a sum reads its result."""
+    """Return whether the block reads under a condition, and a sum reads its result."""
     if not any(_is_sum(schedule, consumer) for consumer in schedule.get_consumers(block)):
         return False
     found: list[Any] = []

@@ -1,4 +1,4 @@
-"""How loops are divided among a GPU's blocks and threads.
+"""Schedules that divide loops among a GPU's blocks and threads.
 
 Convolutions and products of matrices are sums ``C[i, j] += A[i, k] * B[k, j]`` over tiles: ``i`` is every
 pixel of every row, ``j`` an output channel, ``k`` a term. The threads of a block fetch a slice of ``A`` and
@@ -112,7 +112,7 @@ def _arranged(function: Any, gpu: Gpu, chosen: Choice | None) -> Any:
 
 
 def _has_windows(block: Any) -> bool:
-    """Whether a term's place is computed from the result's, as in a convolution or a pool."""
+    """Return whether a term's place is computed from the result's, as in a convolution or a pool."""
     indices = [part.min for region in block.reads for part in region.region]
     return any(not isinstance(index, tvm.ir.Var | tirx.IntImm) for index in indices)
 

@@ -79,7 +79,7 @@ def _chosen(function: Any, gpu: Gpu, precision: str) -> tuple[Any, Any, WarpChoi
 
 
 def _is_product(block: Any) -> bool:
-    """Whether a block is a product of matrices of FP32 numbers."""
+    """Return whether a block is a product of matrices of FP32 numbers."""
     if not isinstance(block.body, tirx.BufferStore) or _factors(block.body) is None:
         return False
     return matmul.detect_iter_traits(block) is not None

@@ -1,4 +1,4 @@
-"""How large the tiles of a sum of products are on a GPU: a model of its time, not a measurement. Pure.
+"""The choice of tile sizes for a sum of products on a GPU: a model of its time, not a measurement. Pure.
 
 Large tiles reuse what they fetch; small ones make enough blocks for every multiprocessor, and so do parts of
 the terms, at the price of a second kernel that adds them. For each choice the model takes the larger of two
@@ -26,16 +26,16 @@ _OTHER_REGISTERS = 40
 
 
 class Block(NamedTuple):
-    """What one block takes of a multiprocessor."""
+    """The resources of a multiprocessor that one block uses."""
 
     threads: int
     sums: int
-    """Of each thread, in registers."""
+    """Sums of each thread, in registers."""
     shared_bytes: int
 
 
 class Tile(NamedTuple):
-    """What one block computes: ``rows`` by ``columns`` sums, ``depth`` terms at a time."""
+    """The tile that one block computes: ``rows`` by ``columns`` sums, ``depth`` terms at a time."""
 
     row_threads: int
     column_threads: int
@@ -61,13 +61,14 @@ class Tile(NamedTuple):
 
     @property
     def block(self) -> Block:
-        """What a block takes of a multiprocessor: a slice of each operand, rows of the first padded."""
+        """Return a block's resources of a multiprocessor: a slice of each operand, rows of the first
+        padded."""
         slices = self.rows * (self.depth + 4) + self.depth * self.columns
         return Block(self.threads, self.own_rows * self.own_columns, 4 * slices)
 
 
 class Area(Protocol):
-    """What a block computes: sums, and the terms of a slice."""
+    """The area that a block computes: sums, and the terms of a slice."""
 
     @property
     def rows(self) -> int:
@@ -87,7 +88,7 @@ class Division(Protocol):
 
     @property
     def tile(self) -> Area:
-        """What one block computes."""
+        """Return the area that one block computes."""
 
     @property
     def parts(self) -> int:
@@ -95,13 +96,13 @@ class Division(Protocol):
 
 
 class Choice(NamedTuple):
-    """How a sum of products is divided."""
+    """The division of a sum of products."""
 
     tile: Tile
     parts: int = 1
     """Parts of the terms that are summed by blocks of their own, and then added."""
     ahead: bool = False
-    """Whether each slice is copied in the background while the one before it is multiplied."""
+    """True if each slice is copied in the background while the one before it is multiplied."""
 
 
 class Product(NamedTuple):
@@ -205,7 +206,7 @@ def adding(choice: Division, product: Product, gpu: Gpu) -> float:
 
 
 def sensible(choice: Division, product: Product, gpu: Gpu) -> bool:
-    """Whether parts have something to do and make blocks that the GPU lacks."""
+    """Return whether parts have something to do and make blocks that the GPU lacks."""
     if choice.parts == 1:
         return True
     few = _whole(choice, product) < gpu.processors

@@ -1,4 +1,4 @@
-"""How large the tiles of a sum of products are on a GPU's tensor cores: a model of its time. Pure.
+"""The choice of tile sizes for a sum of products on a GPU's tensor cores: a model of its time. Pure.
 
 A block's warps share its tile. A warp keeps fragments of 16 by 8 sums; an instruction of the tensor cores
 adds 8 (TF32) or 16 (FP16) terms to one of them. The model counts what a block's slice of terms costs a
@@ -32,9 +32,9 @@ FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8
 FRAGMENT_TERMS = {TF32: 8, FP16: 16}
 """Terms that an instruction adds to a fragment."""
 _TIMES_TF32 = {TF32: 1, FP16: 2}
-"""How much faster tensor cores multiply than in TF32."""
+"""Speed of the tensor cores by precision, as a multiple of TF32's."""
 _BYTES = {TF32: 4, FP16: 2}
-"""Of a factor in shared memory."""
+"""Bytes of a factor in shared memory, by precision."""
 _READS = {TF32: (4, 2), FP16: (4, 4)}
 """Reads from shared memory of a warp for one fragment of the left and of the right operand."""
 _FETCHED, _ADJACENT = 8, 4
@@ -46,7 +46,7 @@ _PARTITIONS = 4
 
 
 class WarpTile(NamedTuple):
-    """What one block computes: its warps' fragments, ``depth`` terms at a time."""
+    """The tile that one block computes: its warps' fragments, ``depth`` terms at a time."""
 
     row_warps: int
     column_warps: int
@@ -79,7 +79,7 @@ class WarpTile(NamedTuple):
 
 
 class WarpChoice(NamedTuple):
-    """How a sum of products is divided."""
+    """The division of a sum of products among warps."""
 
     tile: WarpTile
     parts: int = 1

@@ -25,9 +25,9 @@ class Role(StrEnum):
     """A weight's use, which decides its random numbers."""
 
     KERNEL = "kernel"
-    """Of a convolution or a dense layer: normal, He's deviation."""
+    """Weight of a convolution or a dense layer: normal, with He's deviation."""
     LINEAR_KERNEL = "linear_kernel"
-    """As KERNEL, for an input that was not rectified: without He's factor of two."""
+    """Weight like a KERNEL for an input that was not rectified: without He's factor of two."""
     BIAS = "bias"
     SCALE = "scale"
     """A factor near one."""
