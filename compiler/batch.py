@@ -159,7 +159,7 @@ def _give_shape(graph: onnx.GraphProto, node: onnx.NodeProto, shape: list[int]) 
 
 
 def _zero_is_zero(node: onnx.NodeProto) -> bool:
-    """Whether a 0 in the node's shape would mean an empty dimension instead of the input's."""
+    """Return whether a 0 in the node's shape would mean an empty dimension instead of the input's."""
     return any(attribute.name == "allowzero" and attribute.i for attribute in node.attribute)
 
 
@@ -173,7 +173,7 @@ def _batch_dependent(graph: onnx.GraphProto) -> set[str]:
 
 
 def _is_batch_first(shape: list[int | str] | None) -> bool:
-    """Whether the first axis is the batch, and all others are known."""
+    """Return whether the first axis is the batch, and all others are known."""
     return (
         bool(shape) and shape is not None and shape[0] == BATCH and all(isinstance(d, int) for d in shape[1:])
     )

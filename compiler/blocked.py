@@ -34,13 +34,13 @@ _CONTRIBUTED = "com.microsoft"
 _OPSET = 15
 """The oldest version of ONNX's operators whose `Shape` can leave out the last dimension."""
 _CHANNELS = 4
-"""What a layer's inputs have to be a multiple of."""
+"""Divisor of the number of a layer's inputs."""
 _PACK_NS = 0.2
 """Packing one weight. This and the next three were measured on an AVX-512 core; others are in proportion."""
 _ENTER_NS, _EXIT_NS = 0.1, 0.4
 """Bringing one value into blocks, and out of them."""
 _NODE_NS = 1_500
-"""What the nodes at either end take, whatever their size."""
+"""Time of the nodes at either end, whatever their size."""
 _USUAL_BATCH, _USUAL_SIZE = 4, 32
 """Taken for dimensions that are not known: of the batch, and of any other."""
 
@@ -70,7 +70,7 @@ class _Layer(NamedTuple):
     inputs: int
     outputs: int
     transposed: bool
-    """Whether the weights have a row for each output."""
+    """True if the weights have a row for each output."""
     bias: str
     """Empty for none."""
     activation: str
@@ -270,7 +270,8 @@ class _Rewriting:
         """``chosen`` are layers, by their place in the graph."""
         self.nodes: list[onnx.NodeProto] = []
         self.costs: list[tuple[frozenset[int], float]] = []
-        """What is spent, in nanoseconds, on values of these layers that get into blocks or out of them."""
+        """Nanoseconds that values of these layers cost which get into blocks or out of them, with the
+        layers."""
         self.added: dict[str, _Layer] = {}
         """Layers whose weights are needed in blocks, by the name of these."""
         self.constants: dict[str, onnx.TensorProto] = {}

@@ -42,7 +42,7 @@ class Judged(NamedTuple):
     profile: Profile | None = None
     """Seed durations on that kind of device."""
     failed: str = ""
-    """Why it can't run there; then the other fields are empty."""
+    """Reason why it can't run there; then the other fields are empty."""
 
 
 Judge = Callable[[Sequence[Contender]], Sequence[Judged]]

@@ -27,12 +27,12 @@ _AROUND = {
     "Equal": (0,),
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), (-1, 0, 1)),
 }
-"""For each comparison, which numbers beside a constant have answers of their own."""
+"""Numbers beside a constant that have answers of their own, relative to it, by comparison."""
 _MOST_WAYS = 15
 
 
 class Choices:
-    """What single integers may have to be for a model to run."""
+    """The values that single integers may need to have for a model to run."""
 
     def __init__(self, inputs: Sequence[TensorSpec], numbers: Mapping[str, Sequence[int]]) -> None:
         """``numbers`` are those that inputs are compared with, by name; only single elements count."""

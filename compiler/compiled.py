@@ -75,13 +75,13 @@ MOST_SAMPLE_BYTES = 1 << 20
 _EFFORT = Effort(seconds=0.4, fewest=2, most=15, warm_up=1)
 """Small, because compiling waits for it at every batch size."""
 _SHORT = Effort(seconds=0.1, fewest=2, most=15, warm_up=1)
-"""For one of many buckets."""
+"""Effort for one of many buckets."""
 _ONCE = Effort(seconds=0.0, fewest=2, most=2, warm_up=0)
-"""For one of many buckets of a model whose row takes long: the longer of two runs."""
+"""Effort for one of many buckets of a model whose row takes long: the longer of two runs."""
 _VALUES = Effort(seconds=0.4, fewest=6, most=200, warm_up=2)
-"""For runs with different values, each of which may take another time."""
+"""Effort for runs with different values, each of which may take another time."""
 _LONG_NS = 50_000_000
-"""What is long."""
+"""Duration from which a row takes long."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -94,13 +94,13 @@ class Target(msgspec.Struct, frozen=True):
     arch: str = DEFAULT_ARCH
     """The architecture of the GPU that kernels are generated for."""
     precision: str = FP32
-    """What products on the GPU are rounded to: one of `PRECISIONS`."""
+    """Precision that products on the GPU are rounded to: one of `PRECISIONS`."""
     gpu: Gpu | None = None
     """The GPU, as its driver describes it; None for the usual one of its architecture."""
     tuner: Tuner | None = None
     """Knows or finds out which kernels are fast there; None: the compiler's model alone chooses."""
     beside: bool = False
-    """Whether the store keeps what it has of the model for other hosts (`artifact.beside`)."""
+    """True if the store keeps what it has of the model for other hosts (`artifact.beside`)."""
 
     @property
     def described(self) -> Gpu:
@@ -116,7 +116,7 @@ class Artifact:
     kernels: dict[str, bytes]
     """The files beside it."""
     padded: Padded | None = None
-    """Of a model with open dimensions that is compiled for fixed shapes, how requests get these."""
+    """Fixed shapes and padding of a model with open dimensions that is compiled for fixed shapes."""
 
     def __init__(self, info: ExecutableInfo, weights: Sequence[npt.NDArray[np.generic]]) -> None:
         """``weights`` are arrays in the order of ``info.weights``."""
@@ -146,7 +146,7 @@ class Artifact:
         raise NotImplementedError
 
     said: str = ""
-    """How far it is optimised, if that is not as far as can be."""
+    """Description of how far it is optimised, if that is not as far as can be."""
 
     simpler: Callable[[], Artifact] | None = None
     """Makes the same model, optimised less, to be tried if this fails."""
@@ -343,8 +343,7 @@ MAKERS: dict[str, Callable[[Prepared, Sequence[int], Target, Mapping[str, float]
     ONNXRUNTIME: lambda prepared, _sizes, target, _pads: OnnxRuntimeArtifact(prepared, target.device),
     TVM: TvmArtifact,
 }
-"""For each engine, the class that compiles a model for it; the last argument is what inputs were said to be
-padded with."""
+"""Classes that compile a model, by engine; the last argument is what inputs were said to be padded with."""
 
 
 def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:

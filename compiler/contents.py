@@ -29,7 +29,8 @@ from mainspring.compiler.artifact.errors import CompileError
 LARGE_BYTES = 128 << 20
 """A model with more bytes than this is a large one."""
 TIMES_THE_FILE = 3
-"""How many times as many bytes as its files have compiling a large one may take (``make bench-compile``)."""
+"""Most memory that compiling a large model may take, as a multiple of its files' size (``make
+bench-compile``)."""
 BESIDE_BYTES = 64 << 10
 """Tensors of a large model from this size on are beside it. Shapes, which the graph needs, are smaller."""
 _ALIGNMENT_BYTES = mmap.ALLOCATIONGRANULARITY
@@ -50,11 +51,11 @@ class Scratch:
         self._path = Path()
         self._number = itertools.count()
         self.read: dict[Path, tuple[bytes, str]] = {}
-        """Of each file that was read: the model without its large tensors, and the file's hash."""
+        """Content of each file that was read: the model without its large tensors, and the file's hash."""
 
     @property
     def used(self) -> bool:
-        """Whether there is a large model in it."""
+        """Return whether there is a large model in it."""
         return self._entered is not None
 
     @property
@@ -125,7 +126,7 @@ class Stored:
 
     @property
     def lasts(self) -> bool:
-        """Whether its folder is that of the block, so that other models may have tensors there."""
+        """Return whether its folder is that of the block, so that other models may have tensors there."""
         return self.scratch is _scratch.get()
 
 

@@ -21,7 +21,7 @@ from mainspring.compiler.contents import array_of
 from mainspring.compiler.normalise import all_nodes
 
 MOST_BYTES = 64 << 10
-"""Of a default."""
+"""Most bytes of a default."""
 _OVERRIDABLE_IR = 4
 _FEW = 8
 _LAYERS = {
@@ -31,7 +31,7 @@ _LAYERS = {
     *("Reshape", "Slice", "Resize", "Upsample", "Pad", "Tile", "Expand", "Split", "Squeeze", "Unsqueeze"),
     "ConstantOfShape",
 }
-"""Whose initializers are weights, or decide shapes."""
+"""Operators whose initializers are weights, or decide shapes."""
 
 Defaults = Mapping[str, Any]
 """Arrays by the input's name."""

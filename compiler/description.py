@@ -1,4 +1,4 @@
-"""What a model's description says of its sequences: a TOML file, or options of the command line."""
+"""Descriptions of a model's sequences: a TOML file, or options of the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATE_KEYS = ("output", "initial", "dims", "shown")
 
 
 class Described(NamedTuple):
-    """What a description says."""
+    """The content of a description."""
 
     sequencing: Sequencing | None = None
     options: str = ""

@@ -61,13 +61,13 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Known:
-    """What is known of the values that a graph sees."""
+    """Facts about the values that a graph sees."""
 
     def __init__(self, types: dict[str, int], constants: dict[str, bool], loose: set[str]) -> None:
         self.types = types
         """Element types by name."""
         self.constants = constants
-        """Of initializers, whether one element is -1."""
+        """True for each initializer of which one element is -1, by name."""
         self.loose = loose
         """Names of values that follow from the values of a request."""
 
@@ -109,7 +109,8 @@ def _guard(graph: onnx.GraphProto, typed: onnx.GraphProto, outside: _Known) -> b
 
 
 def _follows(node: onnx.NodeProto, loose: set[str]) -> bool:
-    """Whether a node's outputs may follow from values of a request; graphs of control flow see all names."""
+    """Return whether a node's outputs may follow from values of a request; graphs of control flow see all
+    names."""
     if node.op_type in _OF_SHAPES:
         return False
     return bool(graphs_of(node)) or any(name in loose for name in node.input)

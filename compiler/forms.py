@@ -1,4 +1,4 @@
-"""How an output's dimensions follow from the sizes of a model's symbols, found by trying sizes.
+"""Finding how an output's dimensions follow from the sizes of a model's symbols, by trying sizes.
 
 A dimension is ``scale`` times a product of terms ``(times * size + plus) // over`` (`OpenDim` in
 ``messages/model.py``): what convolutions with strides, pooling, flattening, scaling up, padding and
@@ -30,7 +30,7 @@ _MOST_OVER = 4096
 _MOST_TIMES = 16
 """Largest factor beside a divisor, and largest divisor beside a factor: scaling by 3/2 and the like."""
 _PARTS = 6
-"""Of the sizes below others, so many at which a form is tried."""
+"""Parts that the sizes below others are divided into; a form is tried at each."""
 _FURTHER = 3
 """Further sizes at which a form has to hold."""
 
@@ -136,7 +136,7 @@ class _Axis:
         symbols: Sequence[int] | None = None,
         less: int = 0,
     ) -> None:
-        """Of its value ``less`` than it is, as only these ``symbols`` change it, the others at their base."""
+        """Take off ``less`` from its value; only these ``symbols`` change, the others stay at their base."""
         self._symbols = range(len(ranges)) if symbols is None else symbols
         self._less = less
         self._tried = tried
@@ -289,7 +289,7 @@ class _Axis:
         return tuple(size if k in self._symbols else self._base[k] for k, size in enumerate(sizes))
 
     def _holds(self, dim: OpenDim) -> bool:
-        """Whether the form holds at the least sizes, at the limits, and at some others between."""
+        """Return whether the form holds at the least sizes, at the limits, and at some others between."""
         corners = [tuple(each.least for each in self._ranges), tuple(each.limit for each in self._ranges)]
         others = [
             tuple(

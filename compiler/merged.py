@@ -83,7 +83,8 @@ class Chain:
         return proven
 
     def _aligned(self, node: onnx.NodeProto) -> bool:
-        """Whether all inputs are merged in the same way, or constants without an axis along the batch."""
+        """Return whether all inputs are merged in the same way, or constants without an axis along the
+        batch."""
         shapes = [self._static(name) for name in node.input]
         rank = max(
             (len(s) for name, s in zip(node.input, shapes, strict=True) if name in self._merged and s),
@@ -100,7 +101,7 @@ class Chain:
         return name in self._constants and (len(shape) < rank or (len(shape) == rank and shape[0] == 1))
 
     def _product(self, node: onnx.NodeProto, rank: int) -> bool:
-        """Whether a MatMul or Gemm multiplies each slice with the same weights, or with its own."""
+        """Return whether a MatMul or Gemm multiplies each slice with the same weights, or with its own."""
         left, right = node.input[0], node.input[1]
         right_shape = self._static(right)
         if left not in self._merged or right_shape is None:

@@ -36,13 +36,13 @@ _CONSTANT_VALUES = {
 }
 _AXES = "the leading axis"
 SCAN_WITHOUT_BATCH = 9
-"""From this opset on a Scan has no batch axis of its own, and rows may be proven to be apart in it."""
+"""First opset whose Scan has no batch axis of its own, so that rows may be proven to be apart in it."""
 CONTROL_FLOW = (
     "control flow: the rows of a batch could need different branches, or more turns than others; the model's "
     f"author can export it with the branch decided and loops unrolled; or {AS_IT_IS}"
 )
 AXES_ARE_INPUTS = 13
-"""From this opset on Squeeze and Unsqueeze have their axes as an input."""
+"""First opset whose Squeeze and Unsqueeze have their axes as an input."""
 
 
 def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = False) -> onnx.ModelProto:
@@ -99,7 +99,7 @@ _OTHERS = {
     "optional": "the model's author can export it with the value always there, or without it",
     "sparse tensor": "the model's author can give it as a dense tensor",
 }
-"""What helps instead of a tensor, by ONNX's word for what it is."""
+"""Remedies for what is no tensor, by ONNX's word for it."""
 
 
 def numpy_dtype(value: onnx.ValueInfoProto, text_bytes: int = TEXT_BYTES) -> str:

@@ -1,4 +1,4 @@
-"""Which libraries a model's operators are of (`artifact.op_libraries`), and that sessions know them.
+"""The libraries that a model's operators are of (`artifact.op_libraries`), and how sessions know them.
 
 Operators that neither ONNX Runtime nor a function of the model has are looked for in the libraries that are
 allowed here. While a model is compiled, every session of the compiler's knows the libraries that it needs.
@@ -32,11 +32,11 @@ _UNKNOWN = "is not a registered function/op"
 
 
 class Needed(NamedTuple):
-    """What a model needs beyond ONNX Runtime."""
+    """Things that a model needs beyond ONNX Runtime."""
 
     libraries: tuple[OpLibrary, ...] = ()
     operators: frozenset[tuple[str, str]] = frozenset()
-    """Of these libraries, by domain and name."""
+    """Operators of these libraries, by domain and name."""
 
 
 NOTHING = Needed()

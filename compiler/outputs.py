@@ -21,7 +21,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 class OutputShapes:
-    """What is known of the shapes of a model's outputs, from its graph and from runs."""
+    """The known facts about the shapes of a model's outputs, from its graph and from runs."""
 
     def __init__(
         self, trials: Trials, found: Found, model: onnx.ModelProto, *, whole: bool, text_bytes: int

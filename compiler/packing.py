@@ -39,12 +39,12 @@ PACKING: Final = frozenset(
 """Operators with such kernels. Products of 32-bit floats are `blocked`'s; a simple RNN and ConvInteger take
 the same time either way (measured with ONNX Runtime 1.32.0)."""
 HELD_BYTES: Final = 1 << 20
-"""Of a model's weights of these operators that stay in its graph, all together or none."""
+"""Most bytes of a model's weights of these operators that stay in its graph, all together or none."""
 _SECONDS: Final = 0.15
-"""For comparing a batch size."""
+"""Time for comparing a batch size."""
 _FEWEST: Final = 3
 _LONG_S: Final = 3.0
-"""After this, further batch sizes are not compared."""
+"""Time after which further batch sizes are not compared."""
 
 
 def held_weights(graph: onnx.GraphProto, weight_bytes: Mapping[str, int]) -> set[str]:

@@ -38,12 +38,12 @@ _BETWEEN = 2
 
 
 class Padded(NamedTuple):
-    """How a model with open dimensions is compiled for fixed shapes."""
+    """The fixed shapes and the padding that a model with open dimensions is compiled for."""
 
     symbols: tuple[Symbol, ...]
-    """With the ceilings that it is compiled for."""
+    """Symbols with the ceilings that the model is compiled for."""
     values: dict[str, float]
-    """With which each input that has an open dimension is padded to them."""
+    """Value with which each input that has an open dimension is padded to them."""
     declared: Mapping[str, float]
     """Those of the values that were said; empty if it is proven that any will do."""
 

@@ -1,4 +1,4 @@
-"""Whether requests of different sizes may share an execution, each padded to the largest of its bucket.
+"""Proving that requests of different sizes may share an execution, each padded to the largest of its bucket.
 
 That is so where what follows behind a request's own sizes changes nothing before it. It is proven by the pass
 that proves rows independent, which follows a symbol's axis instead of the batch: where each place of the
@@ -115,7 +115,7 @@ def padding_said(values: Mapping[str, float]) -> str:
 
 
 def _is_proven(prepared: Prepared) -> bool:
-    """Whether no place along any symbol depends on another, or on how many there are."""
+    """Return whether no place along any symbol depends on another, or on how many there are."""
     model = read_back(prepared.content)
     models = [model]
     # The compiler reports whether ONNX Runtime accepts the model.

@@ -1,4 +1,4 @@
-"""From an ONNX model to an artifact in a store: start reading the compiler here.
+"""Compiling an ONNX model to an artifact in a store: start reading the compiler here.
 
 ``reading`` reads the file; ``shapes``, ``versions``, ``normalise`` and ``batch`` give the model one form;
 ``stock`` has ONNX Runtime optimise it; ``blocked`` lays out weights that it would pack in every run;
@@ -82,23 +82,23 @@ class Compiled(msgspec.Struct, frozen=True):
 
     manifest: Manifest
     shared: bool
-    """Whether the executable was in the store already, from another model."""
+    """True if the executable was in the store already, from another model."""
     kept: bool = False
-    """Whether the model was in the store already, so that nothing was done."""
+    """True if the model was in the store already, so that nothing was done."""
     repaired: tuple[str, ...] = ()
     """Nodes whose baked batch was replaced."""
     located: tuple[str, ...] = ()
     """Nodes that were given a locale, for the file names none."""
     whole_because: str = ""
-    """Why the model is served whole, if that was not asked for."""
+    """Reason why the model is served whole, if that was not asked for."""
     optimised: str = ""
-    """How far the model is optimised, if less than it can be, because it would answer otherwise or fail."""
+    """Description of how far the model is optimised, if full optimisation would fail or change answers."""
     engines: dict[str, str] = {}
-    """If the faster engine was requested: a description of each engine's performance."""
+    """Description of each engine's performance, if the faster engine was requested."""
     smaller: bool = False
-    """Whether batch sizes were left out that would need too much memory for activations."""
+    """True if batch sizes were left out that would need too much memory for activations."""
     seconds: float = 0.0
-    """How long compiling took, with comparing and measuring."""
+    """Duration of the compilation, with comparing and measuring."""
 
 
 def parse_batch_sizes(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What ONNX allows in a graph and no later step expects, in plain words: done once, as the file is read.
+"""Rewriting what ONNX allows in a graph and no later step expects: done once, as the file is read.
 
 Sparse constants become dense, optional tensors are always there, nodes have names of their own, and what is
 an output without being computed (an input, an initializer) is computed by an Identity.
@@ -17,9 +17,9 @@ from onnx import helper, numpy_helper
 from mainspring.compiler.artifact.errors import CompileError
 
 AGAIN = ":as an output"
-"""What the name of an output ends with inside, where an input has the same."""
+"""Suffix, inside the graph, of an output's name that an input has too."""
 _MOST_BYTES = 1 << 30
-"""Of a sparse tensor that is made dense."""
+"""Most bytes of a sparse tensor that is made dense."""
 _MAIN = ("", "ai.onnx")
 _OPTIONAL = ("Optional", "OptionalGetElement", "OptionalHasElement")
 

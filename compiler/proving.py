@@ -1,4 +1,4 @@
-"""Whether requests may share executions of a model: decided at compilation, or at the start for a store.
+"""Deciding whether requests may share executions of a model: at compilation, or at the start for a store.
 
 `independence.walk` makes the proof. An artifact without a proof is proved from its graph; if that fails, its
 rows run one at a time until it is compiled again. Libraries for compiling are imported where they are used: a

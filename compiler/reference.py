@@ -50,7 +50,7 @@ Arrays = list[npt.NDArray[np.generic]]
 _PROBES = (2, 3)
 """Numbers of rows that show which axis of an output is the batch."""
 _SCALED_ROWS = 3
-"""With how many rows each scale of floats is tried."""
+"""Number of rows with which each scale of floats is tried."""
 
 
 class Reference:
@@ -64,7 +64,7 @@ class Reference:
         whole: bool = False,
         opened: Callable[[], StockSession] | None = None,
     ) -> None:
-        """If ``whole``, the original has no axis for rows: a row is all of its tensors.
+        """Wrap a session; with ``whole``, the original has no axis for rows: a row is all of its tensors.
 
         ``opened`` opens the session of an original that draws random numbers once more.
         """
@@ -133,7 +133,7 @@ class Prepared:
         self.most_rows = rows
         """Rows of the largest batch."""
         self.reduced = False
-        """Whether they are fewer than were asked for."""
+        """True if they are fewer than were asked for."""
         self._or_fewer = or_fewer
         self._text_bytes = text_bytes
         self._draw: Callable[..., Arrays]
@@ -290,7 +290,7 @@ class Prepared:
         return self.choices.spread(self.reference.run, drawn)
 
     def _takes(self, drawn: Arrays) -> bool:
-        """Whether the model runs with the first of these rows, which has the largest integers."""
+        """Return whether the model runs with the first of these rows, which has the largest integers."""
         try:
             self._run([array[:1] for array in drawn])
         except CompileError:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 Sizes = Mapping[str, int]
-"""By the name of an open dimension."""
+"""Sizes by the name of an open dimension."""
 
 _MOST_NAMES = 8
 """Names among which a sum is looked for."""
@@ -55,7 +55,7 @@ def written(names: Sequence[str]) -> list[Relation]:
 
 
 def holds(relation: Relation, sizes: Sizes, runs: Callable[[Sizes], bool]) -> bool:
-    """Whether the model runs with the relation, at these sizes of the other dimensions, and not without."""
+    """Return whether the model runs with the relation and not without, at these sizes of the others."""
     right = relation.added(sizes)
     return right[relation.name] >= 1 and runs(right) and not _runs_otherwise(relation, right, runs)
 

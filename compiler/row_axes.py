@@ -37,7 +37,7 @@ _MOST_TRIED = 24
 _MOST_FOLDED = 2
 """That ONNX Runtime folds, where the graph as it is proves none: that takes as long as to open the model."""
 _ROWS_NAME = re.compile(r"n|b|bs|batch.*", re.IGNORECASE)
-"""What the dimension of the rows is called, where its author means no other by it."""
+"""Usual names of the dimension of the rows, where its author means no other by it."""
 
 Dims = list[int | str]
 
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 class RowAxes(NamedTuple):
-    """Where the rows are, of tensors that don't have them in front."""
+    """The positions of the rows in tensors that don't have them in front."""
 
     inputs: Mapping[str, Place] = {}
     outputs: Mapping[str, Place] = {}

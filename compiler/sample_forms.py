@@ -45,10 +45,10 @@ _NUMBERS = ("whole", "positive", "part", "rising", "one", "zero")
 
 
 class Form(NamedTuple):
-    """What samples look like."""
+    """The form of samples."""
 
     texts: tuple[bytes, ...] = ()
-    """What texts are drawn from; none: from those that the model knows, and from words."""
+    """Texts that samples are drawn from; none: from those that the model knows, and from words."""
     numbers: str = ""
     """One of `_NUMBERS`, or `_PICTURE`; empty: drawn as they come."""
     given: Samples = NO_SAMPLES

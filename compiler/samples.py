@@ -41,7 +41,7 @@ _SCALES = (1.0, 0.125, 4.0, 1.0, 0.5, 2.0, 0.25)
 """Scales of the rows of floats, in turn: a value computed from a whole batch depends on the largest."""
 _SOON_S = 0.01
 _FAR_LONGER = 4.0
-"""How many times as long as a run with small floats, or as `_SOON_S`, one may take that is drawn larger."""
+"""Ratio to the time of a run with small floats, or to `_SOON_S`, beyond which no larger ones are drawn."""
 PASSED_ON = {
     "Cast",
     "Identity",

@@ -8,7 +8,7 @@ from onnx import helper
 from mainspring.compiler.normalise import rename
 
 STACKED = "the elements of "
-"""What the names of the nodes begin with that stack a sequence."""
+"""Prefix of the names of the nodes that stack a sequence."""
 INSTEAD = (
     "a sequence is served as one tensor with an axis in front for its elements, so these need one shape, and "
     "there has to be one: give each an output of its own (Split instead of SplitToSequence), or pad them"

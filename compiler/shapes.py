@@ -11,7 +11,7 @@ from mainspring.compiler.artifact.errors import CompileError
 
 _UNNAMED = "?"
 _OPEN = -1
-"""In shapes, a dimension that stays as the file has it."""
+"""Mark in shapes for a dimension that stays as the file has it."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Dimensions by the name of the input, -1 for one that stays as the file has it; the first is the batch."""

@@ -41,12 +41,12 @@ class Tried(NamedTuple):
     """A run of one row of the original model."""
 
     shapes: tuple[tuple[int, ...], ...]
-    """Of its outputs, without the batch."""
+    """Shapes of its outputs, without the batch."""
     output_bytes: int
     seconds: float
     """CPU time."""
     grown_bytes: int
-    """By how much the process had grown since the first run."""
+    """Growth of the process's memory since the first run."""
 
 
 class Trials:
@@ -77,7 +77,7 @@ class Trials:
         self._run = run
         self._known: dict[tuple[tuple[str, int], ...], Tried | None] = {}
         self.error = ""
-        """Why the first run that failed did."""
+        """Error of the first run that failed."""
 
     def inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
         """Return the inputs of fixed shapes, for a size of each open dimension."""
@@ -106,7 +106,8 @@ class Trials:
         return self._known[key]
 
     def affords(self, sizes: Mapping[str, int], times: float = 1.0) -> bool:
-        """Whether a batch that is ``times`` as large as at these sizes would fit, as far as it is known."""
+        """Return whether a batch that is ``times`` as large as at these sizes would fit, as far as it is
+        known."""
         found, counted = self._known.get(tuple(sorted(sizes.items()))), self._counter.at(sizes)
         io_bytes = sum(spec.row_bytes for spec in self.inputs_at(sizes))
         if found is not None:
@@ -154,7 +155,8 @@ class Trials:
             )
 
     def grows(self, sizes: Mapping[str, int], larger: Mapping[str, int]) -> bool:
-        """Whether ``larger`` sizes, twice those of a run at ``sizes``, are within the bounds of trials."""
+        """Return whether ``larger`` sizes, twice those of a run at ``sizes``, are within the bounds of
+        trials."""
         found, counted = self.at(sizes), self._counter.at(larger)
         if found is None:
             return False
@@ -169,7 +171,8 @@ class Trials:
         )
 
     def corner(self, sizes: Mapping[str, int], alone: Sequence[tuple[Mapping[str, int], float]]) -> bool:
-        """Whether the model runs at these sizes, all at their limits, within twice what one row may take.
+        """Return whether the model runs at these sizes, all at their limits, within twice the time allowed
+        for one row.
 
         ``alone`` has sizes with one symbol at its limit, and how much larger a row is than there.
         """

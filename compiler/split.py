@@ -46,7 +46,7 @@ class Split(NamedTuple):
     """The executable: a serialised ONNX model whose weights are inputs."""
     info: ExecutableInfo
     weights: tuple[Array, ...]
-    """In the order of ``info.weights``."""
+    """Weights in the order of ``info.weights``."""
 
 
 def split(

@@ -91,7 +91,7 @@ STEPS = (
     ("ONNX Runtime's basic optimisations", _LEVELS.ORT_ENABLE_BASIC),
     ("none of ONNX Runtime's optimisations", _LEVELS.ORT_DISABLE_ALL),
 )
-"""How far a model is optimised, the most first, in words."""
+"""Levels of optimisation, the highest first, each with its description."""
 
 
 def optimise(content: Content, step: int = 0) -> onnx.ModelProto:

@@ -31,11 +31,11 @@ _FIRST = (32, 48, 64, 16, 128, 224, 320, 512, 1024, 8, 256, 4, 640, 2048, 4096, 
 _LOWERED = (1_280, 1_024, 640, 512)
 """Sizes that a limit is lowered to before its half."""
 _TINY = 3
-"""How many of them are too small to show anything, and the last to be tried."""
+"""Number of these sizes that are too small to show anything: the last to be tried."""
 _ROWS = "batch"
-"""What dimensions are called that are rows, of a model for which they are dimensions like others."""
+"""Name of dimensions that are rows, of a model for which they are dimensions like others."""
 _SINGLE = 10
-"""With how many of them each symbol is tried at 1."""
+"""Number of these sizes with which each symbol is tried at 1."""
 
 
 class Found(NamedTuple):
@@ -43,10 +43,10 @@ class Found(NamedTuple):
 
     symbols: tuple[Symbol, ...]
     ranges: tuple[Range, ...]
-    """Of each symbol."""
+    """Range of each symbol."""
     inputs: tuple[TensorSpec, ...]
     dims: dict[str, int]
-    """By the name of an open dimension: the index of its symbol; or the negative of its one size."""
+    """Index of an open dimension's symbol, or the negative of its one size, by its name."""
     relations: tuple[Relation, ...] = ()
     """The other open dimensions."""
 
@@ -80,9 +80,9 @@ class _Search:
         self._trials = trials
         self._most = most
         self._names = names
-        """Of dimensions that follow from no others."""
+        """Names of dimensions that follow from no others."""
         self._relations: list[Relation] = []
-        """Of the others."""
+        """Relations of the other dimensions."""
         self._base = self._runs_first(names)
         for each in self._relations:
             if each.name in most:
@@ -168,7 +168,7 @@ class _Search:
         return self._all(self._base | changed)
 
     def _moves(self, group: Sequence[str]) -> bool:
-        """Whether the model runs at another size of these dimensions, the same for all."""
+        """Return whether the model runs at another size of these dimensions, the same for all."""
         base = max(self._base[name] for name in group)
         others = (2 * base, base // 2, 3 * base // 2, base + 1, 4 * base)
         return any(size not in (1, base) and self._runs(self._with([group], [size])) for size in others)
@@ -297,7 +297,8 @@ class _Search:
     def _runs_soon(
         self, groups: Sequence[Sequence[str]], limits: Sequence[int], bases: Sequence[int]
     ) -> bool:
-        """Whether the model runs with all symbols at these limits, within the work and memory for one row."""
+        """Return whether the model runs with all symbols at these limits, within the work and memory for one
+        row."""
         larger = [limit / base for limit, base in zip(limits, bases, strict=True)]
         alone = [
             (self._with([group], [limit]), math.prod(larger) / more)

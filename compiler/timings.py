@@ -44,7 +44,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How often something is repeated: for ``seconds``, but within these numbers of runs."""
+    """The number of repetitions: for ``seconds``, but within these numbers of runs."""
 
     seconds: float = 1.0
     fewest: int = 5

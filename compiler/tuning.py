@@ -1,4 +1,4 @@
-"""Which variant of a kernel is the fastest on a GPU: a search bounded in time, whose winners the store keeps.
+"""Choosing a kernel's fastest variant on a GPU: a search bounded in time, whose winners the store keeps.
 
 The compiler's model of a GPU (`compiler.tvm.tiles`) ranks the variants of each function; the first few are
 built, run in turns and compared by their medians. A winner is kept under the function and the architecture,
@@ -28,7 +28,7 @@ SECONDS = 60.0
 VARIANTS = 12
 """Most variants of a function that are timed."""
 ROUNDS = 9
-"""How often each is run."""
+"""Number of runs of each variant."""
 MARGIN = 0.02
 """Share of the time by which a variant has to beat the model's own: less may be noise."""
 MOST_FAILURES = 3
@@ -41,9 +41,9 @@ class Subject(NamedTuple):
     """A function of loops that can be generated in several ways."""
 
     key: str
-    """What the generated kernels depend on besides the choice and the architecture."""
+    """Key of everything that the generated kernels depend on besides the choice and the architecture."""
     cost: float
-    """How long the compiler's model thinks that it takes in all; the longest are timed first."""
+    """Total time by the compiler's model; the longest are timed first."""
     choices: Sequence[Any]
     """Tuples of numbers, the model's own choice first."""
     build: Callable[[Sequence[Any]], Trial]
@@ -56,7 +56,7 @@ class Winner(msgspec.Struct, frozen=True):
     key: str
     arch: str
     choice: msgspec.Raw
-    """As JSON."""
+    """Numbers of the choice, as JSON."""
     ns: dict[str, int] = {}
     """The median of each variant that was timed, by its choice as JSON; how it was chosen, for people."""
 

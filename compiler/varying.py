@@ -27,11 +27,11 @@ MEASURED_BYTES = 1 << 20
 MOST_BYTES = 16 << 20
 """Most memory for an output that varies, unless it follows from the sizes that a request chooses."""
 _TIMES = 4
-"""By how much an output without a bound may be larger along an axis than it was seen."""
+"""Ratio by which an output without a bound may be larger along an axis than it was seen."""
 _MOST_TURNS = 32
-"""How often inference is repeated: once for each operator of the kind on a way through the model."""
+"""Most repetitions of inference: one for each operator of the kind on a way through the model."""
 _SHAPES = {"Shape", "Size"}
-"""What depends on the shapes of their inputs, not on values."""
+"""Operators whose results depend on the shapes of their inputs, not on values."""
 _ALWAYS = {"NonZero", "NonMaxSuppression", "Unique", "Compress"}
 _BY_PARAMETERS = {
     "TopK": (1,),
@@ -46,7 +46,7 @@ _BY_PARAMETERS = {
     "Pad": (1,),
     "OneHot": (1,),
 }
-"""By operator, the inputs that decide the shape of its output."""
+"""Inputs that decide the shape of an operator's output, by operator."""
 _GROWING = {
     *("Identity", "Cast", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Concat", "Gather", "GatherND"),
     *("GatherElements", "ScatterND", "ScatterElements", "MatMul", "Gemm", "Where", "Clip", "Softmax", "Relu"),
@@ -62,7 +62,7 @@ _Constants = Mapping[str, onnx.TensorProto]
 
 
 class Varying:
-    """What is known of a model's outputs that vary."""
+    """The known facts about a model's outputs that vary."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         """``model`` is a normalised one; its inputs' dimensions may be open."""
@@ -136,7 +136,7 @@ class Varying:
 
 _ANY = onnx.TensorProto.UNDEFINED
 Results = list[tuple[Dims, frozenset[int]]]
-"""Of each output of a node its largest shape, and the axes along which it varies."""
+"""The largest shape of each output of a node, and the axes along which it varies."""
 Bound = Callable[[onnx.NodeProto, _Shapes, _Constants], Results | None]
 
 

@@ -41,7 +41,7 @@ Array = npt.NDArray[np.generic]
 
 
 class Tolerance(NamedTuple):
-    """By how much an output element may differ."""
+    """The amount by which an output element may differ."""
 
     relative: float
     """Part of the element."""
@@ -99,7 +99,7 @@ class _Pool(NamedTuple):
     model: Runnable
     prepared: Prepared
     sizes: tuple[int, ...]
-    """Of the model's symbols."""
+    """Size of each of the model's symbols."""
     rows: list[Array]
 
     def run(self, batch_size: int, arrays: list[Array]) -> list[Array]:

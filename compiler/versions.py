@@ -26,7 +26,7 @@ from mainspring.compiler.normalise import MAIN_DOMAINS, opset_of
 from mainspring.compiler.stock import StockSession
 
 OLDEST_OPSET = 7
-"""From this opset on ONNX Runtime has all operators; of older opsets it has some."""
+"""Oldest opset of which ONNX Runtime has all operators; of older ones it has some."""
 
 _TOLERANCE = 1e-3
 
@@ -51,7 +51,7 @@ class Readable(NamedTuple):
 
     model: onnx.ModelProto
     converted: bool
-    """Whether operators were changed, so that the outputs have to be compared with the original's."""
+    """True if operators were changed, so that the outputs have to be compared with the original's."""
 
 
 def make_readable(model: onnx.ModelProto) -> Readable:
@@ -113,7 +113,7 @@ def newest_opset() -> int:
 
 
 def _opens(ir_version: int, opset: int) -> bool:
-    """Whether ONNX Runtime opens a model of these versions."""
+    """Return whether ONNX Runtime opens a model of these versions."""
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", value[:1], value[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)

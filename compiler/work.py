@@ -1,4 +1,4 @@
-"""What one row costs at given sizes, counted from the graph: work, and memory for activations.
+"""The cost of one row at given sizes, counted from the graph: work, and memory for activations.
 
 Limits of sizes that are found follow from these counts, so that they are the same on every machine: a limit
 is part of what clients are told, and a slower machine has longer estimates, not other models. What is not
@@ -28,18 +28,19 @@ MOST_WORK = 20_000_000_000
 """Multiplications with addition of one row up to which larger sizes are looked for: less than half a second
 of one core."""
 _ELEMENT_WORK = 32
-"""Of an element that an operator writes: what a core multiplies while it reads and writes one from memory."""
+"""Multiplications that a core does while it reads and writes one element of an operator's output in
+memory."""
 _SMALL_CONSTANT = 1024
 """Elements up to which an initializer may be a shape, and is needed to know others."""
 _PRODUCTS = {"MatMul", "MatMulInteger", "QLinearMatMul"}
 _CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
-"""Which input the kernel is."""
+"""Index of the input that is the kernel, by operator."""
 _RECURRENT = {"LSTM", "GRU", "RNN"}
 _UNKNOWN_COST = {"Einsum"}
 
 
 class Counted(NamedTuple):
-    """What one row costs."""
+    """The cost of one row."""
 
     work: float
     """Multiplications with addition, or what takes as long."""
