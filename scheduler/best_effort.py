@@ -129,6 +129,27 @@ class BestEffort:
         # A single executor's share would do for all that waits anywhere.
         if not self._horizon_ns or self._total_ns + own_ns <= self._share * self._horizon_ns:
             return None
+        needed_ns = self._wait_ns(now_ns, model, own_ns)
+        if needed_ns is None or needed_ns <= self._horizon_ns:
+            return None
+        return needed_ns, now_ns + needed_ns - self._horizon_ns
+
+    def room_ns(self, now_ns: int, model: Model, rows: int, waiting: int, leave: int) -> int | None:
+        """Return when ``leave`` of ``waiting`` requests are expected to have left a queue that a request of a
+        model finds full; None if no worker can run it.
+
+        Where requests without a deadline wait, these leave as `beyond_horizon` expects it, one as soon as
+        another; otherwise requests like the one that came leave as fast as the executors run them.
+        """
+        if model.base.waiting_idly:
+            needed_ns = self._wait_ns(now_ns, model, 0)
+            return None if needed_ns is None else now_ns + needed_ns * leave // waiting
+        executors = self._able_to_run(model).bit_count()
+        return now_ns + leave * rows * model.row_ns() // executors if executors else None
+
+    def _wait_ns(self, now_ns: int, model: Model, own_ns: int) -> int | None:
+        """Return how long the best-effort requests that wait for a model's workers are expected to take,
+        with ``own_ns`` of work more; None if they get no time."""
         if now_ns >= self._counted_ns + COUNTED_NS:
             self._count(now_ns)
         able = self._able_to_run(model)
@@ -138,10 +159,7 @@ class BestEffort:
         work_ns = float(own_ns)
         for others, waits_ns in self._work_ns.items():
             work_ns += waits_ns * (others & able).bit_count() / others.bit_count()
-        needed_ns = int(work_ns / executors)
-        if needed_ns <= self._horizon_ns:
-            return None
-        return needed_ns, now_ns + needed_ns - self._horizon_ns
+        return int(work_ns / executors)
 
     def _count(self, now_ns: int) -> None:
         """Count the work that waits."""

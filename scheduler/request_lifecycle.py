@@ -65,7 +65,7 @@ class RequestLifecycle:
         model, rows = cluster.model_of(event), event.rows
         bounded = bool(cluster.operations or self._max_queue_sizes) or cluster.queued >= self._bound
         if model is None or not 1 <= rows <= model.max_rows or bounded:
-            refusal = self._refusal(event, model)
+            refusal = self._refusal(now_ns, event, model)
             if refusal is not None:
                 cluster.turned_away(now_ns, event)
                 state.emit(now_ns, Reject(request_id, *refusal))
@@ -338,32 +338,45 @@ class RequestLifecycle:
         give_up_ns = self._policy.give_up_ns(request, self._state.last_start_ns(request))
         return give_up_ns is not None and now_ns > give_up_ns
 
-    def _refusal(self, event: RequestArrived, model: Model | None) -> tuple[Reason, str] | None:
-        """Return why a request can't be admitted, whatever workers could do; None if it can."""
+    def _refusal(
+        self, now_ns: int, event: RequestArrived, model: Model | None
+    ) -> tuple[Reason, str, int | None] | None:
+        """Return why a request can't be admitted, whatever workers could do, and when to come again, if that
+        is known; None if it can."""
         state = self._state
         if model is None:
             served = state.cluster.models.get(event.model)
             if served is None:
-                return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}"
+                return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}", None
             symbols = ", ".join(map(str, served.spec.symbols)) or "none"
-            return Reason.BAD_INPUT, f"sizes {event.sizes}; model {served.name!r} takes {symbols}"
+            return Reason.BAD_INPUT, f"sizes {event.sizes}; model {served.name!r} takes {symbols}", None
         if not 1 <= event.rows <= model.max_rows:
             detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.max_rows} in a request"
-            return Reason.TOO_MANY_ROWS, detail
+            return Reason.TOO_MANY_ROWS, detail, None
+        full = self._full(event, model)
+        if full is None:
+            return None
+        waiting, most, detail = full
+        again_ns = self._backlog.room_ns(now_ns, model, event.rows, waiting, waiting - most + 1)
+        return Reason.OVERLOADED, detail, again_ns
+
+    def _full(self, event: RequestArrived, model: Model) -> tuple[int, int, str] | None:
+        """Return how many requests wait where no more may, how many may, and the sentence; None if there is
+        room."""
+        state = self._state
         queued, config = state.cluster.queued, state.config
         if queued >= config.max_queued_requests:
-            return Reason.OVERLOADED, f"{queued} requests are queued, which is the bound"
+            return queued, config.max_queued_requests, f"{queued} requests are queued, which is the bound"
         waiting = model.base.waiting
         if waiting >= config.max_queued_requests_per_model:
-            return Reason.OVERLOADED, f"{waiting} requests wait for {event.model!r}, which is the bound"
+            detail = f"{waiting} requests wait for {event.model!r}, which is the bound"
+            return waiting, config.max_queued_requests_per_model, detail
         if state.cluster.operations or self._max_queue_sizes:
             name = model.base.spec.public_name
             most = state.cluster.max_queue_size(name) or self._max_queue_sizes.get(name)
             if most is not None and waiting >= most:
-                return (
-                    Reason.OVERLOADED,
-                    f"{waiting} requests wait for {name!r}, and its bound (max_queue_size) is {most}",
-                )
+                detail = f"{waiting} requests wait for {name!r}, and its bound (max_queue_size) is {most}"
+                return waiting, most, detail
         return None
 
     def _doubt(self, now_ns: int, model: Model) -> bool:

@@ -29,6 +29,7 @@ SLOW_NS = 400_000_000
 BOUND = 3
 LONG_NS = 20_000_000_000
 HORIZON_MS = 70_000.0
+SHARE = 0.9
 
 
 class Served(NamedTuple):
@@ -43,7 +44,7 @@ def served() -> Iterator[Served]:
     A batch of each takes as long as eight rows do, so requests of eight are executed one by one.
     """
     config = SchedulerConfig(
-        max_queue_sizes={"bounded": BOUND}, best_effort_horizon_ms=HORIZON_MS, best_effort_share=0.9
+        max_queue_sizes={"bounded": BOUND}, best_effort_horizon_ms=HORIZON_MS, best_effort_share=SHARE
     )
     models = [emulated("bounded", SLOW_NS), emulated("long", LONG_NS), emulated("quick")]
     with ExitStack() as stack:
@@ -76,6 +77,8 @@ def test_what_is_over_a_models_bound_is_refused_at_once_and_others_are_served(se
         assert isinstance(error, Overloaded)
         assert f"its bound (max_queue_size) is {BOUND}" in str(error)
         assert not answered, "a refusal waits for no answer"
+        assert error.retry_after_s, "it says when to come again"
+        assert error.retry_after_s <= (BOUND + 1) * SLOW_NS / 1e9 / SHARE
         took_s.append(time.monotonic() - sent[future])
     assert len(took_s) + answered == BOUND + 6
     assert answered in (BOUND, BOUND + 1, BOUND + 2), "those that wait, and those that run"
