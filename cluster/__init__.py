@@ -1,1 +1,1 @@
-"""What is so: models, workers, pages, executors' timelines, estimates, queues. Pure."""
+"""The state of the cluster: models, workers, pages, executors' timelines, estimates, queues. Pure."""

@@ -1,4 +1,4 @@
-"""What operators may ask for as far as there is room for it: how much is pinned, how few workers are left."""
+"""Bounds of what operators may ask for: how many pages are pinned, how few workers are left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mainspring.cluster.workers import Worker
 from mainspring.messages.operating import ScaleWorkers
 
 PINNED_SHARE: Final = 0.5
-"""Of all workers' pages, what pinned models may take together."""
+"""Largest share of all workers' pages that pinned models may occupy together."""
 NAMED: Final = 8
 """Most kinds that a refusal names."""
 NO_PROVIDER: Final = (

@@ -1,4 +1,4 @@
-"""What became of a model's requests."""
+"""Counts of a model's requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mainspring.messages.metrics import Outlier
 
 
 class RequestCounts:
-    """What became of a model's requests since it was added; a model that replaces it counts on."""
+    """Counts of a model's requests since it was added; a model that replaces it counts on."""
 
     __slots__ = ("arrived", "finished", "late", "outlier", "rejected", "slo_ns")
 

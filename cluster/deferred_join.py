@@ -1,4 +1,4 @@
-"""What a worker that joins has prepared, entered bit by bit: it may be tens of thousands of models.
+"""Deferred entry of what a joining worker has prepared, part by part: it may be tens of thousands of models.
 
 What is asked about earlier is entered then (`cluster.residency_bits`). So the state is, at each look at it,
 as if all had been entered when the worker joined, and a join holds nobody up.
@@ -37,9 +37,9 @@ class Joining:
         """Those whose turn is still to come, and how many they are."""
         self._entered: set[str] = set()
         self._early: dict[str, Placement] = {}
-        """By name, what was entered before its turn and has to be taken off the worker."""
+        """Placements that were entered early and have to be taken off the worker, by the model's name."""
         self._unwelcome: list[Placement] = []
-        """Likewise what has had its turn."""
+        """Placements that have to be taken off the worker and have had their turn."""
 
     def lacks(self, name: str) -> bool:
         """Return whether what the worker has of a model's name is yet to be entered."""

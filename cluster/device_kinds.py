@@ -1,4 +1,4 @@
-"""Which kinds of devices there are, for every model has estimates on each of them.
+"""The kinds of devices in the cluster, since every model has estimates for each of them.
 
 The first worker of a kind, and the last one's leave, concern all models, and these may be tens of thousands.
 So the change alone is noted when it happens. A model catches up once its estimates are looked at, and the
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mainspring.messages.model import ModelSpec
 
 SETTLED_AT_ONCE: Final = 64
-"""How many models the scheduler has catch up in a call."""
+"""Number of models that the scheduler updates in a call."""
 
 
 class Change:
@@ -46,23 +46,23 @@ class DeviceKinds:
     def __init__(self, line: ServedModels, estimates: Estimates) -> None:
         """``line`` has the cluster's models, and is told here of each; ``estimates`` are the cluster's."""
         self.at_once = 0
-        """How many models and buckets `settle_some` has catch up; 0: all do at each change."""
+        """Number of models and buckets that `settle_some` updates; 0: all are updated at each change."""
         self.version = 0
-        """How many changes there were."""
+        """Number of changes so far."""
         self._line = line
         self._estimates = estimates
         self._changes: list[Change] = []
         """The last of them: all that some model may have missed."""
         self._settled = 0
-        """How many there were before those."""
+        """Number of changes before those that are kept."""
         self._target = 0
-        """How many there were when models began to catch up."""
+        """Number of changes so far when models began to catch up."""
         self._walk: Walk | None = None
-        """Where they are."""
+        """Position of the models that catch up."""
 
     @property
     def behind(self) -> bool:
-        """Whether any model may have missed a change."""
+        """Return whether any model may have missed a change."""
         return bool(self._changes)
 
     def came(self, kind: str) -> None:

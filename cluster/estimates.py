@@ -1,4 +1,4 @@
-"""How long actions take, by the last 10 measured durations, seeded from profiles.
+"""Estimates of how long actions take, by the last 10 measured durations, seeded from profiles.
 
 Clockwork, section 5.3 ("measurements of past 10 actions duration, stratified by action type, model and
 batch size"). INFER is kept for each (device kind, executable, batch size), so that a new copy of a known
@@ -35,7 +35,7 @@ CEILING_SHIFT: Final = 3
 
 
 class Raised:
-    """How often any of some estimates rose beyond its ceiling (`InferTimes.ceilings_ns`)."""
+    """A count of how often any of some estimates rose beyond its ceiling (`InferTimes.ceilings_ns`)."""
 
     __slots__ = ("count",)
 
@@ -83,16 +83,17 @@ class InferTimes:
         """No estimate is above its own: what is derived from these holds until `Raised.count` changes."""
         self._raised = raised or Raised()
         self.transfer_ns = [0] * len(sizes)
-        """How long a batch's inputs keep the way to the worker busy, beyond the delay of any dispatch."""
+        """Time for which a batch's inputs occupy the connection to the worker, beyond the delay of any
+        dispatch."""
         self.note: object = None
         """The policy's own, dropped where a doubt changes an estimate."""
         self._rolling = [Rolling(seed_ns, rank=rank, known=known) for seed_ns in self.ns]
         self._transfers: dict[int, Rolling] = {}
         """Those that were ever measured to be more than nothing."""
         self.opening: Rolling | None = None
-        """How long an OPEN of the executable takes, once that was measured."""
+        """Estimate of an OPEN of the executable, once one was measured."""
         self.spreads = Spreads(len(sizes))
-        """How durations are distributed; no estimate follows from it."""
+        """Distribution of the durations; no estimate follows from it."""
 
     def state(self, kind: str, executable: str) -> InferEstimate:
         """Return all that is known, as that of an executable on a kind of device."""
@@ -226,12 +227,12 @@ class Estimates:
         self.rank = rank
         """The rank of the estimate among ten durations that spread; of estimates that begin from now on."""
         self.raised = Raised()
-        """How often an estimate of an INFER rose beyond its ceiling."""
+        """Number of times that an estimate of an INFER rose beyond its ceiling."""
         self._kinds: dict[str, None] = {}
         self._infer_holders: dict[tuple[str, tuple[int, ...]], dict[Model, None]] = {}
-        """By executable and batch sizes, the models that share estimates, in the order in which they came."""
+        """Models that share estimates, in the order in which they came, by executable and batch sizes."""
         self._load_holders: dict[int, dict[Model, None]] = {}
-        """Likewise by the bytes of their weights."""
+        """Models that share estimates of LOAD, by the bytes of their weights."""
         self._infer: dict[tuple[str, str, tuple[int, ...]], InferTimes] = {}
         self._load: dict[tuple[str, int], LoadTime] = {}
         self._load_ns_per_byte: dict[str, float] = {}

@@ -15,13 +15,13 @@ from mainspring.messages.codes import Status
 from mainspring.messages.commands import Unanswered
 
 LEAD_KEPT: Final = 8
-"""With each batch whose inputs take less, the time that a worker's inputs took loses 1/8."""
+"""Divisor of a worker's lead: it shrinks by 1/8 with each batch whose inputs take less time than that."""
 MISSED_FACTOR: Final = 3, 2
 """Inputs that did not come in time are taken to need 3/2 of the time that they were given."""
 FATAL_KEY: Final = ""
-"""In `Model.overdue`, beside the workers' names: number of workers in a row that were lost."""
+"""Key in `Model.overdue`, beside the workers' names, of the number of workers in a row that were lost."""
 FATAL_NS_KEY: Final = " "
-"""Likewise: time of the last of these losses."""
+"""Key in `Model.overdue` of the time of the last of these losses."""
 _OK: Final = Status.OK
 _INPUT_MISSING: Final = Status.INPUT_MISSING
 _DISPATCHED: Final = Place.DISPATCHED

@@ -29,11 +29,11 @@ from mainspring.messages.operating import (
 )
 
 OVERDUE_ATTEMPTS: Final = 3
-"""How often in a row a worker may end a model's INFER, or be dropped for it, before the model is given up on
-that worker."""
+"""Number of times in a row that a worker may end a model's INFER, or be dropped for it, before the model is
+given up on that worker."""
 OVERDUE: Final = "INFERs took so long again and again that they were ended, or the worker dropped for it"
 FATAL_ATTEMPTS: Final = 5
-"""How many workers in a row may be lost while they run a model before it is given up everywhere."""
+"""Number of workers in a row that may be lost while they run a model before it is given up everywhere."""
 FATAL_APART_NS: Final = 2_000_000_000
 """Losses that count are so far apart: longer than the workers of one host take to be missed one by one."""
 FATAL: Final = (

@@ -69,17 +69,18 @@ class Model:
         self.number = number
         self.of = of
         self.of_kinds: dict[str, ModelSpec] = {}
-        """Of a model with artifacts for unlike hosts, that of each kind of workers that was asked about."""
+        """Model as each kind of workers runs it that was asked about; only with artifacts for unlike
+        hosts."""
         self.pages = max([build.pages for build in each_build(spec)])
         """Pages of the largest artifact."""
         self.max_rows = spec.max_rows
         self.index_of = indices_by_rows(spec.batch_sizes)
-        """For each number of rows up to ``max_rows``, the index of the smallest batch size that holds it."""
+        """Index of the smallest batch size that holds a number of rows, for each number to ``max_rows``."""
         self.queue = DeadlineQueue()
         self.backlog: deque[Request] = deque()
         """Best-effort requests, the oldest first."""
         self.placements: dict[str, Placement] = {}
-        """By worker, those of which there is more to say than `prepared` does, in no order."""
+        """Placements that `prepared` does not describe completely, by worker, in no order."""
         self.prepared = 0
         """The set of workers (`Worker.bit`) where it is prepared and no more; a bucket's is its model's."""
         self.absent = 0
@@ -95,20 +96,20 @@ class Model:
         self.overdue: dict[str, int] | None = None
         """Number of INFERs in a row that took far too long, by worker; by `FATAL_KEY`, of workers lost."""
         self.pinned = False
-        """Whether it is kept resident somewhere because an operator wants it (`pins`)."""
+        """True if it is kept resident somewhere because an operator wants it (`pins`)."""
         self.where: tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
         """The status's own note, until a placement changes: `Cluster.changes` as it was then, and where the
         model is prepared, resident, and failed."""
         self.device_kinds: DeviceKinds | None = None
         self.seen = 0
-        """Which kinds come and go, if it is served, and how many of these changes are in its estimates."""
+        """Number of the changes in ``device_kinds`` that its estimates include, if it is served."""
         self._infer_times: dict[str, InferTimes] = {}
         self._load_times: dict[str, LoadTime] = {}
         self.curves: dict[str, Curve] = {}
-        """How durations follow sizes on each kind of device that was asked about; `share` has its use."""
+        """Curve of durations over sizes on each kind of device that was asked about, for `share`."""
         self.counts: RequestCounts = RequestCounts() if of is None else of.counts
         self.buckets: dict[tuple[int, ...], Model] = {}
-        """By their ceilings; empty for a model without symbols."""
+        """Buckets by their ceilings; empty for a model without symbols."""
         for ceilings in spec.buckets if spec.symbols else ():
             self.buckets[ceilings] = Model(spec.at(ceilings), 0, self)
         self.give_number(number)
@@ -142,7 +143,7 @@ class Model:
 
     @property
     def load_times(self) -> dict[str, LoadTime]:
-        """Likewise."""
+        """Return estimates of LOAD on each kind of device in the cluster, by when the kinds came."""
         kinds = self.device_kinds
         if kinds is not None and kinds.version != self.seen:
             kinds.catch_up(self)
@@ -155,7 +156,7 @@ class Model:
 
     @property
     def by_bucket(self) -> list[Model]:
-        """What has queues: the buckets, or the model if it has no symbols."""
+        """Return the models that have queues: the buckets, or the model if it has no symbols."""
         return list(self.buckets.values()) or [self]
 
     def find(self, sizes: tuple[int, ...]) -> Model | None:
@@ -216,7 +217,7 @@ class Model:
 
     @property
     def waiting_idly(self) -> bool:
-        """Whether any of them has no deadline."""
+        """Return whether any of them has no deadline."""
         if self.buckets:
             return sum([len(bucket.backlog) for bucket in self.buckets.values()]) > 0
         return len(self.backlog) > 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """Where a model is on a worker."""
+    """The state of a model on a worker."""
 
     KNOWN = "known"
     PREPARING = "preparing"
@@ -40,7 +40,7 @@ _RESIDENT: Final = State.RESIDENT
 
 
 NO_BUCKETS: Final[list[Placement]] = []
-"""Of models without symbols: a list for each placement would be an eighth of what it takes."""
+"""Buckets of models without symbols: a list for each placement would take an eighth of its memory."""
 
 
 class Placement:
@@ -86,12 +86,12 @@ class Placement:
         self.failures = 0
         """LOADs in a row that the engine could not do."""
         self.given_up = False
-        """Whether it is BROKEN once its UNLOAD is sent."""
+        """True if it becomes BROKEN once its UNLOAD is sent."""
         self.pages: tuple[int, ...] = ()
         self.load_slot: Slot[Load] | None = None
         """The LOAD under way."""
         self.load_stalled = False
-        """Whether it takes far longer than predicted (`scheduler.overdue_actions`)."""
+        """True if the LOAD takes far longer than predicted (`scheduler.overdue_actions`)."""
         self.infers = 0
         """INFERs outstanding, of all buckets; theirs stay 0."""
         self.last_used_ns = 0
@@ -100,7 +100,7 @@ class Placement:
         """The policy's own, None at first and once the worker is gone."""
         self.backlog_key: int | None = None
         self.usable = False
-        """Whether INFERs may be sent, now or once the LOAD under way ends; `Model.usable` has those."""
+        """True if INFERs may be sent, now or once the LOAD under way ends (`Model.usable` has those)."""
 
     def enter(self, state: State, load_slot: Slot[Load] | None = None) -> None:
         """Note where the model is on the worker from now on; ``load_slot`` while it is LOADING."""
@@ -159,22 +159,22 @@ class Placement:
 
     @property
     def stalled(self) -> bool:
-        """Whether what is usable can't be counted on: its LOAD, or what EXEC runs, has stalled."""
+        """Return whether its LOAD, or the action on EXEC, has stalled, so that it can't be counted on."""
         return self.load_stalled or self.worker.stalled
 
     @property
     def hopeless(self) -> bool:
-        """Whether the model will never run on the worker as it is."""
+        """Return whether the model will never run on the worker as it is."""
         return self.failed or self.model.pages_on(self.worker) > self.worker.pages.size
 
     @property
     def failed(self) -> bool:
-        """Whether the model was given up on the worker; ``detail`` says why."""
+        """Return whether the model was given up on the worker; ``detail`` says why."""
         return self.state is State.FAILED or self.state is State.BROKEN
 
     @property
     def plain(self) -> bool:
-        """Whether a bit says all that there is to say: whether the model is prepared on the worker."""
+        """Return whether one bit describes it completely: whether the model is prepared on the worker."""
         return (
             (self.state is _PREPARED or self.state is State.KNOWN)
             and not (self.pages or self.detail or self.failures or self.given_up)
@@ -185,15 +185,14 @@ class Placement:
 
     @property
     def loadable(self) -> bool:
-        """Whether a LOAD may be sent."""
+        """Return whether a LOAD may be sent."""
         worker = self.worker
         idle = self.state is _PREPARED and self.base.infers == 0
         return idle and not self.leaving and not worker.draining and not worker.retiring
 
     @property
     def stays(self) -> bool:
-        """Whether it may not be evicted: it is the last copy of a model that is kept, but for those that are
-        on their way."""
+        """Return whether it may not be evicted: it is the last resident copy of a pinned model."""
         if not self.model.pinned:
             return False
         return not [p for p in self.model.usable.values() if p is not self and p.state is _RESIDENT]

@@ -1,4 +1,4 @@
-"""By when workers could run a request of a model, and after what.
+"""The times by which workers could run a request of a model, and what would run before it.
 
 A plan is an INFER of the request alone that is sent now, behind only what the worker was already told to do,
 and after a LOAD if the model needs one.
@@ -29,7 +29,7 @@ CANDIDATES: Final = 8
 PLANNED_FOR: Final = 32
 """Workers that are planned for in any case; with more, only those that may be in time."""
 DETAIL_CHARACTERS: Final = 200
-"""Of a failure's detail, in a rejection's evidence."""
+"""Most characters of a failure's detail in a rejection's evidence."""
 _EVIDENCE: Final = Evidence
 _PREPARED: Final = State.PREPARED
 _RESIDENT: Final = State.RESIDENT
@@ -38,7 +38,7 @@ _READY_TO_LOAD: Final = Readiness.PREPARED
 
 
 class Plan:
-    """When one worker could run a batch of a model."""
+    """The times at which one worker could run a batch of a model."""
 
     __slots__ = (
         "begin_ns",

@@ -6,16 +6,16 @@ from mainspring.messages.scaling import Offer
 
 
 class Kind:
-    """What is known of one kind."""
+    """The known facts about one kind."""
 
     __slots__ = ("in_time", "late", "name", "offer", "provider", "workers")
 
     def __init__(self, offer: Offer) -> None:
         self.name = offer.kind
         self.provider = ""
-        """Who has it; empty while no such provider is connected."""
+        """Name of the provider that has it; empty while no such provider is connected."""
         self.offer = offer
-        """What a provider said last."""
+        """Last offer of a provider."""
         self.in_time = self.late = 0
         """Requests that its workers answered in time, and late."""
         self.workers = offer.workers

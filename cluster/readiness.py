@@ -1,4 +1,4 @@
-"""Whether a model's requests could be answered now, and why not.
+"""The readiness of a model: whether its requests could be answered now, and why not.
 
 A model is ready if a request with a generous deadline that came now would run: some worker that takes work
 has it resident, on its way there, or prepared with room for it.
@@ -29,7 +29,7 @@ class Takers:
         self.load = load
         """Those that load, too."""
         self.pages = pages
-        """What every one of these has, at least."""
+        """Least number of pages of a worker that loads."""
         self.silent = silent
         """Names of workers that give no sign of life, and may be lost."""
 

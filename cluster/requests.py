@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Place(enum.Enum):
-    """Where a request is; it is in exactly one place."""
+    """The place of a request; it is in exactly one place."""
 
     UNDECIDED = "undecided"
     """It came, or came back from a failed INFER, and was neither queued nor rejected yet."""
@@ -57,7 +57,7 @@ class Request:
         self.due_ns = due_ns
         self.cold = cold
         self.turn_ns = arrived_ns
-        """When it counts as arrived among best-effort requests."""
+        """Instant that orders it among best-effort requests, as if it had arrived then."""
         self.event = event
         """Its arrival, for a snapshot."""
         self.place = _UNDECIDED

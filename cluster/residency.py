@@ -1,4 +1,4 @@
-"""Which models are prepared and resident where: PREPARE, RELEASE, LOAD and UNLOAD, and their results."""
+"""Preparation and residency of models on workers: PREPARE, RELEASE, LOAD and UNLOAD, and their results."""
 
 from __future__ import annotations
 

@@ -16,22 +16,22 @@ PATIENCE: Final = 2
 MOST_PATIENCE: Final = 6
 """The same after many times in a row that no measurement bore out."""
 RANK: Final = 3
-"""Of ten durations that spread, the estimate is the one of this rank, the largest being the first; of fewer,
-it is no less than their median."""
+"""Rank of the estimate among ten durations that spread, the largest being the first; among fewer, it is no
+less than their median."""
 HIGHEST_RANK: Final = 5
-"""Of ten: no estimate is below the median."""
+"""Highest rank among ten durations: no estimate is below the median."""
 EVEN: Final = 11, 10
 """Durations spread if the maximum is more than 11/10 of the one that would then be the estimate."""
 OUTLYING: Final = 2
 """An estimate of more than this many times the median of at least `FEWEST` samples is an outlier."""
 FEWEST: Final = 3
-"""Of two samples that differ, neither is known to be the exception."""
+"""Fewest samples among which one can be an outlier: with only two, it can't be told apart."""
 OUTSTANDING: Final = 4
 """A duration of more than this many times the estimate is set aside, if it is longer by `OUTSTANDING_NS`: a
 process that was stopped, or a host that others had, says nothing of what is to be expected next."""
 OUTSTANDING_NS: Final = 50_000_000
 IN_A_ROW: Final = 3
-"""So many in a row are no exceptions: the estimate follows them."""
+"""Number of outliers in a row that are no longer set aside: the estimate follows them."""
 
 
 def is_outlier(duration_ns: int, expected_ns: int) -> bool:
@@ -73,7 +73,7 @@ class Rolling:
         self._aside: list[int] = []
         """The last durations, if they were outliers."""
         self._aside_ns = 0
-        """When the last of them ended."""
+        """Instant at which the last of them ended."""
         self._samples = [seed_ns] * min(seeds, SAMPLES)
         """The oldest first."""
         self._ranked = list(self._samples)
@@ -81,19 +81,22 @@ class Rolling:
         self._rank = rank
         self._estimate_ns = seed_ns
         self._since_ns = 0
-        """When it was last doubted, or measured to be about as long; what is far shorter contradicts it."""
+        """Instant at which it was last doubted, or measured to be about as long; what is far shorter
+        contradicts it."""
         self._review_ns = 0
-        """Before this there is nothing to doubt."""
+        """Earliest instant at which it may be doubted."""
         self._doubts = 0
-        """How many doubts of outliers in a row no measurement has borne out."""
+        """Number of doubts of outliers in a row that no measurement has confirmed."""
         self._doubted = False
-        """Whether samples were forgotten, and what was measured since does not say if that was right."""
+        """True if samples were forgotten, and no measurement since says whether that was right."""
         self._halfway_ns = 0
-        """Between what the last doubt forgot and what it kept: below it a measurement bears the doubt out."""
+        """Duration midway between what the last doubt forgot and what it kept: a measurement below it
+        confirms the doubt."""
         self._seed_ns = seed_ns
-        """What it goes back to if nothing that was measured is short enough; negative if it is unknown."""
+        """Duration that it goes back to if no measured one is short enough; negative if it is unknown."""
         self._returns = 0
-        """How often in a row it went back to its seed or near it, and no measurement bore that out."""
+        """Number of times in a row that it went back to its seed or near it without a measurement that
+        confirms it."""
 
     @property
     def estimate_ns(self) -> int:

@@ -1,4 +1,4 @@
-"""What estimates begin with, before anything is measured: durations of profiles."""
+"""The first estimates, before anything is measured: durations of profiles."""
 
 from __future__ import annotations
 

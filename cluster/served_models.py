@@ -23,9 +23,9 @@ class Walk:
     def __init__(self, line: ServedModels) -> None:
         self._line = line
         self.place = 0
-        """How many models of the line it has passed."""
+        """Number of models of the line that it has passed."""
         self.end = len(line.models)
-        """With which of them it ends."""
+        """Number of models in the line when it began, with which it ends."""
 
     def next(self) -> Model | None:
         """Return the next model; None at the end."""
@@ -57,10 +57,10 @@ class ServedModels:
         self.walks: list[Walk] = []
         """Those that are not closed."""
         self._gone = 0
-        """How many are gone."""
+        """Number of models in the list that are gone."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of models that are served."""
         return len(self.models) - self._gone
 
     def come(self, model: Model) -> None:

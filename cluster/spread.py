@@ -1,4 +1,4 @@
-"""How durations of INFERs spread: a histogram for each batch size, and whether a model is *erratic* by it.
+"""The distribution of INFER durations: a histogram per batch size, and whether a model is *erratic* by it.
 
 Where a request's shape does not explain how long it takes, the last ten durations say little about the next.
 The policy `mainspring` plans erratic models' batches with the empirical distribution, as Orloj does (arXiv
@@ -21,9 +21,9 @@ EVEN_BELOW: Final = 2
 FEWEST: Final = 200
 """Durations of a batch size before which nothing is said of it."""
 MOST: Final = 1_000
-"""From so many durations on, all counts are halved: what is older counts less."""
+"""Number of durations from which on all counts are halved, so that older ones count less."""
 REVIEWED_EVERY: Final = 16
-"""After so many durations it is looked at whether a model is erratic."""
+"""Number of samples between two checks whether a model is erratic."""
 _FINE: Final = 4
 """Two to this power are the parts of an octave that are told apart: each is 6 % wide at most."""
 
@@ -76,7 +76,7 @@ class Histogram:
 
     @property
     def counts(self) -> dict[int, int]:
-        """How many durations there were in each part of an octave."""
+        """Return the number of durations in each part of an octave."""
         return dict(self._counts)
 
     def add(self, duration_ns: int) -> None:
@@ -112,13 +112,13 @@ class Histogram:
 
     @property
     def uneven(self) -> bool:
-        """Whether the durations are those of an erratic model."""
+        """Return whether the durations are those of an erratic model."""
         enough = self.total >= FEWEST
         return enough and self.quantile_ns(LONG) > ERRATIC_FROM * self.quantile_ns(TYPICAL)
 
     @property
     def even(self) -> bool:
-        """Whether they are those of a model that is not, or no longer."""
+        """Return whether they are those of a model that is not erratic, or no longer."""
         few = self.total < FEWEST
         return few or self.quantile_ns(LONG) < EVEN_BELOW * self.quantile_ns(TYPICAL)
 
@@ -131,9 +131,9 @@ class Spreads:
     def __init__(self, sizes: int) -> None:
         self._histograms = [Histogram() for _ in range(sizes)]
         self.erratic = False
-        """Whether its models are (`review`)."""
+        """True if its models are erratic (`review`)."""
         self.total = 0
-        """How many durations it was told."""
+        """Number of durations that were added."""
 
     def add(self, index: int, duration_ns: int) -> None:
         """Take the duration of a batch of the size of an index in."""
@@ -147,22 +147,22 @@ class Spreads:
 
     @property
     def told(self) -> bool:
-        """Whether enough is known of any batch size."""
+        """Return whether any batch size has enough durations."""
         return any(each.total >= FEWEST for each in self._histograms)
 
     @property
     def uneven(self) -> bool:
-        """Whether any batch size has durations as those of an erratic model."""
+        """Return whether any batch size has the durations of an erratic model."""
         return any(each.uneven for each in self._histograms)
 
     @property
     def even(self) -> bool:
-        """Whether none has."""
+        """Return whether no batch size has the durations of an erratic model."""
         return all(each.even for each in self._histograms)
 
     @property
     def due(self) -> bool:
-        """Whether to look again whether its models are erratic."""
+        """Return whether to check again whether its models are erratic."""
         return self.total % REVIEWED_EVERY == 0 and (self.erratic or self.uneven)
 
     def review(self, others: list[Spreads]) -> None:

@@ -36,23 +36,23 @@ class Cluster:
     ) -> None:
         """Begin without models and workers; rank and durations are those of `SchedulerConfig`."""
         self.dispatch_delay_ns = dispatch_delay_ns
-        """From a decision until the action and small inputs are at the worker."""
+        """Time from a decision until the action and small inputs are at the worker."""
         self.response_margin_ns = response_margin_ns
         """Taken off each deadline for the way back."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
         self.worker_bits = WorkerBits(ServedModels())
-        """Which bit stands for which worker in sets of them."""
+        """Assignment of bits to workers, for sets of them."""
         self.joining: list[Joining] = []
         """Workers of which not all is entered that they have prepared, the longest joining first."""
         self.overdue: dict[str, Model] = {}
         """Models with INFERs that took far too long (`Model.overdue`)."""
         self.fleeting: list[Placement] = []
-        """Placements that may be plain by now: `pairs.tidy` drops them."""
+        """Placements that may be plain by now: `residency_bits.tidy` drops them."""
         self.of_kind: dict[str, int] = {}
         """The set of workers of each kind of device."""
         self.changes = 0
-        """How many workers have come or gone: what was found out about all of them is void after another."""
+        """Number of workers that have come or gone: facts about all of them hold until it changes."""
         self.open_workers = 0
         """The number of workers that take new work (`recount`)."""
         self.estimates = Estimates(estimate_rank)
@@ -70,15 +70,16 @@ class Cluster:
         self.pinned: dict[str, None] = {}
         """Models that an operator wants resident."""
         self.operations: dict[tuple[str, str], tuple[int, OperatorAsked]] = {}
-        """What operators set, by its subject, and when; the last about each, the newest last."""
+        """Last settings of operators by their subject, and when each was made; the newest last."""
         self.kinds: dict[str, Kind] = {}
         """The kinds of workers that a provider has, or had."""
         self.retiring: dict[str, tuple[str, bool]] = {}
         """Workers that are to leave, connected or not: of which kind, and whether they are drained."""
         self.moving: dict[str, str] = {}
-        """Of those, the workers that go to another controller, each with its address."""
+        """Address of the controller that a retiring worker moves to, by the worker's name; if it moves."""
         self.models_seen, self.workers_seen = 0, 0
-        """How many have come; a model's, or a worker's, number is how many had come with it."""
+        """Number of models, and of workers, that have come; each gets the count at its coming as its
+        number."""
         self.last_joined: tuple[int, WorkerJoined] | None = None
         """The last worker that joined by `follow`, and when: the entry may come twice."""
 

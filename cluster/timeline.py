@@ -1,4 +1,4 @@
-"""When one executor of one worker will be free: its outstanding actions and their predicted ends.
+"""The timeline of one executor of one worker: its outstanding actions and their predicted ends.
 
 Clockwork, section 5.3: "pending actions, which tracks submitted actions and estimates when each executor
 will next be available". Every result re-times what is still outstanding.
@@ -37,9 +37,9 @@ class Slot(Generic[Windowed]):
     def __init__(self, action: Windowed, begin_ns: int, duration_ns: int) -> None:
         self.action: Windowed = action
         self.placement: Placement | None = None
-        """Of an INFER, what it runs, as it was when it was sent; None of one that a snapshot told."""
+        """Placement that an INFER runs, as it was when it was sent; None of one that a snapshot contained."""
         self.size_index = 0
-        """And the index of its batch size."""
+        """Index of the INFER's batch size."""
         self.begin_ns = begin_ns
         self.duration_ns = duration_ns
         self.end_ns = begin_ns + duration_ns
@@ -47,7 +47,7 @@ class Slot(Generic[Windowed]):
         """It is not predicted to begin before it is ready, whatever ends; nor could any action have begun
         before ``soonest_ns``."""
         self.transfer_ns = 0
-        """How long an INFER's inputs keep the way to the worker busy, beyond ``soonest_ns``."""
+        """Time for which an INFER's inputs occupy the connection to the worker, beyond ``soonest_ns``."""
 
 
 class Timeline(Generic[Windowed]):
@@ -220,7 +220,8 @@ class ExecTimeline(Timeline[Executed]):
         self.inputs_free_ns = 0
         """Predicted instant at which the inputs of all that is outstanding are in place."""
         self.inputs_came_ns = 0
-        """When the way was last seen free: inputs had come, or had been waited for in vain."""
+        """Instant at which the connection was last seen free: inputs had arrived, or were waited for in
+        vain."""
 
     def inputs_at_ns(self, soonest_ns: int, transfer_ns: int) -> int:
         """Return when the inputs of a batch that is sent now would be in place."""

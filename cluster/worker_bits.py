@@ -1,4 +1,4 @@
-"""Which bit stands for which worker in sets of workers, which are ints.
+"""The bit that stands for each worker in sets of workers, which are ints.
 
 The seat of a worker that has left is another one's later: once nothing is left of it in any model, which is
 looked for bit by bit, since there may be tens of thousands of models.
@@ -36,7 +36,7 @@ class WorkerBits:
         self._walk = Walk(served)
         """Goes to the models from which they have yet to be taken."""
         self._unswept = 0
-        """How many these were when it began, less those that could be looked at since."""
+        """Number of these models when the search began, less those that could be cleaned since."""
 
     def take(self, worker: Worker) -> None:
         """Give a worker the first seat that is free."""
@@ -66,7 +66,7 @@ class WorkerBits:
 
     @property
     def has_stale(self) -> bool:
-        """Whether something may be left of workers that are gone."""
+        """Return whether something may be left of workers that are gone."""
         return bool(self._stale)
 
     def sweep(self) -> None:

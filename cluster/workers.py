@@ -55,20 +55,20 @@ class Worker:
         self.name = name
         self.number = number
         self.bit = 1 << number
-        """Stands for the worker in sets of workers, which are ints; `Cluster.seat` gives it a low one."""
+        """Stands for the worker in sets of workers, which are ints; `Cluster.seat` assigns a low one."""
         self.kind = kind
-        """Which workers are like it: those that run the same artifacts on such a device (`kind_of`)."""
+        """Kind of worker: those of a kind run the same artifacts on such a device (`kind_of`)."""
         self.pages = PageTable(pages)
         self.exec = ExecTimeline(grace_ns)
         self.load: Timeline[Load] = Timeline(grace_ns)
         self.others: dict[int, tuple[Unload | Prepare | Release, int]] = {}
         """Outstanding actions without a window, with the instant they were sent."""
         self.placements: dict[str, Placement] = {}
-        """By model, those of which there is more to say than `Model.prepared` does, in no order."""
+        """Placements that `Model.prepared` does not describe completely, by model, in no order."""
         self.joining: Joining | None = None
-        """What it has prepared and is yet to be entered."""
+        """Models that it has prepared and that are yet to be entered."""
         self.fleeting: list[Placement] = []
-        """Placements that may be plain by now (`pairs.tidy`); the cluster's, once it has a seat."""
+        """Placements that may be plain by now (`residency_bits.tidy`); the cluster's, once it has a seat."""
         self.lru: dict[str, Placement] = {}
         """Resident placements, the least recently used first; a plain dict, because a pass over an
         `OrderedDict` looks each of them up."""
@@ -76,28 +76,29 @@ class Worker:
         self.prepares = self.prepared = 0
         """PREPAREs outstanding, and models in one of `PREPARED_STATES`."""
         self.lead_ns = 0
-        """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
+        """Time beyond the lookahead by which EXEC is asked for work earlier, so that inputs travel
+        meanwhile."""
         self.exec_alarm_ns: int | None = None
         self.load_alarm_ns: int | None = None
         """The nearest alarms that will look at the EXEC and LOAD executors."""
         self.held_until_ns = 0
-        """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
+        """Instant until which the policy keeps the EXEC executor free for a batch that is to grow."""
         self.hold_alarm_ns: int | None = None
         """The alarm at the end of that, unless something was sent meanwhile."""
         self.held_for: Model | None = None
         """The model of that batch, if other workers that hold the model would wait for it too."""
         self.stopping = False
-        """Whether it said that it begins nothing more."""
+        """True if it said that it begins nothing more."""
         self.stalled = False
-        """Whether what EXEC is at takes far longer than predicted (`scheduler.overdue_actions`)."""
+        """True if the action on EXEC takes far longer than predicted (`scheduler.overdue_actions`)."""
         self.stall_alarm_ns: int | None = None
         """The nearest alarm that will look for that."""
         self.draining = False
-        """Whether nothing more is to be sent to it: an operator wants that, or it is about to be stopped."""
+        """True if nothing more is to be sent to it: an operator wants that, or it is about to be stopped."""
         self.retiring = False
-        """Whether it is to leave, so that nothing is loaded there any more."""
+        """True if it is to leave, so that nothing is loaded there any more."""
         self.watched = False
-        """Whether an alarm will look for owed results."""
+        """True if an alarm will check for overdue results."""
         self.note: object = None
         """The policy's own."""
 
@@ -118,12 +119,12 @@ class Worker:
 
     @property
     def device_kind(self) -> str:
-        """What it calls its device."""
+        """Return its name for its device."""
         return device_kind_of(self.kind)
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Which artifacts it runs, the best first; empty: any."""
+        """Return the targets of the artifacts that it runs, the best first; empty: any."""
         return targets_in(self.kind)
 
     def outstanding(self, action_id: int) -> tuple[Action, int] | None:
@@ -149,5 +150,5 @@ class Worker:
 
     @property
     def open(self) -> bool:
-        """Whether it takes new work."""
+        """Return whether it takes new work."""
         return not self.stopping and not self.draining
