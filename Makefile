@@ -26,7 +26,7 @@ MINUTES ?= 10
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
 .PHONY: bench-instructions bench-console
-.PHONY: policies shares refusals refusals-live ribbon experiments predictability gpu-check gpu-bundle request-path
+.PHONY: policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -234,9 +234,6 @@ ribbon: $(STAMP) ## Hold the planner against Ribbon's artifact
 
 refusals: $(STAMP) native ## Say how early refusals come under each policy, and what that costs
 	$(BIN)/python -m mainspring.experiments.policies.refusals $(ARGS)
-
-refusals-live: $(STAMP) native ## The same on a live cluster of emulated devices, in about two minutes
-	$(BIN)/python -m mainspring.experiments.policies.refusals_live $(ARGS)
 
 experiments: $(STAMP) native ## Repeat the paper's figures in short form, in about ten minutes; ARGS="--live" or "--full"
 	$(BIN)/python -m mainspring.experiments.figures $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -47,7 +47,6 @@ def decide_otherwise(
     log: Path,
     policy: str | None,
     option_texts: Sequence[str],
-    refuse: Literal["early", "last"] | None,
     seed: int,
     output: Path,
     *,
@@ -70,7 +69,7 @@ def decide_otherwise(
     if policy is not None:
         check_policy(policy, options)
     recording = read_recording(log)
-    config = other_policy(recording, policy, options, refuse)
+    config = other_policy(recording, policy, options)
     check_policy(config.policy, config.policy_options)
     with claimed(output, "another simulation", OUTPUT_REMEDY):
         happened = what_happened(recording)

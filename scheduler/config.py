@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import msgspec
 
@@ -72,13 +71,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     equal_slack_ms: float = 1.0
     """Deadlines within the same slice of this length count as equal: there, priority decides. A request with
     a priority is due earlier for it by up to this."""
-    refuse: Literal["early", "last"] | None = None
-    """When a request that waits is refused: ``early``, once it is improbable that it is served in time, or
-    ``last``, once no device could serve it in time any more; the policy's own default if it is not set:
-    ``early`` of mainspring, ``last`` of the others."""
-    refuse_wrongly: float = 0.15
-    """About this share of the requests that are refused early would have been served, as a sample shows that
-    is kept. More of them: earlier refusals, and fewer answers."""
+    refuse_wrongly: float | None = None
+    """Waiting requests are refused once it is improbable that they are served in time. About this share of
+    them would have been served, as a sample shows that is kept: more of them mean earlier refusals, and fewer
+    answers. 0: a request is refused only once no device could serve it in time. The policy's own default if
+    it is not set: 0.15 of mainspring, 0 of the others."""
     best_effort_share: float = 0.05
     """Part of EXEC's time that requests without a deadline get while any wait, if idle time gives them less;
     it costs no more than this part of the others' goodput (docs/policies.md). 0: idle time alone."""
@@ -126,7 +123,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             if value > MOST:
                 raise ValueError(f"{field} is {value}; it must be at most {MOST:,.0f}")
         for name in ("refuse_wrongly", "best_effort_share"):
-            if (value := getattr(self, name)) >= 1:
+            if (value := getattr(self, name)) is not None and value >= 1:
                 raise ValueError(f"{name} is {value}; it must be less than 1")
         for name, size in self.max_queue_sizes.items():
             if size < 1:
@@ -143,7 +140,7 @@ def completed(
     lookahead_ms: float = LOOKAHEAD_MS,
     pad_batches: bool = True,
     idle_loads: bool = True,
-    refuse: Literal["early", "last"] = "last",
+    refuse_wrongly: float = 0.0,
 ) -> SchedulerConfig:
     """Return the configuration with the policy's defaults in the fields that it leaves to the policy."""
     return msgspec.structs.replace(
@@ -151,7 +148,7 @@ def completed(
         lookahead_ms=lookahead_ms if config.lookahead_ms is None else config.lookahead_ms,
         pad_batches=pad_batches if config.pad_batches is None else config.pad_batches,
         idle_loads=idle_loads if config.idle_loads is None else config.idle_loads,
-        refuse=refuse if config.refuse is None else config.refuse,
+        refuse_wrongly=refuse_wrongly if config.refuse_wrongly is None else config.refuse_wrongly,
     )
 
 

@@ -84,9 +84,9 @@ class Overload:
     def __init__(self, state: SchedulerState, policy: Policy) -> None:
         self._state = state
         self._policy = policy
-        self.early = state.config.refuse == "early"
+        wrongly = state.config.refuse_wrongly or 0.0
+        self.early = wrongly > 0
         """Whether any request is refused early."""
-        wrongly = state.config.refuse_wrongly
         self._if_wrong = math.exp(-STEP * (1.0 - wrongly))
         self._if_right = math.exp(STEP * wrongly)
         self._if_idle = math.exp(IDLE_STEP)

@@ -15,7 +15,7 @@ from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.transcript import line
-from mainspring.telemetry.entries import EVIDENCE, IN_PLACE, SegmentHeader
+from mainspring.telemetry.entries import EVIDENCE, IN_PLACE, REFUSED_EARLY, SegmentHeader
 from mainspring.telemetry.log import read_entries
 
 CONTEXT_LINES = 12
@@ -102,8 +102,13 @@ class _Run:
 def configuration(header: SegmentHeader) -> SchedulerConfig:
     """Return the scheduler's configuration of a run; raise `LogError` if there is none that is known."""
     try:
-        # Before there was a choice, all were refused at last.
-        return msgspec.convert({"refuse": "last", **header.about["scheduler"]}, SchedulerConfig)
+        recorded = dict(header.about["scheduler"])
+        # Versions 1 to 4 refused nothing early; later ones said ``early``, ``last``, or nothing for a
+        # policy's own way.
+        refuse = recorded.pop("refuse", "early" if header.format >= REFUSED_EARLY else "last")
+        if refuse != "early":
+            recorded["refuse_wrongly"] = 0.0 if refuse == "last" else None
+        return msgspec.convert(recorded, SchedulerConfig)
     except KeyError:
         raise LogError(
             "the log does not say how a scheduler was configured: it is not a controller's"

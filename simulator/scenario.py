@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -130,7 +129,7 @@ def random_scenario(
     record: Callable[[int, Event | Command], None] | None = None,
     open_ns: int = 0,
     shaped: bool = False,
-    refuse: Literal["early", "last"] = "last",
+    refuse_wrongly: float = 0.0,
     unlike: bool = False,
 ) -> Simulation:
     """Build a random cluster with its workload; run it with `run_to_end`.
@@ -138,7 +137,7 @@ def random_scenario(
     ``record`` gets the event stream, and every ``validate_every`` turns all invariants are checked. With
     ``open_ns`` executables of models that come later are opened by OPENs, which take so long. If ``shaped``,
     some of the models have symbols. If ``unlike``, each kind of device runs artifacts of its own, and some
-    models have none for one kind. ``refuse`` as in `SchedulerConfig`.
+    models have none for one kind. ``refuse_wrongly`` as in `SchedulerConfig`.
     """
     rng = np.random.default_rng(seed)
     executables = [f"graph {index}" for index in range(int(rng.integers(1, 6)))]
@@ -158,7 +157,7 @@ def random_scenario(
     workers = [(name, kind_of(kind, TARGETS[kind] if unlike else ()), pages) for name, kind, pages in workers]
     config = SchedulerConfig(
         policy=policy,
-        refuse=refuse,
+        refuse_wrongly=refuse_wrongly,
         dispatch_delay_ms=float(rng.choice([0.3, 1.0])),
         response_margin_ms=float(rng.choice([0.3, 3.0])),
         pad_batches=bool(rng.integers(2)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -184,11 +183,11 @@ def other_policy(
     recording: Recording,
     policy: str | None = None,
     options: Mapping[str, bool | int | float | str] | None = None,
-    refuse: Literal["early", "last"] | None = None,
+    refuse_wrongly: float | None = None,
 ) -> SchedulerConfig:
     """Return the recorded configuration with another policy, or the same, and options of it.
 
-    ``refuse`` is as recorded if it is not given (`SchedulerConfig.refuse`). What is not among ``options`` is
+    ``refuse_wrongly`` is as recorded if it is not given (`SchedulerConfig`). What is not among ``options`` is
     as recorded if the policy is the same, and its default otherwise.
     """
     recorded = recording.scheduler
@@ -198,7 +197,7 @@ def other_policy(
         recorded,
         policy=policy or recorded.policy,
         policy_options={**kept, **(options or {})},
-        refuse=refuse or recorded.refuse,
+        refuse_wrongly=recorded.refuse_wrongly if refuse_wrongly is None else refuse_wrongly,
     )
 
 

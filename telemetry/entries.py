@@ -21,6 +21,8 @@ IN_PLACE = 2
 """First version in which every command stands where it changed the state."""
 EVIDENCE = 3
 """First version in which INFER, LOAD and rejections say what they were computed from."""
+REFUSED_EARLY = 5
+"""First version in which a request may be refused early."""
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, tag="segment_header"):

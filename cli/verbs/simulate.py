@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mainspring.cli.launcher.foreground import PolicyOptions
 from mainspring.cli.options import Settings, typed
-
-
-class RefuseWhen(StrEnum):
-    """As `SchedulerConfig.refuse`."""
-
-    EARLY = "early"
-    LAST = "last"
-
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,13 +23,9 @@ Sweeps = Annotated[
 ]
 Log = Annotated[
     Path | None,
-    typer.Option(help="Decide a recorded event log again; with another --policy or --refuse: what if?"),
+    typer.Option(help="Decide a recorded event log again; with another --policy: what if?"),
 ]
 Policy = Annotated[str | None, typer.Option(help="Instead of the spec's, or of the log's.")]
-Refuse = Annotated[
-    RefuseWhen | None,
-    typer.Option(help="Instead of the spec's, the log's, or the policy's own: mainspring refuses early."),
-]
 Seed = Annotated[int | None, typer.Option(min=0, help="Instead of the spec's.")]
 Trace = Annotated[
     Path | None,
@@ -63,12 +50,12 @@ Bound = Annotated[
 ]
 VALIDATE_EVERY = 100
 """Turns of the controller between two checks of all invariants."""
-_OVER_SPEC = {"spec", "seed", "policy", "policy_option", "refuse", "settings", "trace"}
+_OVER_SPEC = {"spec", "seed", "policy", "policy_option", "settings", "trace"}
 _REPORTED = {"bound", "output", "as_json"}
 _TAKEN = {
     "--scenario": {"scenario", "policy"},
     "--log without --policy": {"log", "as_json"},
-    "--log with --policy": {"log", "policy", "policy_option", "refuse", "seed", *_REPORTED},
+    "--log with --policy": {"log", "policy", "policy_option", "seed", *_REPORTED},
     "--sweep": {*_OVER_SPEC, "sweep", "ray", "processes", *_REPORTED},
     "--calibrate": {*_OVER_SPEC, "calibrate"},
     "a SPEC without --sweep": {*_OVER_SPEC, "validate", *_REPORTED},
@@ -82,7 +69,6 @@ def simulate(
     seed: Seed = None,
     policy: Policy = None,
     policy_option: PolicyOptions = None,
-    refuse: Refuse = None,
     settings: Settings = None,
     trace: Trace = None,
     log: Log = None,
@@ -111,13 +97,10 @@ def simulate(
             decide_again(log, as_json=as_json)
         else:
             options = policy_option or []
-            decide_otherwise(
-                log, policy, options, _when(refuse), seed or 0, output, bound=bound, as_json=as_json
-            )
+            decide_otherwise(log, policy, options, seed or 0, output, bound=bound, as_json=as_json)
     elif spec is not None:
         over = [*(settings or [])]
         over += [] if seed is None else [f"seed={seed}"]
-        over += [] if refuse is None else [f"scheduler.refuse={refuse.value}"]
         table = _table(spec, over, trace, policy, policy_option or [])
         if sweep:
             _sweep(table, spec.name, sweep, ray, processes, output, bound=bound, as_json=as_json)
@@ -127,19 +110,13 @@ def simulate(
             _simulate(_checked(table, spec.name), output, validate=validate, bound=bound, as_json=as_json)
 
 
-def _when(refuse: RefuseWhen | None) -> Literal["early", "last"] | None:
-    if refuse is None:
-        return None
-    return "early" if refuse is RefuseWhen.EARLY else "last"
-
-
 def _refuse_what_is_not_heeded(context: typer.Context) -> str:
     """Return the way to simulate; raise BadParameter for an option typed that would change nothing."""
     given = context.params
     if given["scenario"] is not None:
         way = "--scenario"
     elif given["log"] is not None:
-        other = any(given[name] for name in ("policy", "policy_option", "refuse"))
+        other = any(given[name] for name in ("policy", "policy_option"))
         way = "--log with --policy" if other else "--log without --policy"
     elif given["sweep"]:
         way = "--sweep"

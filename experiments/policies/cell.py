@@ -46,7 +46,7 @@ FAULTS = Faults(
 )
 GUARD_MS = 0.02
 """What predictions may be wrong by."""
-SCHEDULERS = ("best_effort_share", "estimate_rank", "refuse", "refuse_wrongly")
+SCHEDULERS = ("best_effort_share", "estimate_rank", "refuse_wrongly")
 """Options of the scheduler that may stand among a policy's."""
 WARMED_UP = 2.0
 """The warm-up takes at most so many times as many requests as what is measured."""
@@ -170,7 +170,8 @@ def configuration(policy: str) -> SchedulerConfig:
     """Return a scheduler's configuration for a policy with options; those of `SCHEDULERS` are the scheduler's
     own; raise ValueError if it is not one.
 
-    Nothing is refused early unless ``refuse`` says so: what that costs is measured by itself (`refusals`).
+    Nothing is refused early unless ``refuse_wrongly`` says so: what that costs is measured by itself
+    (`refusals`).
     """
     name, _, text = policy.partition("@")
     options: dict[str, bool | int | float | str] = {}
@@ -179,7 +180,7 @@ def configuration(policy: str) -> SchedulerConfig:
         if not equals:
             raise ValueError(f"{pair!r} in {policy!r} is not an option: give it as key=value")
         options[key] = msgspec.json.decode(value) if _is_json(value) else value
-    own = {"refuse": "last", **{key: options.pop(key) for key in SCHEDULERS if key in options}}
+    own = {"refuse_wrongly": 0.0, **{key: options.pop(key) for key in SCHEDULERS if key in options}}
     try:
         config = msgspec.convert(own, SchedulerConfig)
     except msgspec.ValidationError as error:

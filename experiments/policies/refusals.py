@@ -1,7 +1,7 @@
 """How early refusals come, and what that costs: ``python -m mainspring.experiments.policies.refusals``.
 
-Each scenario's requests are played with ``refuse = "last"`` and with ``refuse = "early"``, with one or more
-values of ``refuse_wrongly``, and compared request by request.
+Each scenario's requests are played without early refusals (``refuse_wrongly = 0``) and with one or more other
+values of it, and compared request by request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIX = ("A", "D", "G", "H", "slos", "mixed-slos")
 
 
 class Refusals(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way to refuse came to in one scenario at one load, beside ``refuse = "last"``."""
+    """What one way to refuse came to in one scenario at one load, beside none early (``last``)."""
 
     job: Job
     last: float
@@ -67,7 +67,7 @@ def refusals_of(job: Job) -> Refusals:
     warm_up, seconds = lengths(job, fluid_rate(models))
     drawn = instants(models, job.load, warm_up + seconds, job.seed + scenario.seed - 1)
     played = []
-    for policy in (_with(job.policy, "refuse=last"), job.policy):
+    for policy in (_with(job.policy, "refuse_wrongly=0"), job.policy):
         each = msgspec.structs.replace(job, policy=policy)
         _, sent, replied = play_requests(each, scenario, models, drawn)
         measured = (sent["slo_ns"] != NO_DEADLINE) & (sent["intended_ns"] >= round(warm_up * SECOND_NS))
@@ -111,7 +111,7 @@ def main(
     jobs = [
         Job(
             scenario=scenario,
-            policy=_with(policy, f"refuse=early,refuse_wrongly={value}"),
+            policy=_with(policy, f"refuse_wrongly={value}"),
             load=float(load),
             seed=seed,
             seconds=seconds,
@@ -148,7 +148,7 @@ def table(found: list[Refusals]) -> Table:
     for column in ("refused early", "of these answered by last", "lost for each"):
         shown.add_column(column, justify="right")
     for each in found:
-        policy = each.job.policy.replace("refuse=early,refuse_wrongly=", "")
+        policy = each.job.policy.replace("refuse_wrongly=", "")
         shown.add_row(
             *(each.job.scenario, f"{each.job.load:g}", policy, f"{100 * each.last:.1f}"),
             *(
@@ -182,8 +182,8 @@ def curve(found: list[Refusals]) -> Table:
 
 def _with(policy: str, options: str) -> str:
     """Return a policy with options beside, or in the place of, those that it has."""
-    if "refuse=" in policy:
-        policy = policy.partition("refuse=")[0].rstrip(",@")
+    if "refuse_wrongly=" in policy:
+        policy = policy.partition("refuse_wrongly=")[0].rstrip(",@")
     return f"{policy}{',' if '@' in policy else '@'}{options}"
 
 

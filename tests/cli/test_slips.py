@@ -91,7 +91,6 @@ def said_of(*words: str) -> str:
     ("words", "meant"),
     [
         (["replay", "--workload", "possion"], "poisson"),
-        (["simulate", "--scenario", "1", "--refuse", "erly"], "early"),
         (["top", "--view", "modles"], "models"),
         (["keys", "issue", "gatway", "name"], "gateway"),
         (["controller", "--log-level", "warn"], "WARNING"),
@@ -117,7 +116,6 @@ def test_a_value_that_there_is_not_is_told_with_the_nearest(
 @pytest.mark.parametrize(
     ("table", "key", "value", "meant"),
     [
-        ("scheduler", "refuse", "erly", "early"),
         ("gateway", "readiness", "strikt", "strict"),
         ("gateway", "compatibility", "trition", "triton"),
         ("repository", "mode", "pol", "poll"),

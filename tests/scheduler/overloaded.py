@@ -86,7 +86,7 @@ def played(
 
     resident = served[: PAGES[kind] - 2] if kind in PAGES else served
     simulation = Simulation(
-        msgspec.convert({"policy": policy, "refuse": refuse}, SchedulerConfig),
+        SchedulerConfig(policy=policy, refuse_wrongly=0.15 if refuse == "early" else 0.0),
         served,
         [(f"w{n}", "gpu", PAGES.get(kind, 200)) for n in range(WORKERS)],
         seed=seed,

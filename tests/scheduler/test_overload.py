@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import Literal
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -113,10 +111,10 @@ def test_what_waits_for_a_load_is_refused_at_last(policy: str) -> None:
         assert at_ns <= request.deadline_ns
 
 
-@pytest.mark.parametrize("refuse", ["early", "last"])
+@pytest.mark.parametrize("wrongly", [0.15, 0.0])
 @pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
 def test_a_refusal_never_comes_after_its_deadline_unless_its_execution_failed(
-    policy: str, refuse: Literal["early", "last"]
+    policy: str, wrongly: float
 ) -> None:
     """In random clusters with faults: only a request that a worker had can be refused later than that."""
     late = early = 0
@@ -143,7 +141,13 @@ def test_a_refusal_never_comes_after_its_deadline_unless_its_execution_failed(
                 assert deadline_ns is None or failed or now_ns <= deadline_ns, message
 
         simulation = random_scenario(
-            seed, policy, SECOND, validate_every=200, record=note, shaped=seed % 2 == 0, refuse=refuse
+            seed,
+            policy,
+            SECOND,
+            validate_every=200,
+            record=note,
+            shaped=seed % 2 == 0,
+            refuse_wrongly=wrongly,
         )
         run_to_end(simulation, SECOND)
         simulation.validate()
@@ -152,7 +156,7 @@ def test_a_refusal_never_comes_after_its_deadline_unless_its_execution_failed(
         late += sum(deadline_ns is not None and now_ns > deadline_ns for now_ns, deadline_ns in deadlines)
         early += sum(each.evidence is not None and each.evidence.ahead is not None for _, each in refused)
     assert late, "no execution failed: the runs show nothing"
-    assert bool(early) == (refuse == "early")
+    assert bool(early) == (wrongly > 0)
 
 
 def test_clients_that_come_back_once_have_one_answer_for_each_time_they_ask() -> None:
@@ -167,7 +171,7 @@ def test_clients_that_come_back_once_have_one_answer_for_each_time_they_ask() ->
 
 
 def test_a_sample_of_what_would_be_refused_is_kept_whenever_it_is_asked() -> None:
-    overload = Scheduler(SchedulerConfig(refuse="early"))._overload
+    overload = Scheduler(SchedulerConfig(refuse_wrongly=0.15))._overload
     model = Model(spec("m"), 1)
     requests = [made.request(id_, model, 1, 0, 60 * MS) for id_ in range(8_000)]
     kept = {each.id for each in requests if overload.keeps(each)}
@@ -180,7 +184,7 @@ def test_a_sample_of_what_would_be_refused_is_kept_whenever_it_is_asked() -> Non
 def test_margins_settle_where_the_share_of_samples_that_are_served_is_what_may_be_wrong() -> None:
     """The higher the margin, the more is refused, and the more of that would have been served."""
     wrongly = 0.2
-    overload = Scheduler(SchedulerConfig(refuse="early", refuse_wrongly=wrongly))._overload
+    overload = Scheduler(SchedulerConfig(refuse_wrongly=wrongly))._overload
     refused, rng, served = overload._of(Model(spec("m"), 1)), np.random.default_rng(0), []
     for _ in range(6_000):
         margin = overload._margin * refused.margin
@@ -190,7 +194,7 @@ def test_margins_settle_where_the_share_of_samples_that_are_served_is_what_may_b
 
 
 def test_requests_that_come_at_once_are_looked_at_one_after_the_other() -> None:
-    overload = Scheduler(SchedulerConfig(refuse="early"))._overload
+    overload = Scheduler(SchedulerConfig(refuse_wrongly=0.15))._overload
     model, slack_ns, count = Model(spec("m"), 1), 100 * MS, 400
     for _ in range(16):
         overload.refused(0)
@@ -211,7 +215,7 @@ def test_requests_that_come_at_once_are_looked_at_one_after_the_other() -> None:
 @pytest.mark.parametrize(("every", "looked_at"), [(500, False), (20, True)])
 def test_a_few_refusals_among_thousands_have_nobody_looked_at(every: int, looked_at: bool) -> None:
     """Each look costs the scheduler time, and where next to nothing is refused there is nothing to win."""
-    overload = Scheduler(SchedulerConfig(refuse="early"))._overload
+    overload = Scheduler(SchedulerConfig(refuse_wrongly=0.15))._overload
     model, looks = Model(spec("m"), 1), 0
     for id_ in range(1, 4_001):
         if not id_ % every:
@@ -221,17 +225,13 @@ def test_a_few_refusals_among_thousands_have_nobody_looked_at(every: int, looked
 
 
 def test_a_policy_refuses_early_or_at_last_unless_it_is_told() -> None:
-    found = {name: policy_class(name).complete(SchedulerConfig()).refuse for name in policy_names()}
-    assert {name for name, refuse in found.items() if refuse == "early"} == {"mainspring"}
-    assert set(found.values()) == {"early", "last"}
-    refuses: tuple[Literal["early", "last"], ...] = ("early", "last")
-    for refuse in refuses:
-        told = policy_class("mainspring").complete(SchedulerConfig(refuse=refuse))
-        assert told.refuse == refuse
+    found = {name: policy_class(name).complete(SchedulerConfig()).refuse_wrongly for name in policy_names()}
+    assert {name: share for name, share in found.items() if share} == {"mainspring": 0.15}
+    for share in (0.0, 0.3):
+        told = policy_class("mainspring").complete(SchedulerConfig(refuse_wrongly=share))
+        assert told.refuse_wrongly == share
 
 
 def test_what_may_be_wrong_is_a_share() -> None:
     with pytest.raises(ValueError, match="refuse_wrongly is 1"):
         SchedulerConfig(refuse_wrongly=1.0)
-    with pytest.raises(msgspec.ValidationError, match="refuse"):
-        msgspec.convert({"refuse": "soon"}, SchedulerConfig)

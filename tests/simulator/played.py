@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.core import Scheduler
@@ -17,7 +15,7 @@ def played(
     seed: int,
     policy: str = "clockwork",
     validate_every: int = 1000,
-    refuse: Literal["early", "last"] = "last",
+    refuse_wrongly: float = 0.0,
 ) -> tuple[Simulation, Stream]:
     """Play a second of the seed's cluster, and let what is under way end; return the event stream too."""
     stream: Stream = []
@@ -27,7 +25,7 @@ def played(
         length_ns=SECOND,
         validate_every=validate_every,
         record=lambda now_ns, message: stream.append((now_ns, message)),
-        refuse=refuse,
+        refuse_wrongly=refuse_wrongly,
     )
     run_to_end(simulation, SECOND)
     simulation.validate()

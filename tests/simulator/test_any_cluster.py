@@ -35,7 +35,7 @@ class Drawn:
             *(seed, self.policy, length_ns, rng.choice((1, 7, 50))),
             record=lambda now_ns, entry: self.stream.append((now_ns, entry)),
             open_ns=rng.choice(OPEN_NS),
-            refuse=rng.choice(("early", "last")),
+            refuse_wrongly=rng.choice((0.15, 0.0)),
             **kinds,
         )
         self.disturbed = rng.random() < 0.5

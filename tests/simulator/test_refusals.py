@@ -30,7 +30,7 @@ SPEC = SimulationSpec(
     devices=(DeviceGroup(count=2),),
     models=(ModelGroup(name="m", copies=6, infer_ms=DURATIONS_MS),),
     workload=(WorkloadSpec(rate=2700.0, slo_ms=60.0),),
-    scheduler=SchedulerConfig(refuse="early"),
+    scheduler=SchedulerConfig(),
 )
 
 
@@ -50,7 +50,7 @@ def test_a_log_is_decided_again_and_by_the_other_rule(tmp_path: Path) -> None:
     happened = what_happened(recording)
     outcomes = happened.records.columns()[1]["outcome"]
     assert len(happened.early) == (outcomes == FIRST_REASON + REASONS.index(Reason.OVERLOADED)).sum() > 500
-    last = what_if(recording, other_policy(recording, refuse="last"))
+    last = what_if(recording, other_policy(recording, refuse_wrongly=0.0))
     assert last.early == ()
     counted = hastiness(happened, last)
     assert counted.early == len(happened.early) <= counted.refused
@@ -61,18 +61,37 @@ def test_a_log_is_decided_again_and_by_the_other_rule(tmp_path: Path) -> None:
     assert abs(len(again.early) - len(happened.early)) < 0.1 * len(happened.early)
 
 
-def test_a_log_from_before_the_choice_is_decided_as_it_was() -> None:
-    scheduler = msgspec.to_builtins(SchedulerConfig(refuse="early"))
-    header = SegmentHeader(4, 1, True, 1, {"scheduler": scheduler})
-    assert configuration(header).refuse == "early"
-    del scheduler["refuse"]
-    assert configuration(header).refuse == "last"
+@pytest.mark.parametrize(
+    ("format_", "recorded", "wrongly"),
+    [
+        (4, {"refuse_wrongly": 0.15}, 0.0),
+        (7, {"refuse": "last", "refuse_wrongly": 0.15}, 0.0),
+        (7, {"refuse": "early", "refuse_wrongly": 0.2}, 0.2),
+        (8, {"refuse": None, "refuse_wrongly": 0.15}, None),
+        (8, {"refuse_wrongly": 0.2}, 0.2),
+        (8, {}, None),
+    ],
+)
+def test_an_older_log_is_decided_as_it_was(
+    format_: int, recorded: dict[str, object], wrongly: float | None
+) -> None:
+    header = SegmentHeader(format_, 1, True, 1, {"scheduler": recorded})
+    assert configuration(header).refuse_wrongly == wrongly
 
 
 def test_what_a_recorded_run_lost_by_early_refusals_is_told(tmp_path: Path) -> None:
     log = tmp_path / "log"
     record(log, msgspec.structs.replace(SPEC, duration_s=0.4))
-    arguments = ["simulate", "--log", log, "--refuse", "last", "--output", tmp_path / "out", "--no-bound"]
+    arguments = [
+        "simulate",
+        "--log",
+        log,
+        "--policy",
+        "clockwork",
+        "--output",
+        tmp_path / "out",
+        "--no-bound",
+    ]
     result = CliRunner().invoke(build_app(), [str(each) for each in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "were refused early" in result.output

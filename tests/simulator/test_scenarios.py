@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_stream(seed: int) -> None:
 def test_a_recorded_stream_replays_to_the_same_commands(seed: int) -> None:
     """The first scheduler is asked for its next wake-up after each turn, the second one never."""
     names = policy_names()
-    simulation, stream = played(seed, names[seed % len(names)], refuse="early" if seed % 2 else "last")
+    simulation, stream = played(seed, names[seed % len(names)], refuse_wrongly=0.15 if seed % 2 else 0.0)
     assert decided_again(simulation, stream) == stream
 
 

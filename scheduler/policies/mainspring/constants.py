@@ -182,3 +182,8 @@ LOOKAHEAD_MARGIN_MS: Final = 0.3
 Unit: ms. Origin: chosen. Neighbours: 0.15: C@1 100.8, G@1.5 worst tenth 125.6, transfers@1 99.4, effort@0.3
 without deadlines 76.5; 0.6: G@1.5 98.6, G@1.5 worst tenth 68.2, transfers@0.4 99.4, effort@0.3 without
 deadlines 86.5."""
+
+# Early refusals.
+REFUSE_WRONGLY: Final = 0.15
+"""`SchedulerConfig.refuse_wrongly` where it is not set. Unit: share of early refusals. Origin: measured, the
+knee of the curve in docs/policy-results.md, "How early refusals come". Neighbours: as there: 0.1, 0.2."""

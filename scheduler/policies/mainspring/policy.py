@@ -33,6 +33,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     LEAST_LOOKAHEAD_MS,
     LONGEST_DELAY_NS,
     LOOKAHEAD_MARGIN_MS,
+    REFUSE_WRONGLY,
     SHORT_QUEUE,
     SHORTEST_DELAY_NS,
     TOLERATED_MISSES,
@@ -85,7 +86,7 @@ class Mainspring(ReadyQueuePolicy):
         requests are refused early."""
         round_trip_ms = 2 * config.dispatch_delay_ms
         lookahead_ms = max(LEAST_LOOKAHEAD_MS, round_trip_ms + LOOKAHEAD_MARGIN_MS)
-        return completed(config, lookahead_ms, cls.pads_batches, cls.idle_loads, "early")
+        return completed(config, lookahead_ms, cls.pads_batches, cls.idle_loads, REFUSE_WRONGLY)
 
     def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
         """Return the last instant at which its dispatch could help, earlier for the end of a long queue."""
