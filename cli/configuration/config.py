@@ -18,6 +18,7 @@ import msgspec
 
 from mainspring.cli.configuration.devices import NAME as DEVICE_GROUPS
 from mainspring.cli.configuration.devices import DeviceConfig, checked, preferring, read_devices
+from mainspring.cli.configuration.fixed import FIXED, MOVED
 from mainspring.cli.configuration.models import MODELS, read_models
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build
@@ -188,6 +189,25 @@ DERIVED: dict[tuple[str, str], str] = {
 }
 """Keys of the structs that the launcher sets, and what to set instead."""
 
+
+def is_key(table: str, field: str) -> bool:
+    """Return whether a field of a table's struct can be set in the file."""
+    return (table, field) not in {*DERIVED, *MOVED} and field not in FIXED.get(table, ())
+
+
+def why_not_set(table: str, key: str) -> str:
+    """Return why a key can't be set in the file, as the end of a sentence; empty if it can."""
+    if (table, key) in DERIVED:
+        return f"is not set here: {DERIVED[table, key]}"
+    if (table, key) in MOVED:
+        return f"is no key any more: {MOVED[table, key]}"
+    if key not in FIXED.get(table, ()):
+        return ""
+    fields = {field.name: field for field in msgspec.structs.fields(TABLES[table])}
+    always = f": it is always {fields[key].default}" if key in fields else ", for nothing needs it"
+    return f"is no key any more{always}; leave it out"
+
+
 PATH_KEYS = (
     *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir"), ("cluster", "secret_file")),
     *(
@@ -222,6 +242,9 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     if DEVICE_GROUPS in tables:
         groups = read_devices(tables.pop(DEVICE_GROUPS), str(path), path.parent)
         tables.setdefault("cluster", {})[DEVICE_GROUPS] = groups
+    for name, key in MOVED:
+        if key in (tables.get(name) or {}):
+            raise ConfigError(f"{path}, [{name}]: {key} {why_not_set(name, key)}")
     if MODELS in tables:
         models = read_models(tables.pop(MODELS), str(path))
         scheduler = tables.setdefault("scheduler", {})
@@ -296,17 +319,19 @@ def _check_tables(tables: Mapping[str, object], source: str) -> None:
 
 
 def _read_table(name: str, table: Mapping[str, Any], source: str) -> msgspec.Struct:
+    known = [field.name for field in msgspec.structs.fields(TABLES[name])]
     for key in table:
-        if (name, key) in DERIVED:
-            raise ConfigError(f"{source}, [{name}]: {key} is not set here: {DERIVED[name, key]}")
+        if ((name, key) not in MOVED or key not in known) and (why := why_not_set(name, key)):
+            raise ConfigError(f"{source}, [{name}]: {key} {why}")
     elsewhere = {
         field.name: other
         for other, struct in reversed(TABLES.items())
         for field in msgspec.structs.fields(struct)
-        if other != name and (other, field.name) not in DERIVED
+        if other != name and is_key(other, field.name)
     }
     given = {"name": WORKER_NAME} if TABLES[name] is WorkerConfig else {}
-    return build(TABLES[name], {**given, **table}, f"{source}, [{name}]", elsewhere)
+    hidden = {field for field in known if not is_key(name, field)}
+    return build(TABLES[name], {**given, **table}, f"{source}, [{name}]", elsewhere, hidden)
 
 
 def _check_together(config: Config, source: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -43,16 +43,24 @@ class ConfigError(Exception):
     """The configuration can't be used; the text names the file, the key and what would be right."""
 
 
-def build(struct: type[Config], table: Mapping[str, Any], where: str, elsewhere: Mapping[str, str]) -> Config:
+def build(
+    struct: type[Config],
+    table: Mapping[str, Any],
+    where: str,
+    elsewhere: Mapping[str, str],
+    hidden: Collection[str] = (),
+) -> Config:
     """Return the struct with the table's values; ``where`` names file and table in errors (`ConfigError`).
 
-    ``elsewhere`` says for keys of other tables which table they belong to.
+    ``elsewhere`` says for keys of other tables which table they belong to; ``hidden`` are fields that are not
+    suggested.
     """
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     values = {}
     for key, value in table.items():
         if key not in fields:
-            raise ConfigError(f"{where} has no key {key!r}{suggestion(key, list(fields), elsewhere)}")
+            known = [each for each in fields if each not in hidden]
+            raise ConfigError(f"{where} has no key {key!r}{suggestion(key, known, elsewhere)}")
         try:
             values[key] = msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.cli.configuration.config import DERIVED, TABLES
+from mainspring.cli.configuration.config import TABLES, is_key
 
 HEAD = """\
 # Every key of a mainspring.toml with its default: leave out what you don't change.
@@ -48,7 +48,7 @@ def _table(name: str, struct: type[msgspec.Struct]) -> str:
     meanings = field_docstrings(struct)
     lines = [f"\n[{name}]\n"]
     for field in msgspec.structs.fields(struct):
-        if (name, field.name) in DERIVED:
+        if not is_key(name, field.name):
             continue
         meaning = meanings.get(field.name, "").replace("``", "`")
         lines += [f"# {line}\n" for line in textwrap.wrap(meaning, WIDTH - 2)]

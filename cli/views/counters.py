@@ -45,7 +45,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "replies_to_clients_that_left": ("replies whose client had gone", NOTHING),
     "replies_to_slow_readers": (
         "replies dropped because their client does not read",
-        "have that client read, or ask for less; reply_backlog_messages and _bytes of [gateway] bound it",
+        "have that client read, or ask for less",
     ),
     # What crosses on the way; seen at the gateway.
     "traces_left_out": ("requests that were to be traced, beyond trace_max_per_s of [gateway]", NOTHING),
@@ -100,19 +100,19 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "refused_by_controller": ("messages that the controller could not use", VERSIONS),
     "unsent_to_controller": (
         "messages with no connection to the controller or no room for them; requests are sent again",
-        "look whether the controller runs; controller_backlog_messages of [gateway] bounds it",
+        "look whether the controller runs",
     ),
     "unsent_to_workers": (
         "inputs for a worker that is gone, or does not take them; their requests are tried again",
-        "look at the worker; input_backlog_messages and _bytes of [gateway] bound it",
+        "look at the worker",
     ),
     "front_end_failures": ("outcomes that the gateway itself failed to hand to their clients", REPORT),
-    "late_admin_replies": ("answers about status or models that came after admin_timeout_ms", SLOWER),
+    "late_admin_replies": ("answers about status or models that came after 10 s", SLOWER),
     # The controller and its peers.
     "unknown_session": ("messages of peers that had not said hello, or were dropped", NOTHING),
     "protocol_mismatch": ("hellos or welcomes of another protocol version", VERSIONS),
     "bad_message": ("messages to the controller that are none", SENDER),
-    "bad_framing": ("connections that sent no messages at all, or one beyond message_max_bytes", SENDER),
+    "bad_framing": ("connections that sent no messages at all, or one beyond 64 MiB", SENDER),
     "handshakes_refused": (
         "connections closed before their handshake of TLS or CURVE: their host began more than 256 at once "
         "and 32 a second, or all hosts more than 1,024 and 128",
@@ -134,7 +134,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     ),
     "observer_too_slow": (
         "consoles that were cut off because they do not read",
-        "nothing; observer_backlog_bytes of [controller] bounds it",
+        "nothing",
     ),
     "bad_pong": ("answers to pings that were never sent", VERSIONS),
     "peer_silent": ("peers that were silent for heartbeat_timeout_ms", SLOWER),
@@ -157,7 +157,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "controller: unreachable": ("messages with no connection to the controller", NOTHING),
     "gateway: undecodable": ("messages from gateways that are none", SENDER),
     "gateway: input without action": (
-        "inputs whose action ended, never came, or did not come in early_input_age_ms",
+        "inputs whose action ended, never came, or did not come in 2 s",
         "if it grows: " + SLOWER,
     ),
     "gateway: unusable input": (
@@ -171,7 +171,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "gateway: gone before its output": ("outputs whose gateway was cut off; tried again", NOTHING),
     "gateway: reads too slowly": (
         "outputs dropped because their gateway does not read; its requests time out",
-        "look at the gateway's machine; output_backlog_bytes of [worker] bounds it",
+        "look at the gateway's machine",
     ),
     "gateway: connection ended": (
         "gateways that left, or sent a frame beyond max_message_bytes of [worker]",

@@ -82,8 +82,11 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("[gateway]\nmax_slo_ms = inf", "max_slo_ms is inf; it must be a number that is finite"),
         ("[scheduler]\nlookahead_ms = -1", "lookahead_ms is -1.0; it must be at least 0"),
         ("[scheduler]\naction_timeout_ms = 0", "action_timeout_ms is 0.0; it must be greater than 0"),
-        ("[scheduler]\nmax_attempts = 0", "max_attempts is 0; it must be greater than 0"),
-        ("[worker]\nhello_retry_ms = 1.5", "expects a whole number of milliseconds, not 1.5"),
+        ("[scheduler]\nmax_attempts = 3", r"max_attempts is no key any more: it is always 5; leave it out"),
+        ("[gateway]\nhttp_body_idle_ms = 5", r"it is always 10000\.0; leave it out"),
+        ("[scheduler]\nrefuse = 'last'", "refuse is no key any more: set refuse_wrongly: 0 is what"),
+        ("[scheduler.max_queue_sizes]\nm = 3", r"set max_queue_size in \[models\.NAME\]"),
+        ("[worker]\nmax_attempts = 3", "has no key 'max_attempts'"),
         ("[gateway]\ngrace_ms = [1]", r"expects a number of milliseconds, not \[1\]"),
         (
             "[worker]\nmax_message_bytes = 1_048_576",
