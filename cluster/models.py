@@ -69,8 +69,7 @@ class Model:
         self.number = number
         self.of = of
         self.of_kinds: dict[str, ModelSpec] = {}
-        """Model as each kind of workers runs it that was asked about; only with artifacts for unlike
-        hosts."""
+        """Model as each kind of workers runs it; only of a model with artifacts for unlike hosts."""
         self.pages = max([build.pages for build in each_build(spec)])
         """Pages of the largest artifact."""
         self.max_rows = spec.max_rows

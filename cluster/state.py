@@ -78,8 +78,7 @@ class Cluster:
         self.moving: dict[str, str] = {}
         """Address of the controller that a retiring worker moves to, by the worker's name; if it moves."""
         self.models_seen, self.workers_seen = 0, 0
-        """Number of models, and of workers, that have come; each gets the count at its coming as its
-        number."""
+        """Number of models, and of workers, that have come; the last one's number is this."""
         self.last_joined: tuple[int, WorkerJoined] | None = None
         """The last worker that joined by `follow`, and when: the entry may come twice."""
 

@@ -76,8 +76,7 @@ class Worker:
         self.prepares = self.prepared = 0
         """PREPAREs outstanding, and models in one of `PREPARED_STATES`."""
         self.lead_ns = 0
-        """Time beyond the lookahead by which EXEC is asked for work earlier, so that inputs travel
-        meanwhile."""
+        """Time beyond the lookahead by which EXEC gets work earlier, so that inputs travel meanwhile."""
         self.exec_alarm_ns: int | None = None
         self.load_alarm_ns: int | None = None
         """The nearest alarms that will look at the EXEC and LOAD executors."""
