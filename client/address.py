@@ -1,4 +1,4 @@
-"""Which gateway a client talks to that was given no address."""
+"""The address of the gateway for a client that was given none."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ _BFLOAT16 = "bfloat16"
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value says nothing of a tensor's type: a list, a tuple or a number of Python's, or texts."""
+    """Return whether a value has no tensor type of its own: a Python list, tuple or number, or texts."""
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.kind in _TEXTS
     return isinstance(value, list | tuple | bool | int | float | str | bytes)

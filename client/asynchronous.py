@@ -71,7 +71,7 @@ class AsyncClient(OfOneProcess):
 
     @property
     def address(self) -> str:
-        """Where its gateway is."""
+        """Return its gateway's address."""
         return self._client.address
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class AsyncClient(OfOneProcess):
 
     @property
     def shares_memory(self) -> bool:
-        """Whether its gateway reads large inputs in this client's memory; see `Client.shares_memory`."""
+        """Return whether its gateway reads large inputs in this client's memory (`Client.shares_memory`)."""
         return self._client.shares_memory
 
     def allocate(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:

@@ -85,7 +85,7 @@ class Channel:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether the gateway reads large inputs in this client's memory."""
+        """Return whether the gateway reads large inputs in this client's memory."""
         return self._connection.shares_memory
 
     @property
@@ -254,7 +254,7 @@ class Channel:
                 self.end(call, refused(self.address, self._connection.refusal))
 
     def _link_lost(self) -> None:
-        """What was sent is lost; what waits may be sent on the next link, if one comes soon."""
+        """Fail the calls that were sent; those that wait may be sent on the next link, if one comes soon."""
         self._requests.link_lost()
         again_ns = monotonic_ns() + self._connect_timeout_ns
         broke = f"the connection to the gateway at {self.address} broke before the reply came"

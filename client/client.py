@@ -40,7 +40,7 @@ class Arguments(NamedTuple):
     """The arguments of one `Client.infer`."""
 
     called_ns: int
-    """When, on `time.monotonic_ns`."""
+    """Instant of the call, on `time.monotonic_ns`."""
     model: str
     inputs: Mapping[str, ArrayLike]
     slo_ms: float | None
@@ -55,16 +55,16 @@ class Arguments(NamedTuple):
 
     @property
     def slo_ns(self) -> int | None:
-        """What it has from its call to its deadline, None for best effort; raises as `Client.infer`."""
+        """Return the time from its call to its deadline, None for best effort; raises as `Client.infer`."""
         return within(self.called_ns, slo_nanoseconds(self.slo_ms, self.slo), self.deadline_ns)
 
 
 UNBOUNDED_S = 10 * 365 * 86_400.0
-"""How long a request without a deadline is waited for; while the gateway is there, it is answered."""
+"""Time for which a request without a deadline is awaited; while the gateway is there, it is answered."""
 
 
 class _Link(NamedTuple):
-    """What one process has of a client."""
+    """The parts of a client that belong to one process."""
 
     channel: Channel
     memory: ClientMemory
@@ -142,13 +142,13 @@ class Client(OfOneProcess):
 
     @property
     def address(self) -> str:
-        """Where its gateway is."""
+        """Return its gateway's address."""
         return self._address
 
     @property
     def shares_memory(self) -> bool:
-        """Whether its gateway reads large inputs in this client's memory, as one of this host does from the
-        first request on that has one."""
+        """Return whether its gateway reads large inputs in this client's memory: one of this host does so
+        from the first request on that has one."""
         return self._channel.shares_memory
 
     def allocate(self, shape: int | Ordered[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:

@@ -83,7 +83,7 @@ CURVE_VARIABLE = "MAINSPRING_CURVE_KEY"
 """The same for the gateway's public key of CURVE."""
 _UNAUTHENTICATED = Reason.UNAUTHENTICATED.value
 FIRST_HELLO_PAUSE_S = 0.2
-"""Until the next hello to a gateway that turned this client away; twice as long after each one more."""
+"""Pause before the next hello to a gateway that turned this client away; it doubles each time."""
 LONGEST_HELLO_PAUSE_S = 5.0
 
 
@@ -119,16 +119,16 @@ class Connection(OfOneProcess):
         self.welcome: ClientWelcome | None = None
         """The gateway's welcome on the present link; None until it has come."""
         self.refusal: ClientRefused | None = None
-        """Why the gateway will not have this client at all, until one does: another protocol, no token."""
+        """Reason why the gateway rejects this client, until one accepts it: another protocol, no token."""
         self.turned_away: ClientRefused | None = None
-        """Why the gateway has no room for this client at present, until it welcomes it."""
+        """Reason why the gateway has no room for this client at present, until it welcomes it."""
         self.hello_at: float | None = None
-        """When, on `time.monotonic`, `receive` says hello again to a gateway that turned this client away."""
+        """Time of the next hello, on `time.monotonic`, to a gateway that turned this client away."""
         self._hello_pause_s = FIRST_HELLO_PAUSE_S
         self._unanswered: set[int] = set()
         self._goes_by_ns: int | None = None  # Once the gateway has told this client to go.
         self.link_lost = 0
-        """How often the link broke, or the gateway forgot this client."""
+        """Number of times that the link broke, or that the gateway forgot this client."""
         self.bad_messages = 0
         """Replies that could not be read."""
         self._memory = ClientMemory() if memory is None else memory
@@ -138,7 +138,7 @@ class Connection(OfOneProcess):
         curve = os.environ.get(CURVE_VARIABLE, "") if curve_key is None else curve_key
         self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes, checked_key(curve))
         self._may_be_local = self._allows_local = local
-        """Whether a gateway that may listen on this host by name is looked for; and whether that may be."""
+        """True while a gateway on this host is looked for by name; and if that is allowed."""
         self._way: Way = self._local_way() or self._by_zeromq()
 
     def open(self, timeout_s: float) -> ClientWelcome:
@@ -228,7 +228,8 @@ class Connection(OfOneProcess):
 
     @property
     def descriptors(self) -> list[int]:
-        """What a caller's own poller is to wait for, after a look at `ready`; they change with `receive`."""
+        """Return the descriptors that a caller's own poller is to wait for, after a call of `ready`; they
+        change with `receive`."""
         return self._way.descriptors()
 
     def ready(self) -> bool:
@@ -237,12 +238,12 @@ class Connection(OfOneProcess):
 
     @property
     def is_local(self) -> bool:
-        """Whether it goes past ZeroMQ, to a gateway on this host."""
+        """Return whether it bypasses ZeroMQ, to a gateway on this host."""
         return self._way.is_local
 
     @property
     def shares_memory(self) -> bool:
-        """Whether its gateway reads large inputs in this client's memory, from the first such request on."""
+        """Return whether its gateway reads large inputs in this client's memory, after the first such one."""
         return self._way.is_local and self._lending.taken
 
     @property

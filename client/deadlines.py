@@ -43,9 +43,9 @@ class Deadline(OfOneProcess):
                 f"a deadline is some time from now, such as '300ms', not {within!r}", Reason.BAD_SLO
             )
         self.client = client
-        """Whose `infer` and `submit` it has."""
+        """Client whose `infer` and `submit` it has."""
         self.at_ns = monotonic_ns() + left_ns
-        """When, on `time.monotonic_ns`."""
+        """Instant of the deadline, on `time.monotonic_ns`."""
 
     @property
     def left_ms(self) -> float:
@@ -54,7 +54,7 @@ class Deadline(OfOneProcess):
 
     @property
     def passed(self) -> bool:
-        """Whether it has passed."""
+        """Return whether it has passed."""
         return monotonic_ns() >= self.at_ns
 
     @property
@@ -99,7 +99,7 @@ def _with(deadline: Deadline, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 AnyDeadline = Deadline | str | timedelta | None
-"""What ``deadline=`` takes: one that calls share, or a time from the call."""
+"""The types of ``deadline=``: a deadline that calls share, or a time from the call."""
 
 
 def deadline_of(called_ns: int, own: AnyDeadline = None) -> int | None:

@@ -1,4 +1,4 @@
-"""Why a request got no outputs, as exceptions; each message says what to do.
+"""Errors of requests that got no outputs, as exceptions; each message says what to do.
 
 `MainspringError` is the base. Below it stand the families that a caller may want to catch as one:
 `DeadlineError` (the answer could not come in time), `InvalidRequest` (the request itself is wrong; the

@@ -1,4 +1,4 @@
-"""Whether a gateway that says nothing is still there. Pure.
+"""A check whether a gateway that sends nothing is still there. Pure.
 
 The kernel ends a connection with the process at its other end, but not while that process only stands still:
 it is stopped, or its machine has nothing left to run it with. ZeroMQ asks for a sign of life by itself; over
@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 QUIET_NS: Final = 2_000_000_000
-"""After nothing has come for this long, the gateway is asked for a sign of life."""
+"""Time without a message after which the gateway is pinged."""
 PATIENCE_NS: Final = 4_000_000_000
-"""How long it may take."""
+"""Time within which the gateway must answer the ping."""
 
 
 class Heartbeat:
-    """Of one connection; all instants are on the client's monotonic clock."""
+    """The heartbeat of one connection; all instants are on the client's monotonic clock."""
 
     def __init__(self, now_ns: int) -> None:
         self._heard_ns = now_ns

@@ -47,7 +47,7 @@ class ClientMemory:
 
     @property
     def size(self) -> int:
-        """In bytes; 0 if there is none."""
+        """Return its size in bytes; 0 if there is none."""
         return 0 if self._own is None else self._own.size
 
     @property
@@ -106,17 +106,17 @@ def allocate(memory: ClientMemory, shape: int | Sequence[int], dtype: DTypeLike)
 
 
 class Lending:
-    """What one connection's gateway reads in the client's memory; used by the connection's thread."""
+    """The client's memory as one connection's gateway reads it; used by the connection's thread."""
 
     def __init__(self, memory: ClientMemory) -> None:
         self._memory = memory
         self._offered = self._taken = False
         self._copies: dict[int, list[memoryview]] = {}
-        """By key of a request without a reply: the places that its inputs were copied to."""
+        """Places that a request's inputs were copied to, by the key of a request without a reply."""
 
     @property
     def taken(self) -> bool:
-        """Whether the gateway reads the memory."""
+        """Return whether the gateway reads the memory."""
         return self._taken
 
     def begin(self) -> None:

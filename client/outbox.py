@@ -28,11 +28,10 @@ _ACKNOWLEDGED_PARTS = 8
 ACKNOWLEDGE_EVERY_NS = 1_000_000_000
 """The longest time between two requests for an acknowledgement, which also measures a round trip."""
 _REFUSAL_NS = 200_000
-"""What it takes to hand one refusal to its caller, about: a thousand that have the same deadline take longer
-than one."""
+"""Approximate time to hand one refusal to its caller: a thousand of one deadline take longer than one."""
 _LEAST_SHARE = 64
 _LARGEST_SHARE = 4
-"""Between these parts of its SLO before its deadline a request that still waits here is refused."""
+"""Bounds, as divisors of its SLO, of the time before its deadline at which a waiting request is refused."""
 _NEVER_NS = 1 << 62
 
 _SPAN_NS = 500_000_000
@@ -75,7 +74,7 @@ class Outbox:
         self._best_effort: set[int] = set()
         """Keys of the best-effort requests in flight."""
         self._in_flight: dict[int, InferCall] = {}
-        """By key."""
+        """Requests that were sent and have no answer, by key."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -210,7 +209,7 @@ class Surplus:
     def __init__(self) -> None:
         self._sent = 0
         self._answered: Counter[str] = Counter()
-        """By model."""
+        """Number of answered requests by model."""
         self._marks: deque[tuple[int, int, Counter[str]]] = deque()
         """Instants of checks, and the numbers sent and answered by then."""
         self._next_ns = 0
@@ -254,7 +253,7 @@ class Surplus:
         answered = self._answered - answered_before
         kept, surplus = 0, []
         before: Counter[str] = Counter()
-        """Of each model: what stands before a request, on its way or to be sent."""
+        """Number of requests before this one, sent or waiting, by model."""
         for deadline_ns, waits, _, call in _by_deadline(waiting, sent):
             model, spans_left = call.message.model, _DOUBT * (deadline_ns - now_ns) / span_ns
             slow = answered[model] >= _LEAST_COUNT and before[model] > spans_left * answered[model]

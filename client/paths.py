@@ -10,7 +10,8 @@ from __future__ import annotations
 from mainspring.messages.delays import Delays, Smoothed
 
 _LARGEST_SHARE = 4
-"""At most this fraction of an SLO is kept for the way back: one bad moment must not end all service."""
+"""Divisor of an SLO: at most 1/4 is reserved for the way back, so that one bad moment can't end all
+service."""
 _MODELS = 4_096
 """Models whose answers' sizes are remembered."""
 

@@ -1,4 +1,4 @@
-"""What belongs to one process: made again after a fork, and never pickled.
+"""Parts of a client that belong to one process: made again after a fork, and never pickled.
 
 A fork copies a client's memory, but neither its thread nor what other threads were about: whoever waits there
 for a reply waits for ever, and a lock that another thread held stays locked. So what has threads, locks or

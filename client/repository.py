@@ -25,7 +25,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry
 
 TIMEOUT_S = 1_800.0
-"""Of a load: what has to be compiled first may take this long."""
+"""Longest time that a load may take, with what has to be compiled first."""
 _MOST_BYTES = 64 << 20
 _ITS_OWN_WORDS = frozenset({Reason.BAD_INPUT, Reason.BAD_MESSAGE, Reason.UNKNOWN_MODEL})
 

@@ -33,7 +33,7 @@ _SPARE_S = 30.0
 
 
 class Calls(Protocol):
-    """What keeps the calls: the channel."""
+    """The owner of the calls: the channel."""
 
     def end(self, call: Call, outcome: object) -> None:
         """Set a call's outcome."""
@@ -61,9 +61,9 @@ class Call(Future[Any]):
         self._calls = calls
         self.message = message
         self.called_ns = called_ns
-        """When it was called, on this process's monotonic clock."""
+        """Instant of the call, on this process's monotonic clock."""
         self.patience_s = patience_s
-        """How long after the call it is given up without a reply."""
+        """Time after the call at which it is given up without a reply."""
         self.wake_ns = 0
         """Its one timer."""
         self.sent = False
@@ -124,7 +124,7 @@ class InferCall(Call):
         self.deadline_ns = called_ns + slo_ns if slo_ns > 0 else None
         self.awaited = awaited
         self.left_gateway_ns: int | None = None
-        """When its reply left, on the gateway's clock."""
+        """Instant at which its reply left, on the gateway's clock."""
         self.reply_bytes = 0
         self.succeeded = False
 
@@ -143,7 +143,7 @@ class Requests:
         self._paths = Paths()
         self._landed: deque[tuple[InferCall, int]] = deque()
         self._more = False
-        """Whether requests may be sent at once that were not."""
+        """True if requests that were held back may be sent at once."""
 
     def landed(self, call: InferCall, now_ns: int) -> None:
         """A caller has its outcome now; from any thread."""
@@ -164,7 +164,7 @@ class Requests:
         self._outbox.ended(call.message.key)
 
     def link_lost(self) -> None:
-        """What was on its way is lost."""
+        """Forget the requests on their way, which are lost."""
         self._outbox.link_lost()
 
     def next_wakeup_ns(self, now_ns: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What a request returns: its outputs, where its time went, and both as people read them."""
+"""The result of a request: its outputs, where its time went, and both as people read them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _MOST_OUTPUTS = 16
 
 
 class Timing(clients.Timing, frozen=True):
-    """Where a request's time went, on the gateway's clock and on the caller's."""
+    """The parts of a request's time, on the gateway's clock and on the caller's."""
 
     elapsed_ns: int = 0
-    """From the call of `infer` or `submit` to its result, on the caller's clock: what an SLO is about."""
+    """Time from the call of `infer` or `submit` to its result, on the caller's clock, which an SLO bounds."""
     slo_ns: int | None = None
     """The SLO that the caller gave; None for best effort."""
 
     @property
     def late(self) -> bool:
-        """Whether the outputs came after the SLO, on the caller's clock; never for best effort."""
+        """Return whether the outputs came after the SLO, on the caller's clock; never for best effort."""
         return self.slo_ns is not None and self.elapsed_ns > self.slo_ns
 
     @property
@@ -72,7 +72,7 @@ class InferResult(dict[str, NDArray[Any]]):
 
     @property
     def late(self) -> bool:
-        """Whether it came after its SLO, counted from the call on the caller's clock."""
+        """Return whether it came after its SLO, counted from the call on the caller's clock."""
         return self.timing.late
 
     def __repr__(self) -> str:

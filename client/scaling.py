@@ -1,4 +1,4 @@
-"""How many workers each of several controllers is to have of those that a cluster has together. Pure."""
+"""The division of a kind's workers among several controllers. Pure."""
 
 from __future__ import annotations
 

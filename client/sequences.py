@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from mainspring.client.client import Arguments, Client
 
 _ID_BITS = 63
-"""Of an id that is drawn: what every client and every type of a model's input can hold as a number."""
+"""Number of random bits of an id: every client and every type of a model's input can hold such a number."""
 
 
 class Place(NamedTuple):
-    """Where in which sequence a request is."""
+    """The position of a request in a sequence."""
 
     sequence_id: int | str = 0
     sequence_start: bool = False
@@ -40,7 +40,7 @@ NOWHERE = Place()
 
 
 class Places:
-    """What a sequence's requests say of their places, as they follow one another."""
+    """The positions of a sequence's requests, as they follow one another."""
 
     def __init__(self, model: str, sequence_id: int | str | None, version: int | None) -> None:
         if sequence_id is None:
@@ -51,7 +51,7 @@ class Places:
             raise ValueError(f"sequence_id is {sequence_id!r}, which stands for none; leave it out for one")
         self.model, self.sequence_id, self.version = model, sequence_id, version
         self.begun = False
-        """Whether there is a state that the next request goes on with."""
+        """True if there is a state that the next request continues."""
 
     @contextmanager
     def request(self, *, last: bool) -> Iterator[Place]:
@@ -107,7 +107,7 @@ class Sequence(OfOneProcess):
 
     @property
     def sequence_id(self) -> int | str:
-        """What the gateway calls it."""
+        """Return the id of the sequence at the gateway."""
         return self._places.sequence_id
 
     def infer(
@@ -163,7 +163,7 @@ class AsyncSequence(OfOneProcess):
 
     @property
     def sequence_id(self) -> int | str:
-        """What the gateway calls it."""
+        """Return the id of the sequence at the gateway."""
         return self._places.sequence_id
 
     async def infer(

@@ -34,7 +34,7 @@ _KEY_CHARACTERS: Final = 40
 _LINK_EVENTS: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _HEARTBEAT_MS: Final = 2_000
 _GREETING_NS: Final = 1_000_000_000
-"""How long a gateway on this host has to greet; then ZeroMQ is tried."""
+"""Time within which a gateway on this host must greet; then ZeroMQ is tried."""
 _COPIED_BYTES: Final = 1 << 16
 """Below this, callers may change a buffer once it is sent."""
 _ANY_BYTES: Final = 1 << 40
@@ -43,7 +43,7 @@ _WOKEN: Final = object()
 
 
 class Event(Enum):
-    """What happened to a way."""
+    """An event of a transport."""
 
     OPENED = "opened"
     """The gateway is there: say hello."""
@@ -61,7 +61,7 @@ class Way(Protocol):
         """Wait until there is something; return whether there is."""
 
     def descriptors(self) -> list[int]:
-        """What a caller's own poller is to wait for."""
+        """Return the descriptors that a caller's own poller is to wait for."""
 
     def ready(self) -> bool:
         """Say whether there is something, to be asked before each wait for `descriptors`."""
@@ -86,13 +86,13 @@ class Way(Protocol):
 
 
 class ZeroMqSettings(NamedTuple):
-    """Where a gateway is, and what a connection to it may keep."""
+    """The address of a gateway, and the bounds of a connection to it."""
 
     address: str
     send_queue: int
     """Messages that may wait to be sent."""
     longest_retry_ms: int
-    """Between two attempts to connect."""
+    """Longest time between two attempts to connect."""
     wakes: int | None
     """A descriptor that ends `Way.poll`, too."""
     curve_key: str = ""
@@ -118,7 +118,7 @@ class ZeroMqWay:
     def __init__(self, settings: ZeroMqSettings, context: zmq.Context[zmq.Socket[bytes]] | None) -> None:
         """Begin to connect; raise `zmq.ZMQError` if it is not an address."""
         self.unknown_host = ""
-        """What was wrong with the host's name, if it was unknown."""
+        """Error in the host's name, if it was unknown."""
         self._owned_context = zmq.Context() if context is None else None
         self.socket: zmq.Socket[bytes] = (context or self._owned_context or zmq.Context()).socket(zmq.DEALER)
         self.socket.set_hwm(settings.send_queue)
@@ -239,7 +239,7 @@ class LocalWay:
         self._opened = False
         self._received = 0
         self._woken = False
-        """Whether ``wakes`` was written to since the last `poll`: the hub says so only once."""
+        """True if ``wakes`` was written to since the last `poll`: the hub says so only once."""
         if self._link.failure:
             self._hub.close()
             raise OSError(self._link.failure)

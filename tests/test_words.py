@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PLAIN_WORDS = (
     *("messages", "transport", "telemetry", "traces", "planner", "simulator", "mainspring"),
-    *("worker", "controller", "repository", "examples", "console", "compiler", "cluster"),
+    *("worker", "controller", "repository", "examples", "console", "compiler", "cluster", "client"),
 )
 """Folders whose docstrings are all plain; of mainspring the package's own files. Others follow."""
 
