@@ -75,7 +75,12 @@ MODULES = {
             "gateway/http/half_closed.py",
             "gateway/http/server.py",
         ),
-        *("gateway/http/heads.py", "gateway/http/host.py", "gateway/http/infer.py", "gateway/http/inlet.py"),
+        *(
+            "gateway/http/receiver.py",
+            "gateway/http/host.py",
+            "gateway/http/infer.py",
+            "gateway/http/inlet.py",
+        ),
         *("gateway/http/reading.py", "gateway/http/receiver.py", "gateway/http/routes.py"),
         *("gateway/http/wire.py", "gateway/oip/request.py", "gateway/oip/response.py"),
         "gateway/oip/parameters.py",

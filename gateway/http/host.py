@@ -8,7 +8,7 @@ from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http.exchange import Exchange
-from mainspring.gateway.http.heads import Heads
+from mainspring.gateway.http.receiver import Heads
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Uploads
 

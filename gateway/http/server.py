@@ -22,10 +22,9 @@ from mainspring.gateway.http.connection import NEVER_NS, HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.cors import Cors, is_preflight, preflight
 from mainspring.gateway.http.exchange import Exchange
-from mainspring.gateway.http.heads import Heads
 from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
-from mainspring.gateway.http.receiver import READ_BYTES
+from mainspring.gateway.http.receiver import READ_BYTES, Heads
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.http.table import routes

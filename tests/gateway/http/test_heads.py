@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.http.exchange import Exchange, Fault
-from mainspring.gateway.http.heads import LONGEST_BYTES, MOST, Head, Heads, head_of
-from mainspring.gateway.http.receiver import Receiver
+from mainspring.gateway.http.receiver import LONGEST_BYTES, MOST, Head, Heads, Receiver, head_of
 from tests.gateway.http.raw import request
 
 
