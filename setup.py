@@ -82,7 +82,7 @@ MODULES = {
             "gateway/http/inlet.py",
         ),
         *("gateway/http/reading.py", "gateway/http/receiver.py", "gateway/http/routes.py"),
-        *("gateway/http/wire.py", "gateway/oip/request.py", "gateway/oip/response.py"),
+        *("gateway/http/exchange.py", "gateway/oip/request.py", "gateway/oip/response.py"),
         "gateway/oip/parameters.py",
         *("worker/committing.py", "worker/executors.py", "worker/inputs.py", "worker/network.py"),
         *("worker/outbox.py", "worker/overruns.py", "worker/segments.py", "worker/staging.py"),

@@ -2,21 +2,103 @@
 
 from __future__ import annotations
 
+import functools
+import http
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from email.utils import formatdate
+from time import time
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.http import wire
 from mainspring.gateway.oip import json_text
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status, retry_after_ns
 from mainspring.gateway.oip.spans import RegionError
 from mainspring.gateway.oip.triton_texts import worded
+from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
+
+JSON_TYPE = b"application/json"
+EVENTS_TYPE = b"text/event-stream; charset=utf-8"
+BINARY_TYPE = b"application/octet-stream"
+_WHOLE: Final = [b"%d" % number for number in range(1_000)]
+_THOUSANDTHS: Final = [b".%03d" % number for number in range(1_000)]
+
+
+@functools.lru_cache(1_024)
+def _begin(status: int, content_type: bytes, connection: bytes) -> bytes:
+    try:
+        phrase = http.HTTPStatus(status).phrase.encode()
+    except ValueError:
+        phrase = b"Client Closed Request"
+    return b"HTTP/1.1 %d %s\r\n%scontent-type: %s\r\ncontent-length: " % (
+        status,
+        phrase,
+        b"connection: %s\r\n" % connection if connection else b"",
+        content_type,
+    )
+
+
+def head(status: int, content_type: bytes, length: int, connection: bytes, more: bytes) -> bytes:
+    """Return a reply's head for a body of ``length`` bytes.
+
+    ``connection`` is the value of that header, empty for none; ``more`` are whole further lines.
+    """
+    date = _date(int(time()))
+    return b"%s%d\r\ndate: %s\r\n%s\r\n" % (_begin(status, content_type, connection), length, date, more)
+
+
+def closing(head: bytes) -> bytes:
+    """Return a reply's head that also says that the connection ends behind it."""
+    first, kept, rest = head.partition(b"\r\n")
+    return first + kept + b"connection: close\r\n" + rest.replace(b"connection: keep-alive\r\n", b"", 1)
+
+
+def server_timing(timing: Timing, render_ns: int) -> bytes:
+    """Return W3C's Server-Timing, which says where a request's time went, in milliseconds.
+
+    ``render_ns``: what it took to write the answer, which is a part of the total, too.
+    """
+    total = _milliseconds(timing.total_ns + render_ns)
+    return (
+        b"server-timing: receive;dur=%s, queue;dur=%s, input;dur=%s, load;dur=%s, wait;dur=%s, exec;dur=%s, "
+        b"output;dur=%s, render;dur=%s, total;dur=%s\r\n"
+        % (
+            _milliseconds(timing.receive_ns),
+            _milliseconds(timing.queue_ns),
+            _milliseconds(timing.input_ns),
+            _milliseconds(timing.load_ns),
+            _milliseconds(timing.wait_ns),
+            _milliseconds(timing.execute_ns),
+            _milliseconds(timing.output_ns),
+            _milliseconds(render_ns),
+            total,
+        )
+    )
+
+
+def _milliseconds(duration_ns: int) -> bytes:
+    """Return a duration in milliseconds, to the nearest microsecond: from tables, since a float's digits take
+    several times as long."""
+    whole_us = (duration_ns + 500) // 1_000
+    if not 0 <= whole_us < 1_000_000:
+        return b"%.3f" % (duration_ns / 1e6)
+    return _WHOLE[whole_us // 1_000] + _THOUSANDTHS[whole_us % 1_000]
+
+
+@functools.lru_cache(1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
+
+
+BEGIN = b"HTTP/1.1 "
+"""Of every reply."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -125,7 +207,7 @@ class Exchange:
         self,
         status: int,
         parts: Sequence[Any],
-        content_type: bytes = wire.JSON_TYPE,
+        content_type: bytes = JSON_TYPE,
         more: bytes = b"",
     ) -> None:
         """Send a reply with this body, given in parts; nothing happens if there was one."""
@@ -138,7 +220,7 @@ class Exchange:
             connection = b"keep-alive"
         if self.extra:
             more += self.extra
-        head = wire.head(status, content_type, sum(map(len, parts)), connection, more)
+        head = head(status, content_type, sum(map(len, parts)), connection, more)
         self.reply_parts = [head] if self.method == b"HEAD" else [head, *parts]
         self.sender.replied(self)
 
@@ -146,7 +228,7 @@ class Exchange:
         """Have its reply say that the connection ends with it, also if that waits for those before it."""
         self.keeps_alive = False
         if self.reply_parts is not None:
-            self.reply_parts[0] = wire.closing(self.reply_parts[0])
+            self.reply_parts[0] = closing(self.reply_parts[0])
 
     def reply_json(self, value: Any, status: int = 200) -> None:
         """Send a value as JSON."""

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.http.wire import server_timing
+from mainspring.gateway.http.exchange import server_timing
 from mainspring.messages.clients import Timing
 
 PARTS = ("receive", "queue", "input", "load", "wait", "execute", "output")
