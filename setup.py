@@ -81,7 +81,7 @@ MODULES = {
             "gateway/http/infer.py",
             "gateway/http/inlet.py",
         ),
-        *("gateway/http/reading.py", "gateway/http/receiver.py", "gateway/http/routes.py"),
+        *("gateway/uploads.py", "gateway/http/receiver.py", "gateway/http/routes.py"),
         *("gateway/http/exchange.py", "gateway/oip/request.py", "gateway/oip/response.py"),
         "gateway/oip/parameters.py",
         *("worker/committing.py", "worker/executors.py", "worker/inputs.py", "worker/network.py"),

@@ -16,8 +16,8 @@ from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, Fault, attempt
 from mainspring.gateway.http.half_closed import HalfClosed
 from mainspring.gateway.http.host import Host
-from mainspring.gateway.http.reading import Reading
 from mainspring.gateway.http.receiver import Receiver, too_large
+from mainspring.gateway.uploads import Reading
 
 _JOINED_BYTES = 1 << 15
 """Replies up to here are joined before they are sent, which costs less than to send their parts."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from mainspring.gateway.http.reading import Reading
-from mainspring.gateway.uploads import LARGE_BYTES, SLICE_BYTES, Uploads
+from mainspring.gateway.uploads import LARGE_BYTES, SLICE_BYTES, Reading, Uploads
 
 UPLOADS = 64
 BODY_BYTES = 8 << 20
