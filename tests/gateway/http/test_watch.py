@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mainspring.gateway.http.watch import SLOTS, Watch
+from mainspring.gateway.http.server import SLOTS, Watch
 
 SECOND_NS = 1_000_000_000
 
