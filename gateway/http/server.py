@@ -25,9 +25,8 @@ from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES, Heads
-from mainspring.gateway.http.routes import Routes
+from mainspring.gateway.http.routes import Routes, routes
 from mainspring.gateway.http.shared_memory import SharedMemory
-from mainspring.gateway.http.table import routes
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.restrictions import Group, Restrictions
 from mainspring.transport import accepting

@@ -25,9 +25,9 @@ from mainspring.gateway.http import connection
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.infer import Inference
+from mainspring.gateway.http.routes import routes
 from mainspring.gateway.http.server import HttpServer, parse_address
 from mainspring.gateway.http.shared_memory import SharedMemory
-from mainspring.gateway.http.table import routes
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.uploads import Uploads
 from tests.gateway.fakes import serving, wait_until
