@@ -13,7 +13,7 @@ from time import monotonic_ns
 from typing import Any, cast
 
 from mainspring.gateway.core.effects import Connection
-from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, Fault, attempt
+from mainspring.gateway.http.exchange import CONTINUE, UNKNOWN_BYTES, Exchange, Fault, attempt
 from mainspring.gateway.http.half_closed import HalfClosed
 from mainspring.gateway.http.host import Host
 from mainspring.gateway.http.receiver import Receiver, too_large
@@ -198,7 +198,7 @@ class HttpConnection:
         if expect is not None and not self._queue and self._transport is not None:
             if expect.lower() != b"100-continue":
                 raise Fault(417, "the only expectation that can be met is 100-continue")
-            self._transport.write(exchange.CONTINUE)
+            self._transport.write(CONTINUE)
         return wanted
 
     def received(self, exchange: Exchange) -> None:

@@ -43,7 +43,7 @@ def _begin(status: int, content_type: bytes, connection: bytes) -> bytes:
     )
 
 
-def head(status: int, content_type: bytes, length: int, connection: bytes, more: bytes) -> bytes:
+def reply_head(status: int, content_type: bytes, length: int, connection: bytes, more: bytes) -> bytes:
     """Return a reply's head for a body of ``length`` bytes.
 
     ``connection`` is the value of that header, empty for none; ``more`` are whole further lines.
@@ -52,7 +52,7 @@ def head(status: int, content_type: bytes, length: int, connection: bytes, more:
     return b"%s%d\r\ndate: %s\r\n%s\r\n" % (_begin(status, content_type, connection), length, date, more)
 
 
-def closing(head: bytes) -> bytes:
+def closing_head(head: bytes) -> bytes:
     """Return a reply's head that also says that the connection ends behind it."""
     first, kept, rest = head.partition(b"\r\n")
     return first + kept + b"connection: close\r\n" + rest.replace(b"connection: keep-alive\r\n", b"", 1)
@@ -95,7 +95,7 @@ def _date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode()
 
 
-BEGIN = b"HTTP/1.1 "
+REPLY_BEGIN = b"HTTP/1.1 "
 """Of every reply."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -220,7 +220,7 @@ class Exchange:
             connection = b"keep-alive"
         if self.extra:
             more += self.extra
-        head = head(status, content_type, sum(map(len, parts)), connection, more)
+        head = reply_head(status, content_type, sum(map(len, parts)), connection, more)
         self.reply_parts = [head] if self.method == b"HEAD" else [head, *parts]
         self.sender.replied(self)
 
@@ -228,7 +228,7 @@ class Exchange:
         """Have its reply say that the connection ends with it, also if that waits for those before it."""
         self.keeps_alive = False
         if self.reply_parts is not None:
-            self.reply_parts[0] = closing(self.reply_parts[0])
+            self.reply_parts[0] = closing_head(self.reply_parts[0])
 
     def reply_json(self, value: Any, status: int = 200) -> None:
         """Send a value as JSON."""

@@ -11,7 +11,7 @@ import asyncio
 import socket
 from typing import Any, Final
 
-from mainspring.gateway.http import exchange
+from mainspring.gateway.http.exchange import REPLY_BEGIN
 
 _FIRST_S: Final = 0.01
 _LONGEST_S: Final = 1.0
@@ -32,7 +32,7 @@ class HalfClosed:
     def begin(self) -> None:
         """Send the beginning of the next reply, and see whether the client is there to get it."""
         self._begun = True
-        self._transport.write(exchange.BEGIN)
+        self._transport.write(REPLY_BEGIN)
         asyncio.get_running_loop().call_later(self._pause_s, self._look)
 
     def rest(self, parts: list[Any]) -> list[Any]:
@@ -40,7 +40,7 @@ class HalfClosed:
         if not self._begun:
             return parts
         self._begun = False
-        return [parts[0][len(exchange.BEGIN) :], *parts[1:]]
+        return [parts[0][len(REPLY_BEGIN) :], *parts[1:]]
 
     def _look(self) -> None:
         transport = self._transport

@@ -20,12 +20,16 @@ from mainspring.gateway.delays import HTTP
 from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import (
+    BINARY_TYPE,
+    EVENTS_TYPE,
     GENERATE,
     GENERATE_STREAM,
     INFER,
+    JSON_TYPE,
     UNKNOWN_BYTES,
     Exchange,
     reply_to_error,
+    server_timing,
 )
 from mainspring.gateway.http.inlet import Inlet
 from mainspring.gateway.http.shared_memory import SharedMemory
@@ -251,12 +255,12 @@ class Inference:
         )
 
     def _answer(self, exchange: Exchange, body: Body, came: _Came) -> None:
-        content_type, more = exchange.JSON_TYPE, b""
+        content_type, more = JSON_TYPE, b""
         if exchange.style != INFER:
-            content_type = exchange.EVENTS_TYPE if exchange.style == GENERATE_STREAM else exchange.JSON_TYPE
+            content_type = EVENTS_TYPE if exchange.style == GENERATE_STREAM else JSON_TYPE
             body = Body([generate.generated(body, event=exchange.style == GENERATE_STREAM)], [])
         if body.tensors:
-            content_type, more = exchange.BINARY_TYPE, _JSON_BYTES + b": %d\r\n" % body.text_bytes
+            content_type, more = BINARY_TYPE, _JSON_BYTES + b": %d\r\n" % body.text_bytes
         accepted = exchange.headers.get(b"accept-encoding")
         parts: list[Any] = [*body.texts, *body.tensors]
         # One alone was asked for; a list is what libraries can read, sent with every request.
@@ -286,7 +290,7 @@ class Inference:
         if late_ns > 0:
             exchange.refuse(Reason.TIMED_OUT, late_detail(late_ns))
         else:
-            more += exchange.server_timing(came.timing, made_ns - came.at_ns)
+            more += server_timing(came.timing, made_ns - came.at_ns)
             exchange.reply(200, parts, content_type, more)
         # The kernel has it, or has been asked to take it: it takes what fits its buffers at once.
         now_ns = monotonic_ns()
