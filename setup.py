@@ -77,7 +77,7 @@ MODULES = {
         ),
         *(
             "gateway/http/receiver.py",
-            "gateway/http/host.py",
+            "gateway/http/connection.py",
             "gateway/http/infer.py",
             "gateway/http/inlet.py",
         ),

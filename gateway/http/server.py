@@ -18,11 +18,10 @@ from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.http.clock import TurnClock
-from mainspring.gateway.http.connection import NEVER_NS, HttpConnection
+from mainspring.gateway.http.connection import NEVER_NS, HttpConnection, Limits
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.cors import Cors, is_preflight, preflight
 from mainspring.gateway.http.exchange import Exchange
-from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES, Heads
 from mainspring.gateway.http.routes import Routes, routes
