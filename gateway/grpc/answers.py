@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mainspring.gateway.core.effects import Answer, Refuse
 from mainspring.gateway.grpc.messages import Message, ModelInferResponse, ModelStreamInferResponse
 from mainspring.gateway.grpc.wire import INFER_RESPONSE, RAW_OUTPUT_CONTENTS, field, paste
-from mainspring.gateway.oip import elements
+from mainspring.gateway.oip import datatypes
 from mainspring.gateway.oip.classification import classify, rows_of
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.errors import sentence
@@ -134,7 +134,7 @@ def _output(
     """Return an output's datatype, shape and raw contents."""
     slot = slot_bytes(header.dtype)
     if slot is not None:
-        pieces = yield from mapped(elements.from_slots(frame, slot), elements.join)
+        pieces = yield from mapped(datatypes.from_slots(frame, slot), datatypes.join)
         return BYTES, header.shape, b"".join(pieces)
     if not classes:
         return datatype_of(header.dtype), header.shape, frame
@@ -142,4 +142,4 @@ def _output(
     ordered = rows_of(values, asked.rows_axes.get(header.name, 0), whole=asked.whole)
     rows = yield from classify(ordered, classes, labels)
     shape = (len(rows), len(rows[0]) if rows else 0)
-    return BYTES, shape[1:] if asked.whole else shape, b"".join((yield from mapped(rows, elements.join)))
+    return BYTES, shape[1:] if asked.whole else shape, b"".join((yield from mapped(rows, datatypes.join)))

@@ -14,7 +14,7 @@ from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.grpc import contents
 from mainspring.gateway.grpc.messages import Message, ModelInferRequest, decode
 from mainspring.gateway.grpc.wire import RAW_INPUT_CONTENTS, Malformed, cut
-from mainspring.gateway.oip import elements
+from mainspring.gateway.oip import datatypes
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import BYTES, Unfit, dtype_of
 from mainspring.gateway.oip.json_text import whole
@@ -169,11 +169,11 @@ def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeade
 
 def _slots(spec: TensorSpec, tensor: Message, raw: Any, count: int) -> bytes:
     """Return the elements of a tensor of BYTES as the model takes them."""
-    found = contents.listed(tensor) if raw is None else elements.split(spec.name, raw, count)
+    found = contents.listed(tensor) if raw is None else datatypes.split(spec.name, raw, count)
     if len(found) != count:
         raise Unfit(
             Reason.BAD_INPUT, f"input {spec.name!r} has {len(found)} elements; its shape makes {count}"
         )
     slot = slot_bytes(spec.dtype)
     assert slot is not None
-    return elements.to_slots(spec.name, found, slot)
+    return datatypes.to_slots(spec.name, found, slot)

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.gateway.oip import elements
+from mainspring.gateway.oip import datatypes
 from mainspring.gateway.oip.datatypes import Unfit, datatype_of
 from mainspring.gateway.oip.json_text import UNREADABLE, explained
 from mainspring.gateway.oip.steps import SLICE_VALUES
@@ -50,7 +50,7 @@ def to_bytes(name: str, data: Data, dtype: str, count: int) -> bytes:
         raise Unfit(Reason.BAD_INPUT, f"input {name!r} has {len(values)} values; its shape makes {count}")
     if slot:
         try:
-            return elements.to_slots(name, [value.encode() for value in values], slot)
+            return datatypes.to_slots(name, [value.encode() for value in values], slot)
         except UnicodeError as error:
             raise Unfit(Reason.BAD_INPUT, f"input {name!r} has text that is no Unicode: {error}") from None
     if dtype == "bfloat16":

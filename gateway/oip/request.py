@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from mainspring.gateway.core.validation import Signature, rows_of
-from mainspring.gateway.oip import compression, elements, json_data, json_text
+from mainspring.gateway.oip import compression, datatypes, json_data, json_text
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import Unfit, dtype_of
 from mainspring.gateway.oip.request_body import (
@@ -285,7 +285,7 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
                 f"a body without JSON is one element of BYTES; a row of input {tensor.name!r} has "
                 f"{math.prod(tensor.shape)}",
             )
-        rows, frame = 1, elements.to_slots(tensor.name, [bytes(body)], slot)
+        rows, frame = 1, datatypes.to_slots(tensor.name, [bytes(body)], slot)
     else:
         rows, rest = divmod(len(body), tensor.row_bytes or 1)
         if rest or not rows:
@@ -354,8 +354,8 @@ def _content(spec: TensorSpec, count: int, data: json_data.Data | memoryview) ->
         return json_data.to_bytes(spec.name, data, spec.dtype, count)
     if slot is None:
         return data
-    found = elements.split(spec.name, data, count)
-    return elements.to_slots(spec.name, found, slot)
+    found = datatypes.split(spec.name, data, count)
+    return datatypes.to_slots(spec.name, found, slot)
 
 
 def _wanted(signature: Signature, request: InferRequest | LooseRequest) -> Wanted:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from mainspring.gateway.core.effects import Answer
-from mainspring.gateway.oip import elements, json_data
+from mainspring.gateway.oip import datatypes, json_data
 from mainspring.gateway.oip.classification import classify, rows_of
 from mainspring.gateway.oip.datatypes import BYTES, DATATYPES, Datatype, datatype_of
 from mainspring.gateway.oip.request import Form, Wanted
@@ -202,7 +202,7 @@ def _output(
     """Return an output's JSON without its data, this as text, and its bytes if they follow the JSON."""
     slot = slot_bytes(header.dtype)
     if slot is not None:
-        return (yield from _bytes(header.name, header.shape, elements.from_slots(frame, slot), form.binary))
+        return (yield from _bytes(header.name, header.shape, datatypes.from_slots(frame, slot), form.binary))
     if form.classes:
         values = json_data.to_array(frame, header.dtype).reshape(header.shape)
         rows = rows_of(values, form.rows_axis, whole=form.whole)
@@ -228,7 +228,7 @@ def _bytes(
     """Return the same for an output of BYTES, whose elements come some at a time."""
     output = ResponseOutput(name, BYTES, shape)
     if binary:
-        pieces = yield from mapped(found, elements.join)
+        pieces = yield from mapped(found, datatypes.join)
         output.parameters = ResponseOutputParameters(sum(map(len, pieces)))
         return output, [], pieces
     lists = yield from mapped(found, _text)

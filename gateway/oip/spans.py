@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mainspring.gateway.core.validation import Signature, header_rows
-from mainspring.gateway.oip import elements
+from mainspring.gateway.oip import datatypes
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.json_text import whole
 from mainspring.messages.codes import Reason
@@ -56,7 +56,7 @@ class SharedInput(NamedTuple):
         slot = slot_bytes(self.spec.dtype)
         if slot is None:
             return data
-        return elements.to_slots(self.spec.name, elements.split(self.spec.name, data, self.values), slot)
+        return datatypes.to_slots(self.spec.name, datatypes.split(self.spec.name, data, self.values), slot)
 
 
 def span_of(what: str, parameters: Mapping[str, Any], reason: Reason = Reason.BAD_INPUT) -> Span | None:

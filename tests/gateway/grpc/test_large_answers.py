@@ -17,7 +17,7 @@ import pytest
 from tritonclient.grpc import InferRequestedOutput, service_pb2
 from tritonclient.utils import InferenceServerException
 
-from mainspring.gateway.oip import elements
+from mainspring.gateway.oip import datatypes
 from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import ModelUp
 from tests.gateway.fakes import make_spec, wait_until
@@ -151,13 +151,13 @@ def test_a_large_answer_of_bytes_elements_is_made_in_slices(
     streams: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    plain = elements.join
+    plain = datatypes.join
 
     def counted(found: list[bytes]) -> bytes:
         sizes.append(len(found))
         return plain(found)
 
-    monkeypatch.setattr(elements, "join", counted)
+    monkeypatch.setattr(datatypes, "join", counted)
     with ExitStack() as stack:
         fake = Fake(stack)
         give(fake, "large", TensorSpec("much", "S8", (LARGE_BYTES // 8,)))

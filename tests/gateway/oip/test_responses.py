@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.oip import elements, json_data
+from mainspring.gateway.oip import datatypes, json_data
 from mainspring.gateway.oip.classification import MOST_CLASSES, check_classes, classify
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.metadata import model_metadata
@@ -53,7 +53,7 @@ def test_numbers_arrive_as_they_were(drawn: tuple[str, NDArray[Any]], binary: bo
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=5), st.booleans())
 def test_slots_arrive_as_bytes_elements(texts: list[str], binary: bool) -> None:
     texts = [text.replace("\0", "0") for text in texts]
-    frame = elements.to_slots("y", [text.encode() for text in texts], 40)
+    frame = datatypes.to_slots("y", [text.encode() for text in texts], 40)
     body = rendered(TensorHeader("y", "S40", (len(texts), 1)), frame, Wanted(default=Form(binary)))
     found = as_read(body).as_numpy("y")
     assert found.shape == (len(texts), 1)
@@ -159,7 +159,7 @@ def test_many_outputs_are_made_in_slices_together() -> None:
 @pytest.mark.parametrize("binary", [False, True])
 def test_many_elements_are_made_in_slices(binary: bool) -> None:
     texts = [b"%d" % number for number in range(3 * SLICE_VALUES)]
-    frame = elements.to_slots("y", texts, 8)
+    frame = datatypes.to_slots("y", texts, 8)
     header = TensorHeader("y", "S8", (1, len(texts)))
     wanted = Wanted(default=Form(binary))
     assert len(list(render("m", "1", wanted, answer_of(header, frame)))) == 2
