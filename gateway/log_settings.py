@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring.gateway.oip.datatypes import Unfit, Unserved
-from mainspring.gateway.oip.json_text import whole
+from mainspring.gateway.oip.json_data import whole
 from mainspring.messages.codes import Reason
 
 _MOST = (1 << 31) - 1

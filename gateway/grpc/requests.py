@@ -17,7 +17,7 @@ from mainspring.gateway.grpc.wire import RAW_INPUT_CONTENTS, Malformed, cut
 from mainspring.gateway.oip import datatypes
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import BYTES, Unfit, dtype_of
-from mainspring.gateway.oip.json_text import whole
+from mainspring.gateway.oip.json_data import whole
 from mainspring.gateway.oip.spans import Span, output_span, shared_input, span_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes

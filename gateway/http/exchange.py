@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.oip import json_text
+from mainspring.gateway.oip import json_data
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status, retry_after_ns
@@ -198,9 +198,9 @@ class Exchange:
         if len(self.body) > MOST_ASKED_BYTES:
             raise Fault(413, f"the body has more than {MOST_ASKED_BYTES:,} bytes, the most allowed here")
         try:
-            return json_text.decode(self.body, kind)
-        except json_text.UNREADABLE as error:
-            detail = f"the request's JSON can't be read: {json_text.explained(error, self.body)}"
+            return json_data.decode(self.body, kind)
+        except json_data.UNREADABLE as error:
+            detail = f"the request's JSON can't be read: {json_data.explained(error, self.body)}"
             raise BadRequest(Reason.BAD_MESSAGE, detail) from None
 
     def reply(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.core.validation import Signature
-from mainspring.gateway.oip import compression, json_text, request
+from mainspring.gateway.oip import compression, json_data, request
 from mainspring.gateway.oip.datatypes import Unfit, datatype_of
 from mainspring.gateway.oip.response import Body
 from mainspring.messages.codes import Reason
@@ -51,7 +51,7 @@ def parse(signature: Signature, body: memoryview, max_json_bytes: int) -> reques
     request.check_count(signature, body)
     inputs, parameters, asked_id = [], {}, msgspec.Raw(b'""')
     for name, value in _object(body).items():
-        if bytes(memoryview(value)[:8]).strip() == json_text.NULL:
+        if bytes(memoryview(value)[:8]).strip() == json_data.NULL:
             continue
         if name in signature.inputs:
             inputs.append(_input(signature, name, bytes(value).strip()))
@@ -69,7 +69,7 @@ def _object(body: memoryview) -> dict[str, msgspec.Raw]:
     text = bytes(body)
     try:
         return _OBJECT.decode(text)
-    except json_text.UNREADABLE as error:
+    except json_data.UNREADABLE as error:
         if isinstance(error, msgspec.ValidationError) or not any(each in text for each in _NO_NUMBERS):
             raise _unreadable(error, text) from None
     try:
@@ -81,14 +81,14 @@ def _object(body: memoryview) -> dict[str, msgspec.Raw]:
 def _parameters(value: msgspec.Raw) -> dict[str, Any]:
     try:
         return _PARAMETERS.decode(value)
-    except json_text.UNREADABLE as error:
+    except json_data.UNREADABLE as error:
         raise _unreadable(error, value) from None
 
 
 def _unreadable(error: Exception, text: Any) -> Unfit:
     return Unfit(
         Reason.BAD_MESSAGE,
-        f"the request's JSON can't be read: {json_text.explained(error, text)}; it is an object with a "
+        f"the request's JSON can't be read: {json_data.explained(error, text)}; it is an object with a "
         "value, or the list of a row's values, for each input",
     )
 

@@ -13,7 +13,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,10 +21,94 @@ from numpy.typing import NDArray
 
 from mainspring.gateway.oip import datatypes
 from mainspring.gateway.oip.datatypes import Unfit, datatype_of
-from mainspring.gateway.oip.json_text import UNREADABLE, explained
 from mainspring.gateway.oip.steps import SLICE_VALUES
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
+"""What reading JSON raises."""
+NULL: Final = b"null"
+_SURROGATE = re.compile(
+    rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+_LONGEST = 300
+Value = TypeVar("Value")
+
+
+class _Input(msgspec.Struct, omit_defaults=True):
+    """An input as it came; its data are looked at elsewhere."""
+
+    name: Any = None
+    shape: Any = None
+    datatype: Any = None
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    parameters: Any = None
+
+
+class _Request(msgspec.Struct, omit_defaults=True):
+    inputs: list[_Input] | None = None
+    id: Any = None
+    parameters: Any = None
+    outputs: Any = None
+
+
+_REQUEST = msgspec.json.Decoder(_Request)
+
+
+def whole(value: object) -> object:
+    """Return an int for a float that is one, and anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def plain(value: Any) -> Any:
+    """Return what was decoded without what is null, and with ints for whole numbers."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return whole(value)
+
+
+def decode(text: Any, kind: type[Value]) -> Value:
+    """Return what a text says, of a kind whose fields may be absent; raise what is in `UNREADABLE`."""
+    text = text or b"{}"
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError:
+        given = plain(msgspec.json.decode(text))
+        return msgspec.convert({} if given is None else given, kind)
+
+
+def decode_request(text: Any, kind: type[Value]) -> Value:
+    """Do the same for a request of inference, whose tensors' data stay as they came."""
+    given = _REQUEST.decode(text)
+    found = plain({name: getattr(given, name) for name in ("id", "parameters", "outputs")})
+    if given.inputs is not None:
+        found["inputs"] = [_fields(each) for each in given.inputs]
+    return msgspec.convert(found, kind)
+
+
+def _fields(tensor: _Input) -> dict[str, Any]:
+    found: dict[str, Any] = plain(
+        {name: getattr(tensor, name) for name in ("name", "shape", "datatype", "parameters")}
+    )
+    if tensor.data is not msgspec.UNSET:
+        found["data"] = tensor.data
+    return found
+
+
+def explained(error: Exception, text: Any) -> str:
+    """Return what is wrong with a text that can't be read."""
+    found = None if isinstance(error, msgspec.ValidationError) else _SURROGATE.search(bytes(text))
+    if found is None:
+        return str(error)[:_LONGEST]
+    half = found[0][-6:].decode()
+    return (
+        f"{half} stands alone, and is half of a character: such a character is two of them, as in "
+        "\\ud83d\\ude00, or itself in UTF-8"
+    )
+
 
 Data = msgspec.Raw | list[Any]
 """``data`` as it came: JSON that is yet to be decoded, or what the standard library made of it."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.oip.datatypes import Unfit
-from mainspring.gateway.oip.json_text import whole
+from mainspring.gateway.oip.json_data import whole
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from mainspring.gateway.core.validation import Signature, rows_of
-from mainspring.gateway.oip import compression, datatypes, json_data, json_text
+from mainspring.gateway.oip import compression, datatypes, json_data
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import Unfit, dtype_of
 from mainspring.gateway.oip.request_body import (
@@ -154,7 +154,7 @@ def _inputs(
     for tensor in request.inputs:
         parameters = tensor.parameters or _NO_INPUT_PARAMETERS
         data: _Given = tensor.data
-        if isinstance(data, msgspec.Raw) and bytes(memoryview(data)[:8]) == json_text.NULL:
+        if isinstance(data, msgspec.Raw) and bytes(memoryview(data)[:8]) == json_data.NULL:
             data = None
         size = parameters.binary_data_size
         shared = _shared(parameters)
@@ -225,7 +225,7 @@ def _decoded(text: memoryview) -> InferRequest | LooseRequest:
         return _DECODER.decode(text)
     except msgspec.ValidationError:
         return _decoded_again(text)
-    except json_text.UNREADABLE as error:
+    except json_data.UNREADABLE as error:
         if not any(each in bytes(text) for each in _NO_NUMBERS):
             raise _unreadable(error, text) from None
     try:
@@ -237,8 +237,8 @@ def _decoded(text: memoryview) -> InferRequest | LooseRequest:
 def _decoded_again(text: memoryview) -> InferRequest:
     """Return what is meant by a request that has null where nothing is, or whole numbers as floats."""
     try:
-        return json_text.decode_request(text, InferRequest)
-    except json_text.UNREADABLE as error:
+        return json_data.decode_request(text, InferRequest)
+    except json_data.UNREADABLE as error:
         raise _unreadable(error, text) from None
 
 
@@ -248,7 +248,7 @@ def _plain(given: Any) -> Any:
     if not isinstance(inputs, list) or not all(isinstance(each, dict) for each in inputs):
         return given
     data = [each.pop("data", None) for each in inputs]
-    given = json_text.plain(given)
+    given = json_data.plain(given)
     for tensor, values in zip(given["inputs"], data, strict=True):
         if values is not None:
             tensor["data"] = values
@@ -256,7 +256,7 @@ def _plain(given: Any) -> Any:
 
 
 def _unreadable(error: Exception, text: memoryview) -> Unfit:
-    why = json_text.explained(error, text)
+    why = json_data.explained(error, text)
     return Unfit(
         Reason.BAD_MESSAGE,
         f"the request's JSON can't be read: {why}",

@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.oip.datatypes import Unfit, Unserved
-from mainspring.gateway.oip.json_text import whole
+from mainspring.gateway.oip.json_data import whole
 from mainspring.messages.codes import Reason
 
 OFF, TIMESTAMPS = "OFF", "TIMESTAMPS"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mainspring.gateway.core.validation import Signature, header_rows
 from mainspring.gateway.oip import datatypes
 from mainspring.gateway.oip.datatypes import Unfit
-from mainspring.gateway.oip.json_text import whole
+from mainspring.gateway.oip.json_data import whole
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, item_bytes, slot_bytes
 from mainspring.messages.peers import TensorHeader

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mainspring.gateway.http.control import Change, IndexRequest
 from mainspring.gateway.http.shared_memory import Registration
-from mainspring.gateway.oip import generate, json_text, request
+from mainspring.gateway.oip import generate, json_data, request
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.parameters import place_of, priority_of, slo_ns
 from mainspring.messages.model import TensorSpec
@@ -175,7 +175,7 @@ def test_null_among_values_by_name() -> None:
     ],
 )
 def test_other_bodies(text: bytes, wanted: Any) -> None:
-    assert json_text.decode(text, type(wanted)) == wanted
+    assert json_data.decode(text, type(wanted)) == wanted
 
 
 NUMBERS = st.integers(-(1 << 53), 1 << 53)
@@ -188,5 +188,5 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_what_is_plain_already_means_the_same(value: Any) -> None:
-    assert json_text.plain(value) == value
-    assert json_text.plain(json_text.plain(value)) == json_text.plain(value)
+    assert json_data.plain(value) == value
+    assert json_data.plain(json_data.plain(value)) == json_data.plain(value)
