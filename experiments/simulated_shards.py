@@ -17,9 +17,17 @@ import msgspec
 import numpy as np
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.catalog import Catalog
-from mainspring.gateway.core.effects import Answer, Arrive, Connection, Frame, Push, Refuse, Withdraw
+from mainspring.gateway.core.effects import (
+    Accepted,
+    Answer,
+    Arrive,
+    Connection,
+    Frame,
+    Push,
+    Refuse,
+    Withdraw,
+)
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.told import Told
 from mainspring.messages.actions import Infer

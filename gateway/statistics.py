@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from time import monotonic_ns, time_ns
 from typing import Final
 
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import ModelCounts
-from mainspring.gateway.core.effects import Dispatched
+from mainspring.gateway.core.effects import Accepted, Dispatched
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.timing import NO_TIMES
 from mainspring.gateway.core.validation import BadRequest, Resolve, Signature

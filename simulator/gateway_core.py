@@ -10,8 +10,16 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Answer, Arrive, Connection, Frame, Push, Refuse, Withdraw
+from mainspring.gateway.core.effects import (
+    Accepted,
+    Answer,
+    Arrive,
+    Connection,
+    Frame,
+    Push,
+    Refuse,
+    Withdraw,
+)
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import Signature
 from mainspring.messages.actions import Infer

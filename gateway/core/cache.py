@@ -19,8 +19,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Frame
+from mainspring.gateway.core.effects import Accepted, Frame
 from mainspring.gateway.core.validation import Signature
 from mainspring.messages.codec import encode
 

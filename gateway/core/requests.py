@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Answer, Connection, Dispatched, Frame
+from mainspring.gateway.core.effects import Accepted, Answer, Connection, Dispatched, Frame
 from mainspring.gateway.core.timing import computed, kept
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason

@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.accepted import Accepted, Turn
-from mainspring.gateway.core.effects import Frame
+from mainspring.gateway.core.effects import Accepted, Frame, Turn
 from mainspring.gateway.core.requests import Pending, Refusal, as_found
 from mainspring.gateway.core.validation import BadRequest, Signature, open_axes, shorten
 from mainspring.messages.codes import Reason

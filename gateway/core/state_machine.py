@@ -23,9 +23,9 @@ from types import MappingProxyType
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.effects import (
+    Accepted,
     Arrive,
     Connection,
     Dispatched,

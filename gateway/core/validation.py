@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from mainspring.gateway.core.accepted import Accepted, Turn
+from mainspring.gateway.core.effects import Accepted, Turn
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Answer, Arrive, Connection, Push, Refuse, Withdraw
+from mainspring.gateway.core.effects import Accepted, Answer, Arrive, Connection, Push, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import Signature
 from mainspring.messages import PROTOCOL_VERSION, peers

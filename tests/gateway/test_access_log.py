@@ -15,8 +15,7 @@ from mainspring import Client
 from mainspring.gateway import server
 from mainspring.gateway.access_log import AccessLog, Line
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Connection, Dispatched
+from mainspring.gateway.core.effects import Accepted, Connection, Dispatched
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import Signature
 from mainspring.messages.clients import InferRequest

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Arrive, Refuse, Withdraw
+from mainspring.gateway.core.effects import Accepted, Arrive, Refuse, Withdraw
 from mainspring.gateway.delays import HTTP, Back, Ways
 from mainspring.messages.clients import ClientHello, InferRequest
 from mainspring.messages.codes import Reason

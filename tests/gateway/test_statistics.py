@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import ModelCounts, PredictionCache
-from mainspring.gateway.core.effects import Arrive, Connection
+from mainspring.gateway.core.effects import Accepted, Arrive, Connection
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.metrics.series import Series

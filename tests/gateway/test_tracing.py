@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Connection, Dispatched
+from mainspring.gateway.core.effects import Accepted, Connection, Dispatched
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.settings import TraceSettings

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted, Turn
-from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse
+from mainspring.gateway.core.effects import Accepted, Answer, Arrive, Connection, Effect, Push, Refuse, Turn
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import Signature, signature_of
 from mainspring.messages.codes import Reason

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import ENTRY_BYTES, LONGEST_SWEEP, PredictionCache
+from mainspring.gateway.core.effects import Accepted
 from mainspring.gateway.core.validation import Signature
 from mainspring.messages.model import ModelSpec, TensorSpec
 from tests.gateway.fakes import make_spec

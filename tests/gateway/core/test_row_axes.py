@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mainspring.gateway.bounds import answer_bytes
-from mainspring.gateway.core.accepted import Accepted
+from mainspring.gateway.core.effects import Accepted
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request, header_rows, rows_of
 from mainspring.gateway.oip.classification import rows_of as rows_in_front
 from mainspring.gateway.oip.metadata import model_metadata

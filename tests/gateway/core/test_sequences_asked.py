@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Answer
+from mainspring.gateway.core.effects import Accepted, Answer
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request, signature_of
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.catalog import Catalog
-from mainspring.gateway.core.effects import Answer, Arrive, Refuse, Withdraw
+from mainspring.gateway.core.effects import Accepted, Answer, Arrive, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest

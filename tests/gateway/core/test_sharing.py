@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import PredictionCache
-from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Refuse, Withdraw
+from mainspring.gateway.core.effects import Accepted, Answer, Arrive, Connection, Effect, Refuse, Withdraw
 from mainspring.gateway.core.sharing import MOST_RANKS
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import Signature

@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
+from mainspring.gateway.core.effects import (
+    Accepted,
+    Answer,
+    Arrive,
+    Connection,
+    Effect,
+    Push,
+    Refuse,
+    Withdraw,
+)
 from mainspring.gateway.core.state_machine import ARRIVAL_RETRY_NS, GatewayCore
 from mainspring.gateway.core.validation import Signature
 from mainspring.messages.codes import Reason

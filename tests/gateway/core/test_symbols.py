@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from mainspring.gateway.bounds import answer_bytes
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.cache import PredictionCache
+from mainspring.gateway.core.effects import Accepted
 from mainspring.gateway.core.requests import wrong_outputs
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request, rows_of
 from mainspring.gateway.oip.metadata import model_metadata

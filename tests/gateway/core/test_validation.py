@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.core.accepted import Accepted
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.effects import Accepted
 from mainspring.gateway.core.validation import (
     BadRequest,
     Signature,

@@ -8,8 +8,7 @@ from typing import cast
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.accepted import Accepted
-from mainspring.gateway.core.effects import Connection, Dispatched
+from mainspring.gateway.core.effects import Accepted, Connection, Dispatched
 from mainspring.gateway.core.requests import Patience, answer, answer_kept, wrong_outputs
 from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.metadata import model_metadata
