@@ -65,7 +65,7 @@ MODULES = {
         *("gateway/core/catalog.py", "gateway/core/timing.py", "gateway/core/told.py"),
         *("gateway/core/observers.py", "gateway/core/sequences.py", "gateway/core/state_machine.py"),
         *("gateway/core/validation.py", "gateway/zmtp/listener.py", "transport/token_file.py"),
-        "gateway/core/refusals.py",
+        "gateway/core/observers.py",
         *("gateway/grpc/access.py", "gateway/grpc/answers.py", "gateway/grpc/peers.py"),
         *("gateway/grpc/requests.py", "gateway/grpc/status.py", "gateway/grpc/taking.py"),
         *("gateway/grpc/wire.py", "gateway/shards.py", "gateway/http/connection.py"),

@@ -23,8 +23,8 @@ from mainspring.gateway.core.admin import AdminCommand, AdminTable, asked_of, wr
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
+from mainspring.gateway.core.observers import OwnRefusals
 from mainspring.gateway.core.readiness import Readiness
-from mainspring.gateway.core.refusals import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest, check_request
