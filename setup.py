@@ -62,7 +62,7 @@ MODULES = {
         *("gateway/replies.py", "gateway/shared.py"),
         *("gateway/server.py", "gateway/statistics.py", "gateway/time_slices.py"),
         *("gateway/uploads.py", "gateway/zeromq.py", "gateway/core/requests.py", "gateway/core/sharing.py"),
-        *("gateway/core/catalog.py", "gateway/core/timing.py", "gateway/core/told.py"),
+        *("gateway/core/catalog.py", "gateway/core/timing.py", "gateway/core/controller_catalogs.py"),
         *("gateway/core/observers.py", "gateway/core/sequences.py", "gateway/core/state_machine.py"),
         *("gateway/core/validation.py", "gateway/zmtp/listener.py", "transport/token_file.py"),
         "gateway/core/observers.py",

@@ -18,6 +18,7 @@ import numpy as np
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.effects import (
     Accepted,
     Answer,
@@ -29,7 +30,6 @@ from mainspring.gateway.core.effects import (
     Withdraw,
 )
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.gateway.core.told import Told
 from mainspring.messages.actions import Infer
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled

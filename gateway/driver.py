@@ -22,11 +22,11 @@ from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import AdminCommand, AdminTable, asked_of, wrong_shard
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
 from mainspring.gateway.core.observers import OwnRefusals
 from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.triton_texts import of_request

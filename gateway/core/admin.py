@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core.controller_catalogs import Told, merged_metrics, merged_status
 from mainspring.gateway.core.effects import Connection
-from mainspring.gateway.core.merging import merged_metrics, merged_status
-from mainspring.gateway.core.told import Told
 from mainspring.messages.clients import (
     AddModel,
     BoundQueue,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from mainspring.gateway.config import STRICT
-from mainspring.gateway.core.told import Told
+from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec

@@ -17,8 +17,8 @@ import pytest
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.readiness import Readiness
-from mainspring.gateway.core.told import Told
 from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.gateway.repository import ModelRepository, RepositoryError, index_of, repository_of
 from mainspring.messages.codes import Reason

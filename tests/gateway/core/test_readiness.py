@@ -7,8 +7,8 @@ import pytest
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.readiness import Readiness
-from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.peers import ModelDown
 from mainspring.messages.readiness import Awaited, Standing

@@ -10,9 +10,9 @@ import pytest
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.effects import Accepted, Answer, Arrive, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.gateway.core.told import Told
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import gateway_number, shard_of

@@ -11,8 +11,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.readiness import Readiness
-from mainspring.gateway.core.told import Told
 from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.grpc.control import Control
 from mainspring.gateway.grpc.messages import INFERENCE, methods
