@@ -5,6 +5,7 @@ It has no socket and no clock: ``now_ns``, on the controller's monotonic clock, 
 
 from __future__ import annotations
 
+import heapq
 import logging
 from typing import Final
 
@@ -24,7 +25,6 @@ from mainspring.controller.recovery import Awaited, ModelRecovery
 from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.controller.shards import Shards
-from mainspring.controller.start_grace import StartGrace
 from mainspring.messages import PROTOCOL_VERSION, readiness
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
@@ -53,6 +53,79 @@ from mainspring.messages.roles import MAY_SAY, Role, fault
 from mainspring.messages.scaling import Provide, ProviderHello, Running
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.channel import Message
+
+LEFT_NS: Final = 5_000_000
+"""The time before its deadline at which a held request is rejected, so that the rejection is not late."""
+
+
+class StartGrace:
+    """Holds requests that arrive before the first worker has joined a controller that has just started. Pure.
+
+    After a restart of the controller, gateways often submit what waits for it before the workers have said
+    hello again; a rejection with ``no_worker`` would be wrong a moment later. Time and number are bounded.
+    """
+
+    def __init__(self, grace_ns: int, limit: int) -> None:
+        self._grace_ns = grace_ns
+        self._limit = limit
+        self._until_ns: int | None = None
+        self._held: dict[int, RequestArrived] = {}
+        self._due: list[tuple[int, int]] = []
+        """A heap of the instants at which held requests are rejected; released requests stay in it."""
+        self.over = False
+        """True if requests go to the scheduler at once from now on."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def began(self, now_ns: int) -> None:
+        """Begin the time in which requests are held; later calls have no effect."""
+        if self._until_ns is None:
+            self._until_ns = now_ns + self._grace_ns
+
+    def hold(self, now_ns: int, event: RequestArrived) -> bool:
+        """Hold a request until a worker joins, its deadline is near or the time is over.
+
+        Return False if it is not held, so that the caller hands it to the scheduler.
+        """
+        until_ns = now_ns if self._until_ns is None else self._until_ns
+        if self.over or now_ns >= until_ns or len(self._held) >= self._limit:
+            return False
+        if event.request_id not in self._held:
+            self._held[event.request_id] = event
+            if event.deadline_ns is not None:
+                heapq.heappush(self._due, (event.deadline_ns - LEFT_NS, event.request_id))
+        return True
+
+    def next_ns(self) -> int | None:
+        """Return when `release` or `given_up` may next return a request; None while no request is held."""
+        if self.over or self._until_ns is None or not self._held:
+            return None
+        return min(self._until_ns, self._due[0][0]) if self._due else self._until_ns
+
+    def given_up(self, now_ns: int) -> list[RequestArrived]:
+        """Return the requests that must be rejected now, to be in time, and hold them no longer."""
+        late = []
+        while self._due and self._due[0][0] <= now_ns:
+            event = self._held.pop(heapq.heappop(self._due)[1], None)
+            if event is not None:
+                late.append(event)
+        return late
+
+    def cancel(self, request_id: int) -> None:
+        """Forget a request, if it is held."""
+        self._held.pop(request_id, None)
+
+    def release(self, now_ns: int, worker_joined: bool) -> list[RequestArrived]:
+        """Return the requests that need not be held any longer, in order of arrival."""
+        self.over = self.over or worker_joined or (self._until_ns is not None and now_ns >= self._until_ns)
+        if not self.over:
+            return []
+        released = list(self._held.values())
+        self._held.clear()
+        self._due.clear()
+        return released
+
 
 _LOGGER = logging.getLogger(__name__)
 Received = ToController | FromObserver | Result

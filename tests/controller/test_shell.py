@@ -18,8 +18,7 @@ from mainspring.controller.counters import ANSWER_INTERVAL_NS, AnswerLimit, Drop
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import SETTLE_ENTRIES, SETTLE_NS, LoggedScheduler
 from mainspring.controller.outbox import Outbox, dispatches, on_worker_clock
-from mainspring.controller.shell import Shell
-from mainspring.controller.start_grace import LEFT_NS, StartGrace
+from mainspring.controller.shell import LEFT_NS, Shell, StartGrace
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codec import encode
