@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from mainspring.controller.counters import Dropped
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.moves import Moves
-from mainspring.controller.outbox import Outbox
+from mainspring.controller.outbox import Dropped, Outbox
 from mainspring.controller.registry import (
     MAX_DURATION_NS,
     MAX_NAME_CHARACTERS,

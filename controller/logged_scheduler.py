@@ -17,7 +17,7 @@ import msgspec
 
 from mainspring.cluster.snapshot import Part
 from mainspring.cluster.state import Cluster
-from mainspring.controller.counters import Dropped
+from mainspring.controller.outbox import Dropped
 from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Final
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
-from mainspring.controller.outbox import Outbox, Wire
+from mainspring.controller.outbox import Dropped, Outbox, Wire
 from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
 from mainspring.controller.sessions import PeerSession
 from mainspring.controller.snapshot_stream import SnapshotStream

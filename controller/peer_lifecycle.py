@@ -13,10 +13,9 @@ from collections.abc import Callable
 
 from mainspring.controller.absences import Absences
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.moves import Moves
-from mainspring.controller.outbox import Outbox
+from mainspring.controller.outbox import Dropped, Outbox
 from mainspring.controller.reachable import address_fault, cut_off, unreachable
 from mainspring.controller.recovery import ModelRecovery
 from mainspring.controller.refusals import Refusals

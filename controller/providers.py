@@ -14,9 +14,8 @@ from typing import Final
 import msgspec
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
-from mainspring.controller.outbox import Outbox, Wire
+from mainspring.controller.outbox import Dropped, Outbox, Wire
 from mainspring.controller.peer_lifecycle import kind_fault, name_fault, protocol_detail
 from mainspring.controller.sessions import RETIRED_REMEMBERED, PeerSession
 from mainspring.messages import PROTOCOL_VERSION

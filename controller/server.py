@@ -17,8 +17,8 @@ from functools import partial
 from typing import Final
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler, about
+from mainspring.controller.outbox import AnswerLimit, Dropped
 from mainspring.controller.recovery import Awaited
 from mainspring.controller.shell import Shell
 from mainspring.messages.model import ModelSpec

@@ -13,12 +13,11 @@ import msgspec
 
 from mainspring.controller.administration import Administration
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.moves import Moves
 from mainspring.controller.observers import Observer, Observers
-from mainspring.controller.outbox import Outbox, Wire
+from mainspring.controller.outbox import AnswerLimit, Dropped, Outbox, Wire
 from mainspring.controller.peer_lifecycle import PeerLifecycle, protocol_detail
 from mainspring.controller.providers import Provider, Providers
 from mainspring.controller.recovery import Awaited, ModelRecovery

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import Dropped
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.outbox import Dropped
 from mainspring.controller.shell import Shell
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Load, Result

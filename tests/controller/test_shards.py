@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import Dropped
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.outbox import Dropped
 from mainspring.controller.sessions import SessionTable
 from mainspring.controller.shell import Shell
 from mainspring.messages import PROTOCOL_VERSION

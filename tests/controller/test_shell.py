@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from mainspring.controller.administration import Administration
 from mainspring.controller.clock import PeerClock
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import ANSWER_INTERVAL_NS, AnswerLimit, Dropped
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import SETTLE_ENTRIES, SETTLE_NS, LoggedScheduler
-from mainspring.controller.outbox import Outbox, dispatches, on_worker_clock
+from mainspring.controller.outbox import (
+    ANSWER_INTERVAL_NS,
+    AnswerLimit,
+    Dropped,
+    Outbox,
+    dispatches,
+    on_worker_clock,
+)
 from mainspring.controller.shell import LEFT_NS, Shell, StartGrace
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Result, Unload
