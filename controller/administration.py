@@ -14,7 +14,6 @@ import msgspec
 
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
-from mainspring.controller.moves import Moves
 from mainspring.controller.outbox import Dropped, Outbox
 from mainspring.controller.registry import (
     MAX_DURATION_NS,
@@ -24,7 +23,7 @@ from mainspring.controller.registry import (
     Refusal,
 )
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable
-from mainspring.controller.shards import Shards
+from mainspring.controller.shards import Moves, Shards
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked

@@ -15,7 +15,6 @@ from mainspring.controller.administration import Administration
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
-from mainspring.controller.moves import Moves
 from mainspring.controller.observers import Observer, Observers
 from mainspring.controller.outbox import AnswerLimit, Dropped, Outbox, Wire
 from mainspring.controller.peer_lifecycle import PeerLifecycle, protocol_detail
@@ -23,7 +22,7 @@ from mainspring.controller.providers import Provider, Providers
 from mainspring.controller.recovery import Awaited, ModelRecovery
 from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
-from mainspring.controller.shards import Shards
+from mainspring.controller.shards import Moves, Shards
 from mainspring.messages import PROTOCOL_VERSION, readiness
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
