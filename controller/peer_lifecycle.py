@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from typing import Final
 
 from mainspring.controller.absences import Absences
 from mainspring.controller.config import ControllerConfig
@@ -17,23 +18,15 @@ from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Dropped, Outbox
 from mainspring.controller.reachable import address_fault, cut_off, unreachable
 from mainspring.controller.recovery import ModelRecovery
-from mainspring.controller.refusals import Refusals
 from mainspring.controller.registry import MAX_NAME_CHARACTERS, MAX_PAGES, ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.controller.shards import Moves, Shards
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.events import GatewayLeft, WorkerJoined, WorkerLeft
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import GatewayLeft, GatewayRefused, WorkerJoined, WorkerLeft
 from mainspring.messages.metrics import READINGS, DeviceHealth
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.messages.peers import (
-    GatewayHello,
-    Goodbye,
-    Pong,
-    Welcome,
-    WorkerDown,
-    WorkerHello,
-    WorkerUp,
-)
+from mainspring.messages.peers import GatewayHello, Goodbye, Pong, Welcome, WorkerDown, WorkerHello, WorkerUp
 from mainspring.messages.targets import SEPARATOR, check_targets
 from mainspring.transport.certificate import Certificate
 
@@ -381,3 +374,42 @@ def _bounded(health: DeviceHealth) -> DeviceHealth:
     known = [each for each in health.readings if each.name in READINGS and REASON.fullmatch(each.reason)]
     notes = tuple(note[:MAX_NOTE_CHARACTERS] for note in health.notes[:MAX_REASONS])
     return DeviceHealth(notes, tuple(known[:MAX_REASONS]))
+
+
+INTERVAL_NS: Final = 1_000_000_000
+"""The least time between two looks."""
+_REASONS: Final = frozenset([reason.value for reason in Reason])
+
+
+class Refusals:
+    """Takes what gateways count, and enters what is new."""
+
+    def __init__(self, scheduler: LoggedScheduler, sessions: SessionTable) -> None:
+        self._scheduler = scheduler
+        self._sessions = sessions
+        self._due_ns = 0
+
+    def heard(self, session: GatewaySession, refused: dict[str, int]) -> None:
+        """Take a gateway's counts in; reasons that are none are left out."""
+        known = {reason: count for reason, count in refused.items() if reason in _REASONS and count > 0}
+        if session.refused is None:
+            session.refused_noted = known
+        session.refused = known
+
+    def beat(self, now_ns: int) -> None:
+        """Enter what gateways have refused since the last look, if it is time for one."""
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns + INTERVAL_NS
+            for session in self._sessions.gateways.values():
+                self.enter(now_ns, session)
+
+    def enter(self, now_ns: int, session: GatewaySession) -> None:
+        """Enter what one gateway has refused since it was entered last."""
+        refused, noted = session.refused, session.refused_noted
+        if refused is None or refused == noted:
+            return
+        session.refused_noted = refused
+        news = {reason: count - noted.get(reason, 0) for reason, count in refused.items()}
+        news = {reason: count for reason, count in news.items() if count > 0}
+        if news:
+            self._scheduler.handle(now_ns, GatewayRefused(session.name, news))

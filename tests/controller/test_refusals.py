@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from mainspring.controller.refusals import INTERVAL_NS
+from mainspring.controller.peer_lifecycle import INTERVAL_NS
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.events import GatewayRefused
 from mainspring.messages.peers import GatewayHello, Goodbye, Pong
