@@ -12,14 +12,21 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from mainspring.controller.absences import Absences
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Dropped, Outbox
-from mainspring.controller.reachable import address_fault, cut_off, unreachable
 from mainspring.controller.recovery import ModelRecovery
 from mainspring.controller.registry import MAX_NAME_CHARACTERS, MAX_PAGES, ModelRegistry
-from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
+from mainspring.controller.sessions import (
+    Absences,
+    GatewaySession,
+    Session,
+    SessionTable,
+    WorkerSession,
+    address_fault,
+    cut_off,
+    unreachable,
+)
 from mainspring.controller.shards import Moves, Shards
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codes import Reason

@@ -12,14 +12,19 @@ the name back while the new owner lives.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from mainspring.controller.clock import PeerClock
 from mainspring.messages.ids import MAX_SESSIONS, gateway_number
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.observing import WorkerClock
 from mainspring.messages.peers import GatewayHello, Ping, Pong, WorkerHello
+from mainspring.transport import addresses
+from mainspring.transport.addresses import Address
+from mainspring.transport.local import Local
 
 RETIRED_REMEMBERED = 1024
 """Processes that lost their name and are remembered; beyond this number the oldest is forgotten."""
@@ -225,3 +230,70 @@ class SessionTable:
             raise AssertionError(f"{session} begins while its process's former session is open")
         self._by_peer[session.peer] = session
         self._retired.pop(session.peer, None)
+
+
+_LOGGER = logging.getLogger(__name__)
+MOST_REMEMBERED: Final = 4096
+"""Peers that are gone; of those beyond, the first are forgotten."""
+
+
+class Absences:
+    """Tells of each peer that is lost, and of its return, once."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        """``tell`` is given a line for a person."""
+        self._tell = tell
+        self._since_ns: dict[tuple[str, str], int] = {}
+
+    def lost(self, now_ns: int, session: Session, why: str) -> None:
+        """A session has ended, and nobody wanted that."""
+        name = (session.kind, session.name)
+        if name not in self._since_ns and len(self._since_ns) >= MOST_REMEMBERED:
+            del self._since_ns[next(iter(self._since_ns))]
+        self._since_ns.setdefault(name, now_ns)
+        self._say(f"{session.kind} {session.name} is lost: {why}")
+
+    def here(self, now_ns: int, session: Session) -> None:
+        """A peer has joined; nothing is said unless it was lost."""
+        since_ns = self._since_ns.pop((session.kind, session.name), None)
+        if since_ns is not None:
+            self._say(f"{session.kind} {session.name} is back after {(now_ns - since_ns) / 1e9:.2g} s")
+
+    def _say(self, text: str) -> None:
+        _LOGGER.warning("%s", text)
+        self._tell(text)
+
+
+REMEDY = (
+    "start the worker with --data-address tcp://HOST:*, an address of its host that gateways reach, or with "
+    "--data-host HOST beside it if they know that host by another name"
+)
+
+
+def address_fault(address: str) -> str | None:
+    """Return what is wrong with an address that a worker tells others, wherever they are, or None."""
+    try:
+        found = addresses.parse(address)
+    except ValueError as error:
+        return f"its data address can't be used: {error}"
+    if isinstance(found, Address) and addresses.is_unspecified(found.host):
+        return f"its data address {address} names no host, so that nobody can connect there; {REMEDY}"
+    if isinstance(found, Address | Local):
+        return None
+    return f"its data address {address} is none of a worker; {REMEDY}"
+
+
+def unreachable(address: str, worker_host: str, gateway_host: str) -> bool:
+    """Say whether a worker's address is of use on the worker's host only, and the gateway is on another.
+
+    Hosts are numeric addresses as the controller sees them, empty for its own.
+    """
+    if worker_host == gateway_host:
+        return False
+    found = addresses.parse(address)
+    return isinstance(found, Local) or addresses.is_loopback(found.host)
+
+
+def cut_off(worker: str, address: str, gateway: str) -> str:
+    """Return the refusal for a worker and a gateway of which `unreachable` is true."""
+    return f"gateway {gateway!r} is on another host and can't reach worker {worker!r} at {address}: {REMEDY}"

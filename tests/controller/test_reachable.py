@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.controller.reachable import address_fault, unreachable
+from mainspring.controller.sessions import address_fault, unreachable
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import GatewayHello, WorkerHello

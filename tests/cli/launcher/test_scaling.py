@@ -179,7 +179,7 @@ def test_what_is_lost_and_comes_back_is_told_where_it_was_started(emulated: Call
         scale(client, 2)
     assert not [text for text in said if "can't be scaled" in text or "hello" in text]
     log = (plan.run_dir / "controller.log").read_text()
-    assert "WARNING mainspring.controller.absences: worker worker-0 is back after" in log
+    assert "WARNING mainspring.controller.sessions: worker worker-0 is back after" in log
 
 
 def answers(client: Client) -> bool:
