@@ -15,11 +15,10 @@ from collections.abc import Callable
 from typing import Final
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.logged_scheduler import LoggedScheduler, SnapshotStream
 from mainspring.controller.outbox import Dropped, Outbox, Wire
 from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
 from mainspring.controller.sessions import PeerSession
-from mainspring.controller.snapshot_stream import SnapshotStream
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
 from mainspring.messages.metrics import DeviceHealth
