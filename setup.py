@@ -84,8 +84,8 @@ MODULES = {
         *("gateway/uploads.py", "gateway/http/receiver.py", "gateway/http/routes.py"),
         *("gateway/http/exchange.py", "gateway/oip/request.py", "gateway/oip/response.py"),
         "gateway/oip/parameters.py",
-        *("worker/committing.py", "worker/executors.py", "worker/inputs.py", "worker/network.py"),
-        *("worker/outbox.py", "worker/overruns.py", "worker/segments.py", "worker/staging.py"),
+        *("worker/batches.py", "worker/executors.py", "worker/inputs.py", "worker/network.py"),
+        *("worker/outbox.py", "worker/overruns.py", "worker/segments.py", "worker/batches.py"),
     ),
 }
 """What is compiled together, as patterns of files below the package."""

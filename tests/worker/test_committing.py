@@ -11,12 +11,12 @@ import pytest
 
 from mainspring.messages.actions import Infer, Unload
 from mainspring.messages.codes import Status
+from mainspring.worker.batches import Ended
 from mainspring.worker.config import MIB
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.engine import DeviceLost, Ran
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS
-from mainspring.worker.staging import Ended
 from tests.fuzz import seeded
 from tests.patience import PATIENCE_S
 from tests.worker.peers import SECOND, infer, opening, spec

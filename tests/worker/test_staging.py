@@ -12,6 +12,7 @@ import pytest
 from mainspring.messages.actions import Infer, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.batches import LATE_NS
 from mainspring.worker.config import MIB
 from mainspring.worker.core.jobs import Executor, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
@@ -20,7 +21,6 @@ from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS, SOON_NS, Executors
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
-from mainspring.worker.staging import LATE_NS
 from tests.fuzz import seeded
 from tests.patience import PATIENCE_S
 from tests.worker.peers import MS, SECOND, infer, load, opening, spec

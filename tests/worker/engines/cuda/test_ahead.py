@@ -14,6 +14,7 @@ import pytest
 from mainspring.messages.actions import Action, Infer, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.batches import Ended
 from mainspring.worker.config import MIB
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
@@ -21,7 +22,6 @@ from mainspring.worker.engines.cuda.runs import Run
 from mainspring.worker.executors import EXPIRY_NS, Executors
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
-from mainspring.worker.staging import Ended
 from tests.fuzz import seeded
 from tests.patience import PATIENCE_S
 from tests.worker.engines.cuda import tiny_plans as tiny
@@ -149,7 +149,7 @@ class Served:
 
 @pytest.fixture(autouse=True)
 def _remembering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.worker.committing.RECENT", 1_000_000)
+    monkeypatch.setattr("mainspring.worker.batches.RECENT", 1_000_000)
 
 
 @seeded(2)
