@@ -25,7 +25,7 @@ from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run,
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.core.io_memory import slot_layout
-from mainspring.worker.core.jobs import Reservation, Slot
+from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.engine import Awakened, OpensAlone, OwnMemory
 from mainspring.worker.realtime import Rights
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec, is_dtype
 from mainspring.transport.holes import Holes
-from mainspring.worker.core.jobs import Slot, SlotLayout
+from mainspring.worker.core.window_queue import Slot, SlotLayout
 
 ALIGNMENT_BYTES = 64
 """Every tensor starts at a multiple of this: a cache line, which also suits vector instructions."""

@@ -16,7 +16,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.worker.core.io_memory import slot_layout
-from mainspring.worker.core.jobs import Ending, SlotLayout
+from mainspring.worker.core.window_queue import Ending, SlotLayout
 
 
 class PageTable:

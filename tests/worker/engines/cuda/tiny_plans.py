@@ -17,7 +17,7 @@ from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, 
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.io_memory import align
-from mainspring.worker.core.jobs import SlotLayout
+from mainspring.worker.core.window_queue import SlotLayout
 
 WIDTH = 24
 ROW_BYTES = 4 * WIDTH
