@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.transport.hub import Hub
-from mainspring.transport.precise import READY_AT_ONCE, SELECTABLE, PreciseWait
+from mainspring.transport.hub import READY_AT_ONCE, SELECTABLE, Hub, PreciseWait
 
 MS = 1_000_000
 FOREVER_NS = 60_000 * MS
