@@ -55,7 +55,7 @@ MODULES = {
     native.PATH: (
         *("controller/**/*.py", "telemetry/actions.py", "telemetry/bounded.py", "telemetry/histograms.py"),
         *("transport/channel.py", "transport/hub.py", "transport/link.py", "transport/listener.py"),
-        *("transport/session.py", "transport/slab.py"),
+        *("transport/link.py", "transport/slab.py"),
         *("transport/hub.py", "messages/codec.py", "messages/delays.py", "messages/ids.py"),
         *("gateway/bounds.py", "gateway/delays.py", "gateway/driver.py"),
         *("gateway/local_clients.py", "gateway/memory.py", "gateway/peer_connections.py"),

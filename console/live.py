@@ -29,8 +29,7 @@ from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.keys import Keys
-from mainspring.transport.link import Link
-from mainspring.transport.session import ControllerSession
+from mainspring.transport.link import ControllerSession, Link
 
 _LOGGER = logging.getLogger(__name__)
 HELLO_NS = 500_000_000

@@ -21,7 +21,7 @@ from mainspring.messages.ids import MAX_GATEWAY, shard_of_gateway
 from mainspring.messages.readiness import NO_CONTROLLER, why
 from mainspring.messages.sharding import ShardMap, map_fault
 from mainspring.transport.hub import Hub
-from mainspring.transport.session import BAD_MESSAGE, ControllerSession
+from mainspring.transport.link import BAD_MESSAGE, ControllerSession
 
 log = logging.getLogger("mainspring.gateway")
 

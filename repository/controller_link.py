@@ -27,8 +27,7 @@ from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
-from mainspring.transport.link import Link
-from mainspring.transport.session import ControllerSession
+from mainspring.transport.link import ControllerSession, Link
 
 _LOGGER = logging.getLogger("mainspring.repository")
 NAME = "model-repository"

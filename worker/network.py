@@ -36,7 +36,7 @@ from mainspring.messages.peers import (
 )
 from mainspring.messages.sharding import AGAIN, MOVED
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.session import ControllerSession
+from mainspring.transport.link import ControllerSession
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engine import DeviceLost, Monitored, SharesInputs
 from mainspring.worker.engines.artifacts import StoreWatch

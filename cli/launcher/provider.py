@@ -23,8 +23,7 @@ from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
-from mainspring.transport.link import Link
-from mainspring.transport.session import UNKNOWN_SESSION, ControllerSession
+from mainspring.transport.link import UNKNOWN_SESSION, ControllerSession, Link
 
 _LOGGER = logging.getLogger("mainspring.provider")
 HELLO_NS = 200_000_000

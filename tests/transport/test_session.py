@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.transport.session import BAD_MESSAGE, UNKNOWN_SESSION, ControllerSession
+from mainspring.transport.link import BAD_MESSAGE, UNKNOWN_SESSION, ControllerSession
 from mainspring.worker.network import LONGEST_HELLO_NS
 
 HELLO_NS, SILENCE_NS = 200, 1000
