@@ -64,7 +64,7 @@ MODULES = {
         *("gateway/uploads.py", "gateway/zeromq.py", "gateway/core/requests.py", "gateway/core/sharing.py"),
         *("gateway/core/catalog.py", "gateway/core/timing.py", "gateway/core/controller_catalogs.py"),
         *("gateway/core/observers.py", "gateway/core/sequences.py", "gateway/core/state_machine.py"),
-        *("gateway/core/validation.py", "gateway/zmtp/listener.py", "transport/token_file.py"),
+        *("gateway/core/validation.py", "gateway/zmtp/listener.py", "transport/tokens.py"),
         "gateway/core/observers.py",
         *("gateway/grpc/access.py", "gateway/grpc/answers.py", "gateway/grpc/peers.py"),
         *("gateway/grpc/requests.py", "gateway/grpc/status.py", "gateway/grpc/taking.py"),

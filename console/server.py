@@ -25,8 +25,7 @@ from mainspring.console.web.recorded_source import RecordedSource
 from mainspring.console.web.socket import PageSocket, turn_away
 from mainspring.console.web.source import Source
 from mainspring.transport.asgi import Server
-from mainspring.transport.token_file import TokenFile
-from mainspring.transport.tokens import credential
+from mainspring.transport.tokens import TokenFile, credential
 
 _STOP_POLL_S = 0.05
 """Longest time that a stop can go unnoticed."""

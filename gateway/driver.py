@@ -41,7 +41,7 @@ from mainspring.messages.ids import shard_of
 from mainspring.messages.readiness import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
-from mainspring.transport.token_file import TokenFile
+from mainspring.transport.tokens import TokenFile
 
 log = logging.getLogger("mainspring.gateway")
 

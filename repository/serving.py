@@ -28,7 +28,7 @@ from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.messages.codes import Reason
 from mainspring.transport.asgi import Connection, Server, listen_at
 from mainspring.transport.keys import ServerKeys
-from mainspring.transport.token_file import TokenFile
+from mainspring.transport.tokens import TokenFile
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")

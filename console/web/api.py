@@ -21,8 +21,7 @@ from mainspring.console.web.changes import BadRequest, Changes, read_body
 from mainspring.console.web.pictures import Pictures
 from mainspring.console.web.shows import SHOWS, BadParams, Broken, ask
 from mainspring.console.web.source import Seek, Source
-from mainspring.transport.token_file import TokenFile
-from mainspring.transport.tokens import EVERYTHING, Credential, from_header
+from mainspring.transport.tokens import EVERYTHING, Credential, TokenFile, from_header
 
 _LISTS = {"workers", "outcomes"}
 """Parameters that may be there several times."""

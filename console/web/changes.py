@@ -21,8 +21,7 @@ from mainspring.console.web.answers import answer, failure
 from mainspring.console.web.source import Source, Unanswered
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import OperatorCommand
-from mainspring.transport.token_file import TokenFile
-from mainspring.transport.tokens import EVERYTHING, Credential, from_header
+from mainspring.transport.tokens import EVERYTHING, Credential, TokenFile, from_header
 
 Refusal = tuple[Reason, str]
 """The reason why a command is not passed on, as a code and for a person."""

@@ -20,8 +20,15 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.oip.errors import STATUSES
 from mainspring.messages.codes import Reason
-from mainspring.transport.token_file import TokenFile
-from mainspring.transport.tokens import BadTokens, Gate, Token, credential, parse_tokens, token_sha256
+from mainspring.transport.tokens import (
+    BadTokens,
+    Gate,
+    Token,
+    TokenFile,
+    credential,
+    parse_tokens,
+    token_sha256,
+)
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 from tests.patience import PATIENCE_S
 

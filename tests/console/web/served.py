@@ -22,7 +22,7 @@ from mainspring.console.view.view import View
 from mainspring.console.web.listener import listen
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
 from mainspring.messages.operating import OperatorCommand
-from mainspring.transport.token_file import TokenFile
+from mainspring.transport.tokens import TokenFile
 from tests.patience import PATIENCE_S
 
 Record = tuple[int, msgspec.Struct]
