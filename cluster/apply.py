@@ -42,6 +42,7 @@ from mainspring.cluster.scaling import provide, provider_left, provider_said, re
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unload
+from mainspring.messages.codec import gateway_of
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, Reject
 from mainspring.messages.events import (
@@ -58,7 +59,6 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from mainspring.messages.ids import gateway_of
 from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 

@@ -15,8 +15,8 @@ import msgspec
 
 from mainspring import extras
 from mainspring.messages.actions import Infer, Load, Timed
+from mainspring.messages.codec import gateway_of
 from mainspring.messages.evidence import RejectEvidence
-from mainspring.messages.ids import gateway_of
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 
