@@ -41,10 +41,22 @@ from mainspring.cluster.residency import (
 from mainspring.cluster.scaling import provide, provider_left, provider_said, retain, retire
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unload
+from mainspring.messages.actions import (
+    Command,
+    Doubted,
+    DropWorker,
+    Infer,
+    Load,
+    Open,
+    Prepare,
+    Ranked,
+    Reject,
+    Release,
+    Result,
+    Unload,
+)
 from mainspring.messages.codec import gateway_of
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, Reject
 from mainspring.messages.events import (
     Event,
     GatewayLeft,

@@ -10,9 +10,8 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Executed, Infer, Result
+from mainspring.messages.actions import Executed, Infer, Result, Unanswered
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Unanswered
 
 LEAD_KEPT: Final = 8
 """Divisor of a worker's lead: it shrinks by 1/8 with each batch whose inputs take less time than that."""

@@ -23,8 +23,20 @@ from mainspring.cluster.residency_bits import find, tidy
 from mainspring.cluster.restore import enter, restore, serve
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
-from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked
+from mainspring.messages.actions import (
+    Action,
+    Command,
+    Doubted,
+    DropWorker,
+    Infer,
+    Load,
+    Open,
+    Prepare,
+    Ranked,
+    Release,
+    Result,
+    Unload,
+)
 from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import Told

@@ -15,7 +15,7 @@ from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency_bits import at
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.evidence import (
+from mainspring.messages.actions import (
     Ahead,
     Candidate,
     Evidence,

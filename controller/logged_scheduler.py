@@ -20,7 +20,7 @@ import msgspec
 from mainspring.cluster.snapshot import Part
 from mainspring.cluster.state import Cluster
 from mainspring.controller.outbox import Dropped
-from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
+from mainspring.messages.actions import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.observing import Stage

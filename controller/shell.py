@@ -24,10 +24,9 @@ from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.controller.shards import Moves, Shards
 from mainspring.messages import PROTOCOL_VERSION, readiness
-from mainspring.messages.actions import Infer, Result
+from mainspring.messages.actions import DropWorker, Infer, Reject, Result, Sent
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage, gateway_of
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import DropWorker, Reject, Sent
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.observing import FromObserver, ObserverHello
 from mainspring.messages.operating import Operate

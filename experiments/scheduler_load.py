@@ -13,9 +13,8 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Command, Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import (
     Event,
     ModelAdded,

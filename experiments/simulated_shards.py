@@ -30,9 +30,8 @@ from mainspring.gateway.core.effects import (
     Withdraw,
 )
 from mainspring.gateway.core.state_machine import GatewayCore
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Infer, Reject
 from mainspring.messages.codec import gateway_number, shard_of
-from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected

@@ -10,9 +10,8 @@ import math
 
 import msgspec
 
-from mainspring.messages.actions import Infer, Result
+from mainspring.messages.actions import Command, Infer, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import CONFIDENCE, Estimate, most_late

@@ -18,8 +18,7 @@ from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.status import cluster_status
 from mainspring.cluster.validate import validate as validate_state
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Open, Result
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command, Open, Result
 from mainspring.messages.events import (
     Event,
     GatewayLeft,

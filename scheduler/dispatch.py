@@ -12,9 +12,8 @@ from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release, Result, Unanswered, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Unanswered
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.idle_workers import WIDE_FROM, is_replicated_widely
 from mainspring.scheduler.opening.scheduling import Openings

@@ -18,7 +18,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency_bits import able, at, is_barred, is_hopeless, is_loadable
 from mainspring.cluster.workers import Worker
-from mainspring.messages.evidence import LoadReason
+from mainspring.messages.actions import LoadReason
 from mainspring.scheduler.placing import LoadPlan, plan_load, plan_on_freest
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.state import SchedulerState

@@ -24,8 +24,8 @@ from mainspring.cluster.membership import (
 from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.workers import Worker
+from mainspring.messages.actions import DropWorker, Unanswered
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import DropWorker, Unanswered
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.best_effort import BestEffort

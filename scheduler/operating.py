@@ -13,8 +13,8 @@ from mainspring.cluster.membership import operator_asked
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency_bits import at, hosts
+from mainspring.messages.actions import LoadReason
 from mainspring.messages.events import OperatorAsked
-from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,

@@ -24,7 +24,7 @@ from typing import Final
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Place, Request
-from mainspring.messages.evidence import Ahead
+from mainspring.messages.actions import Ahead
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.state import SchedulerState
 from mainspring.scheduler.work_ahead import WorkAhead

@@ -9,7 +9,7 @@ from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency_bits import able, at
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.evidence import LoadReason
+from mainspring.messages.actions import LoadReason
 
 
 class LoadPlan:

@@ -10,10 +10,9 @@ from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evi
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency_bits import is_given_up
 from mainspring.cluster.status import impossible
+from mainspring.messages.actions import Ahead, Doubted, Ranked, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Doubted, Ranked, Reject
 from mainspring.messages.events import RequestArrived
-from mainspring.messages.evidence import Ahead, RejectEvidence
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.idle_workers import is_replicated_widely
 from mainspring.scheduler.load_queue import MissedModels

@@ -12,9 +12,8 @@ from mainspring.cluster.residency import forget, give_up, load_ended, open_ended
 from mainspring.cluster.residency_bits import of_worker
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Load, LoadEvidence, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.evidence import LoadEvidence
 from mainspring.scheduler.load_queue import MissedModels, Pins
 from mainspring.scheduler.opening.scheduling import Openings
 from mainspring.scheduler.overdue_actions import stalled_at_ns

@@ -14,9 +14,8 @@ from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
+from mainspring.messages.actions import Command, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command, Reject
-from mainspring.messages.evidence import RejectEvidence
 from mainspring.scheduler.alarms import Alarm, Alarms
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 from mainspring.scheduler.idle_workers import IdleWorkers

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.costs import ControllerCost, CostSpec

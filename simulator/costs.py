@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from mainspring.messages.commands import Sent
+from mainspring.messages.actions import Sent
 from mainspring.messages.events import Event, Wakeup
 from mainspring.simulator.checks import check_range, most_of
 

@@ -16,10 +16,9 @@ from typing import Final, Protocol
 from mypy_extensions import mypyc_attr
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Infer, Reject
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import ModelSpec
 from mainspring.simulator.costs import ProcessCosts

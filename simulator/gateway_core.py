@@ -22,8 +22,7 @@ from mainspring.gateway.core.effects import (
 )
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import Signature
-from mainspring.messages.actions import Infer
-from mainspring.messages.commands import Reject
+from mainspring.messages.actions import Infer, Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected

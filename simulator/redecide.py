@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.messages.commands import Command, Note, without_evidence
+from mainspring.messages.actions import Command, Note, without_evidence
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler

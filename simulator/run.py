@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, ModelAdded
 from mainspring.simulator.bound.possible import deadlines, is_wanted, possible
 from mainspring.simulator.cluster import Cluster, build_cluster

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec
 from mainspring.messages.targets import kind_of, merged

@@ -13,9 +13,8 @@ from typing import Final, cast
 
 import numpy as np
 
-from mainspring.messages.actions import Infer, Load, Result, Unload
+from mainspring.messages.actions import Command, DropWorker, Infer, Load, Note, Reject, Result, Sent, Unload
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerLeft
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.scaling import Provide

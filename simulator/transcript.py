@@ -5,8 +5,21 @@ One line for each event (``>``) and command (``<``), with the time in millisecon
 
 from __future__ import annotations
 
-from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Timed, Unload
-from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, Reject
+from mainspring.messages.actions import (
+    Command,
+    Doubted,
+    DropWorker,
+    Infer,
+    Load,
+    Open,
+    Prepare,
+    Ranked,
+    Reject,
+    Release,
+    Result,
+    Timed,
+    Unload,
+)
 from mainspring.messages.events import (
     Event,
     GatewayLeft,

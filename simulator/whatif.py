@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.messages.actions import Infer, Result
+from mainspring.messages.actions import Command, Infer, Reject, Result
 from mainspring.messages.clients import Timing
 from mainspring.messages.codec import gateway_of
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, GatewayLeft, ModelAdded, RequestArrived, RequestCancelled
 from mainspring.messages.targets import kind_of
 from mainspring.scheduler.config import SchedulerConfig

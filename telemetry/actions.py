@@ -15,9 +15,8 @@ from mainspring.cluster.rolling import is_outlier
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import kind_status
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import KINDS, Action, Infer, Load, Open, Prepare, Result
+from mainspring.messages.actions import KINDS, Action, DropWorker, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
 from mainspring.messages.metrics import ClusterMetrics, ModelActions, WorkerActions
 from mainspring.telemetry.bounded import OTHER, BoundedLabels, key_labels, model_key

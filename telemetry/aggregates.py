@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections import Counter
 
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Result, Unload
+from mainspring.messages.actions import Command, Infer, Load, Reject, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerLeft
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, ended_by
 from mainspring.telemetry.samples import ActionSamples, SecondSeries, Spread

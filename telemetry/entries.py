@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event
 from mainspring.messages.snapshot import Told
 

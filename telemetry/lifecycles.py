@@ -23,12 +23,20 @@ from mainspring.cluster.follow import follow
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Action, Infer, Result, kind_of, model_of
+from mainspring.messages.actions import (
+    Action,
+    DropWorker,
+    Evidence,
+    Infer,
+    Reject,
+    RejectEvidence,
+    Result,
+    kind_of,
+    model_of,
+)
 from mainspring.messages.codec import gateway_of
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import GatewayLeft, RequestArrived, RequestCancelled, WorkerJoined, WorkerLeft
-from mainspring.messages.evidence import Evidence, RejectEvidence
 from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.settings import Settings
 

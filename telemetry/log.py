@@ -33,8 +33,8 @@ from typing import Any, cast, get_args
 import msgpack
 import msgspec
 
+from mainspring.messages.actions import Command
 from mainspring.messages.codec import BadMessage, Codec
-from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 from mainspring.messages.snapshot import Told
 from mainspring.telemetry.entries import FORMAT, Entry, Record, SegmentHeader

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from mainspring import extras
-from mainspring.messages.actions import Infer, Load, Timed
+from mainspring.messages.actions import Infer, Load, RejectEvidence, Timed
 from mainspring.messages.codec import gateway_of
-from mainspring.messages.evidence import RejectEvidence
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 

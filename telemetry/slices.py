@@ -30,9 +30,8 @@ from mainspring.cluster.residency_bits import of_worker
 from mainspring.cluster.snapshot import snapshot
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Prepare, Result, Timed, Unload
+from mainspring.messages.actions import Command, Prepare, Result, Timed, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, Resident, WorkerJoined
 from mainspring.telemetry.entries import Entry, SegmentHeader
 from mainspring.telemetry.lifecycles import Lifecycles

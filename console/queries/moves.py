@@ -9,7 +9,7 @@ from mainspring.console.queries.wording import at, by_part, ms, outlying, than
 from mainspring.console.view.actions import Action
 from mainspring.console.view.requests import Request
 from mainspring.console.view.view import View
-from mainspring.messages.evidence import LoadReason, RejectEvidence
+from mainspring.messages.actions import LoadReason, RejectEvidence
 
 LOADS = 8
 """LOADs of its model that a story has at most."""

@@ -13,7 +13,7 @@ from mainspring.console.queries.wording import ms
 from mainspring.console.view.actions import Action
 from mainspring.console.view.requests import LATE, LOST, REJECTED, WAITING, Request
 from mainspring.console.view.view import View
-from mainspring.messages.evidence import Evidence, RejectEvidence
+from mainspring.messages.actions import Evidence, RejectEvidence
 
 LAST = {
     "last-rejected": (REJECTED,),

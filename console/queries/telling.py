@@ -18,8 +18,7 @@ from mainspring.console.view.requests import (
 )
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import History
-from mainspring.messages.codes import Reason
-from mainspring.messages.evidence import (
+from mainspring.messages.actions import (
     Ahead,
     Candidate,
     Evidence,
@@ -27,6 +26,7 @@ from mainspring.messages.evidence import (
     Readiness,
     RejectEvidence,
 )
+from mainspring.messages.codes import Reason
 
 WORKERS = 6
 """Workers whose work in the meantime it has at most."""

@@ -13,10 +13,9 @@ from struct import Struct, error
 import msgspec
 
 from mainspring.console.view.series import Ring
-from mainspring.messages.actions import KINDS, Infer, Load, Timed, kind_of, model_of
+from mainspring.messages.actions import KINDS, Infer, Load, LoadReason, Timed, kind_of, model_of
 from mainspring.messages.actions import Action as Command
 from mainspring.messages.codes import Status
-from mainspring.messages.evidence import LoadReason
 from mainspring.telemetry.lifecycles import ActionLife
 
 LOST = "lost"

@@ -11,7 +11,7 @@ import msgspec
 from mainspring.cluster.requests import Place
 from mainspring.cluster.requests import Request as OpenRequest
 from mainspring.cluster.state import Cluster
-from mainspring.messages.evidence import Evidence, RejectEvidence
+from mainspring.messages.actions import Evidence, RejectEvidence
 from mainspring.telemetry.lifecycles import RequestLife, infer_of
 
 WAITING, RUNNING = "waiting", "running"

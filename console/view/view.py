@@ -25,10 +25,9 @@ from mainspring.console.view.requests import Request, is_lost, still_open
 from mainspring.console.view.requests import ended as ended_request
 from mainspring.console.view.traffic import Traffic
 from mainspring.console.view.workers import History, Session, Standing, left, standing
-from mainspring.messages.actions import KINDS, Load, Unload, kind_of
+from mainspring.messages.actions import KINDS, DropWorker, Load, Unload, kind_of
 from mainspring.messages.actions import Action as Command
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import (
     GatewayRefused,
     ModelAdded,

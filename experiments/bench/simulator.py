@@ -22,7 +22,7 @@ import typer
 from mainspring.experiments.bench.cluster import PROFILES
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.scheduler_load import KIND, varieties
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler

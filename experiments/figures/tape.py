@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, RequestArrived, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler

@@ -10,8 +10,8 @@ from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
 from mainspring.messages import operating
+from mainspring.messages.actions import Command
 from mainspring.messages.codec import request_id
-from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, GatewayLeft, ModelRestored, OperatorAsked, RequestArrived
 from mainspring.scheduler.config import SchedulerConfig, milliseconds
 from mainspring.scheduler.core import Scheduler

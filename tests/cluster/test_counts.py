@@ -6,9 +6,8 @@ import pytest
 
 from mainspring.cluster.apply import apply
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Command, Infer
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import (
     GatewayLeft,
     ModelAdded,

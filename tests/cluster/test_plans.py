@@ -14,11 +14,21 @@ from mainspring.cluster.plans import CANDIDATES, PLANNED_FOR, Plan, plans, readi
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency_bits import at, is_loadable
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare, Result
+from mainspring.messages.actions import (
+    Candidate,
+    Command,
+    Evidence,
+    Infer,
+    Load,
+    PlanEvidence,
+    Prepare,
+    Readiness,
+    Reject,
+    RejectEvidence,
+    Result,
+)
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, ModelAdded, OperatorAsked, WorkerJoined
-from mainspring.messages.evidence import Candidate, Evidence, PlanEvidence, Readiness, RejectEvidence
 from mainspring.messages.operating import DrainWorker
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from tests.cluster.test_apply import OPEN_NS, disturb, reader

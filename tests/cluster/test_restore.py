@@ -15,8 +15,17 @@ from mainspring.cluster.follow import follow
 from mainspring.cluster.snapshot import AT_ONCE, Part, snapshot
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
-from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unload
-from mainspring.messages.commands import Command, DropWorker
+from mainspring.messages.actions import (
+    Command,
+    DropWorker,
+    Infer,
+    Load,
+    Open,
+    Prepare,
+    Release,
+    Result,
+    Unload,
+)
 from mainspring.messages.events import (
     Event,
     ModelAdded,

@@ -10,7 +10,7 @@ import pytest
 from mainspring.console.overview import FIRST_STEP_NS, MOST, RunOverview
 from mainspring.console.recorded import Recording
 from mainspring.console.view.view import View
-from mainspring.messages.commands import Reject
+from mainspring.messages.actions import Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec

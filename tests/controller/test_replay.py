@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.messages.actions import Infer, Load
-from mainspring.messages.commands import Reject
+from mainspring.messages.actions import Infer, Load, Reject
 from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined, WorkerLeft
 from mainspring.messages.peers import Dispatch, Rejected
 from mainspring.scheduler.config import SchedulerConfig

@@ -26,10 +26,9 @@ from mainspring.controller.outbox import (
 )
 from mainspring.controller.shell import LEFT_NS, Shell, StartGrace
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.actions import Infer, Load, Result, Unload
+from mainspring.messages.actions import DropWorker, Infer, Load, Reject, Result, Unload
 from mainspring.messages.codec import encode
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, WorkerHello

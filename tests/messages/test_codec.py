@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.messages import actions, clients, commands, events, metrics, operating, peers, sharding
+from mainspring.messages import actions, clients, events, metrics, operating, peers, sharding
 from mainspring.messages.codec import (
     FROM_CLIENT,
     FROM_GATEWAY,
@@ -110,7 +110,7 @@ def test_garbage_raises_nothing_but_bad_message(name: str, garbage: bytes) -> No
 @pytest.mark.parametrize("name", CODECS)
 def test_deep_nesting_and_wrong_fields_are_bad_messages(name: str) -> None:
     codec = CODECS[name][0]
-    for bad in (b"", b"\x91" * 100_000, encode(commands.DropWorker("w", "r")) + b"\xc1"):
+    for bad in (b"", b"\x91" * 100_000, encode(actions.DropWorker("w", "r")) + b"\xc1"):
         with pytest.raises(BadMessage):
             codec.decode(bad)
 
@@ -121,7 +121,7 @@ def test_a_field_of_another_type_is_named() -> None:
 
 
 def test_tags_are_unique_in_the_event_stream() -> None:
-    stream = typing.get_args(events.Event | commands.Command)
+    stream = typing.get_args(events.Event | actions.Command)
     tags = [kind.__struct_config__.tag for kind in stream]
     assert len(tags) == len(set(tags))
 

@@ -1,8 +1,7 @@
 """A scheduler driven by hand, for tests."""
 
-from mainspring.messages.actions import Infer, Prepare, Release, Result, Timed, Unload
+from mainspring.messages.actions import Command, Infer, Note, Prepare, Reject, Release, Result, Timed, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Note, Reject
 from mainspring.messages.events import (
     Event,
     ModelAdded,

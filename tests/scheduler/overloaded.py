@@ -7,8 +7,8 @@ import functools
 import msgspec
 import numpy as np
 
+from mainspring.messages.actions import Command, Reject
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, RequestArrived
 from mainspring.messages.model import ModelSpec, Profile, Symbol
 from mainspring.scheduler.config import SchedulerConfig

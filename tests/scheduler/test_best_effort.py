@@ -6,9 +6,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer, Prepare
+from mainspring.messages.actions import Command, Infer, Prepare, Reject
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import ModelAdded
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig

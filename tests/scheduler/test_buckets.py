@@ -7,9 +7,8 @@ import pytest
 
 from mainspring.cluster.execution import learn_from_unanswered
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Command, Infer, Load, Prepare, Release, Result, Unanswered, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Unanswered
 from mainspring.messages.events import (
     ModelAdded,
     ModelRemoved,

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Infer, Load, Prepare, Result
+from mainspring.messages.actions import Command, Infer, Load, Prepare, Reject, Result
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import (
     GatewayLeft,
     OperatorAsked,

@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from mainspring.cluster.membership import OVERDUE
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.actions import Command, DropWorker, Infer, Load, Prepare, Reject, Release, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import ModelAdded, ModelRemoved, ModelRestored, WorkerJoined, WorkerLeft
 from mainspring.messages.model import Profile
 from mainspring.scheduler.config import SchedulerConfig

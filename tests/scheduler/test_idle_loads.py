@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.messages.actions import Load
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command, Load
 from mainspring.messages.events import OperatorAsked, RequestCancelled, WorkerLeft
 from mainspring.messages.operating import DrainWorker, ResumeWorker
 from mainspring.scheduler.load_queue import LOOKED_AT

@@ -1,8 +1,7 @@
 """How long inputs travel is measured, and planned for like any duration."""
 
-from mainspring.messages.actions import Infer, Result
+from mainspring.messages.actions import Command, Infer, Result
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import RequestCancelled
 from tests.scheduler.hand import MS, Hand, reasons, spec
 

@@ -19,9 +19,8 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
-from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Command, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import (
     Event,
     ModelAdded,

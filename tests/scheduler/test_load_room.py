@@ -7,8 +7,7 @@ from typing import ClassVar
 import pytest
 
 from mainspring.cluster.residency_bits import at, hosts
-from mainspring.messages.actions import Load, Result, Unload
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command, Load, Result, Unload
 from mainspring.messages.events import Event, Wakeup, WorkerJoined
 from mainspring.messages.operating import LoadOn, UnloadFrom
 from mainspring.scheduler.config import SchedulerConfig

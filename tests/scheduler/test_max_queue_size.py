@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Command, Infer, Reject
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import OperatorAsked, WorkerJoined
 from mainspring.messages.model import Profile
 from mainspring.messages.operating import SetMaxQueue

@@ -7,9 +7,18 @@ from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.membership import FATAL, FATAL_APART_NS, FATAL_ATTEMPTS
 from mainspring.cluster.readiness import takers, why_not
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import (
+    Command,
+    DropWorker,
+    Infer,
+    Load,
+    Prepare,
+    Reject,
+    Release,
+    Result,
+    Unload,
+)
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import (
     Event,
     ModelAdded,

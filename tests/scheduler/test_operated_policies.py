@@ -7,9 +7,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mainspring.messages.actions import Action, Infer, Load, Release, Result, Unload
+from mainspring.messages.actions import (
+    Action,
+    Command,
+    DropWorker,
+    Infer,
+    Load,
+    Note,
+    Reject,
+    Release,
+    Result,
+    Unload,
+)
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command, DropWorker, Note, Reject
 from mainspring.messages.events import ModelAdded, OperatorAsked, RequestArrived, WorkerJoined, WorkerLeft
 from mainspring.messages.operating import (
     DrainWorker,

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer, Load, Prepare, Unload
+from mainspring.messages.actions import Command, DropWorker, Infer, Load, Prepare, Reject, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import (
     Event,
     ModelAdded,

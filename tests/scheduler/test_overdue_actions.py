@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.messages.actions import Infer, Load
+from mainspring.messages.actions import Command, Infer, Load, Reject
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Wakeup
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.policies.registry import policy_names

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mainspring.cluster.models import Model
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Command, Infer, Reject
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Command, Infer
 from mainspring.messages.codec import encode
-from mainspring.messages.commands import Command
 from mainspring.messages.events import RequestArrived
 from mainspring.messages.peers import Arrival
 from mainspring.scheduler.priority import LOWEST, preferred_due_ns, preferred_turn_ns

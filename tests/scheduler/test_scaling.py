@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare
-from mainspring.messages.commands import Command, DropWorker
+from mainspring.messages.actions import Command, DropWorker, Infer, Load, LoadReason, Prepare
 from mainspring.messages.events import Event, OperatorAsked, Wakeup, WorkerJoined, WorkerLeft
-from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import LoadOn, MoveWorker, PinModel, ScaleWorkers
 from mainspring.messages.scaling import Offer, Provide, ProviderLeft, ProviderSaid, Retire
 from mainspring.scheduler.config import SchedulerConfig

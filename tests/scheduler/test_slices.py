@@ -9,9 +9,8 @@ from mainspring.cluster.apply import apply
 from mainspring.cluster.deferred_join import ENTERED_AT_ONCE, Joining
 from mainspring.cluster.residency_bits import is_loadable, is_prepared_anywhere
 from mainspring.cluster.validate import validate
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result
+from mainspring.messages.actions import Command, Infer, Load, Prepare, Release, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import ModelAdded, ModelRemoved, Wakeup, WorkerJoined, WorkerLeft
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import WorkerState

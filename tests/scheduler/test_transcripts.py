@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, ModelRemoved
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command, Infer
 from mainspring.messages.events import (
     ModelRemoved,
     OperatorAsked,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end

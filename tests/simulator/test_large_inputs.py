@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from mainspring.messages.actions import Infer, Result
+from mainspring.messages.actions import Command, Infer, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig

@@ -10,9 +10,8 @@ import pytest
 
 from mainspring.cluster.estimates import UNKNOWN_OPEN_NS
 from mainspring.cluster.placements import PREPARED_STATES
-from mainspring.messages.actions import Infer, Open, Prepare, Result
+from mainspring.messages.actions import Command, Infer, Open, Prepare, Result
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.config import SchedulerConfig

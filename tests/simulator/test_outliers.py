@@ -7,9 +7,8 @@ import random
 
 import pytest
 
-from mainspring.messages.actions import Infer, Result
+from mainspring.messages.actions import Command, Infer, Reject, Result
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.messages.actions import Command
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
 from mainspring.simulator.spec import Faults

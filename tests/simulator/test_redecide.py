@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from mainspring.controller.logged_scheduler import about
-from mainspring.messages.actions import Infer
-from mainspring.messages.commands import Command, Note, without_evidence
+from mainspring.messages.actions import Command, Infer, Note, without_evidence
 from mainspring.messages.events import (
     Event,
     ModelAdded,

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from mainspring.cli.main import build_app
 from mainspring.controller.logged_scheduler import about
+from mainspring.messages.actions import Reject
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Reject
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.recorded import read_recording
 from mainspring.simulator.redecide import configuration, redecide

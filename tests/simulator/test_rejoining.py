@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mainspring.messages.commands import DropWorker
+from mainspring.messages.actions import DropWorker
 from mainspring.messages.events import WorkerJoined
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model

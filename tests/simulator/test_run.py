@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer, Open, Result
+from mainspring.messages.actions import Command, Infer, Open, Reject, Result
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, ModelAdded
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.run import simulate

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.messages.actions import Infer, Load, Result
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command, Infer, Load, Result
 from mainspring.messages.events import Event
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.run import simulate

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.messages.actions import Infer, Result
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command, Infer, Result
 from mainspring.messages.events import Event
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.scenario import MILLISECOND

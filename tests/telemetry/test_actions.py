@@ -7,9 +7,8 @@ import pytest
 
 from mainspring.cluster.follow import follow
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare, Result, Unload
+from mainspring.messages.actions import Command, DropWorker, Infer, Load, Prepare, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command, DropWorker
 from mainspring.messages.events import (
     Event,
     ModelAdded,

@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.actions import Infer, Result
+from mainspring.messages.actions import DropWorker, Infer, Reject, Result
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import (
     Event,
     GatewayLeft,

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.messages.actions import Result, Unload
+from mainspring.messages.actions import Reject, Result, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled, Wakeup
 from mainspring.telemetry import log
 from mainspring.telemetry.entries import FORMAT, SegmentHeader

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.messages.actions import Infer, Load, Result, Unload
+from mainspring.messages.actions import Infer, Load, Reject, Result, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Reject
 from mainspring.messages.events import ModelAdded, RequestArrived, Resident, WorkerJoined, WorkerLeft
 from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.log import EventLogWriter

@@ -12,7 +12,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.residency_bits import able, at, is_everywhere
 from mainspring.cluster.workers import Worker
-from mainspring.messages.evidence import LoadReason
+from mainspring.messages.actions import LoadReason
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandLoads

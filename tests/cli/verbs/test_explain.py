@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mainspring.cli.main import build_app
 from mainspring.controller.logged_scheduler import about
-from mainspring.messages.commands import Reject
+from mainspring.messages.actions import Reject
 from mainspring.messages.events import ModelAdded, RequestArrived
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from mainspring.telemetry.log import EventLogWriter, read_log

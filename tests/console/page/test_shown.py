@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mainspring.client.errors import MainspringError
-from mainspring.messages.actions import Infer, Load
-from mainspring.messages.commands import Reject
+from mainspring.messages.actions import Infer, Load, Reject
 from mainspring.telemetry.log import read_entries
 from tests.console.page.conftest import Open, stop
 from tests.console.page.live import PAGES, Site, wait_until

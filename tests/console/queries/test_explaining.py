@@ -13,9 +13,8 @@ from mainspring.console.payloads import Alternative, Story
 from mainspring.console.queries.request import request
 from mainspring.console.view.requests import Request
 from mainspring.console.view.view import View
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Infer, Reject
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Reject
 from mainspring.telemetry.entries import SegmentHeader
 from tests.cluster.test_apply import disturb, reader
 from tests.console.view.streams import EVERYTHING, Watched, feed

@@ -9,18 +9,22 @@ from mainspring.console.payloads import Story
 from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.view.view import View
-from mainspring.messages.actions import Infer, Load, Open, Result
-from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import DropWorker, Reject
-from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
-from mainspring.messages.evidence import (
+from mainspring.messages.actions import (
     Candidate,
+    DropWorker,
+    Infer,
+    Load,
     LoadEvidence,
     LoadReason,
+    Open,
     PlanEvidence,
     Readiness,
+    Reject,
     RejectEvidence,
+    Result,
 )
+from mainspring.messages.codes import Reason, Status
+from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
 from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
 from mainspring.controller.logged_scheduler import about
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import LONGEST_WAIT_NS, random_scenario

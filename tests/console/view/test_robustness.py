@@ -15,9 +15,8 @@ from mainspring.console.queries.schedule import schedule
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.models import EVICTIONS
 from mainspring.console.view.view import View
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import DropWorker, Infer, Load, Prepare, Reject, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import (
     GatewayLeft,
     ModelAdded,

@@ -8,11 +8,9 @@ import pytest
 from mainspring.cluster.estimates import UNKNOWN_OPEN_NS
 from mainspring.cluster.placements import State
 from mainspring.cluster.residency_bits import find
-from mainspring.messages.actions import Infer, Load, Open, Prepare, Release
+from mainspring.messages.actions import Command, Infer, Load, LoadReason, Open, Prepare, Release
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, Wakeup, WorkerLeft
-from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import DrainWorker, LoadOn, ResumeWorker
 from tests.scheduler.hand import MS, Hand, reasons, spec
 

@@ -10,9 +10,8 @@ import pytest
 from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Request
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Infer, Load
+from mainspring.messages.actions import Infer, Load, Reject
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Reject
 from mainspring.messages.events import Wakeup
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.config import SchedulerConfig

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mainspring.messages.actions import Infer, Load, Result
+from mainspring.messages.actions import Command, Infer, Load, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import ModelAdded, RequestArrived, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.config import SchedulerConfig

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Command, Infer
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command
 from mainspring.messages.events import WorkerLeft
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig

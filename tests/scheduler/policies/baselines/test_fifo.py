@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.messages.actions import Infer, Load, Unload
+from mainspring.messages.actions import Command, Infer, Load, Unload
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command
 from mainspring.messages.events import Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler

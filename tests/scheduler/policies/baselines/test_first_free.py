@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.messages.actions import Infer
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command, Infer
 from mainspring.messages.events import Event
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig

@@ -7,8 +7,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from mainspring.messages.actions import Infer
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Command, Infer
 from mainspring.messages.events import Event
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig

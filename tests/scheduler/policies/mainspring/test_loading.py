@@ -6,8 +6,7 @@ import pytest
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Infer, Load, Unload
-from mainspring.messages.commands import Command, Reject
+from mainspring.messages.actions import Command, Infer, Load, Reject, Unload
 from mainspring.messages.events import RequestArrived, WorkerJoined
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.mainspring.constants import (

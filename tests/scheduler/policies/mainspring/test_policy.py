@@ -9,9 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mainspring.cluster.residency_bits import at
-from mainspring.messages.actions import Infer, Load, Unload
+from mainspring.messages.actions import Command, Infer, Load, Reject, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.messages.operating import DrainWorker
