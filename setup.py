@@ -59,7 +59,7 @@ MODULES = {
         *("transport/hub.py", "messages/codec.py", "messages/delays.py", "messages/codec.py"),
         *("gateway/bounds.py", "gateway/delays.py", "gateway/driver.py"),
         *("gateway/local_clients.py", "gateway/memory.py", "gateway/peer_connections.py"),
-        *("gateway/replies.py", "gateway/shared.py"),
+        *("gateway/replies.py", "gateway/peer_connections.py"),
         *("gateway/server.py", "gateway/statistics.py", "gateway/time_slices.py"),
         *("gateway/uploads.py", "gateway/zeromq.py", "gateway/core/requests.py", "gateway/core/sharing.py"),
         *("gateway/core/catalog.py", "gateway/core/timing.py", "gateway/core/controller_catalogs.py"),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.shared import Shared
+from mainspring.gateway.peer_connections import Shared
 from mainspring.messages.codec import FROM_GATEWAY, encode
 from mainspring.messages.peers import (
     Input,

@@ -12,7 +12,7 @@ import os
 import pytest
 
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.shared import Shared
+from mainspring.gateway.peer_connections import Shared
 from mainspring.messages.codec import FROM_GATEWAY, BadMessage, encode
 from mainspring.messages.peers import (
     ClientSegment,
