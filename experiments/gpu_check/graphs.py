@@ -19,7 +19,7 @@ from mainspring.compiler.artifact.plan import LaunchPlan, Shape, read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
-from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.residency import slot_layout
 from mainspring.worker.engines.cuda.compiling import image_for
 from mainspring.worker.engines.cuda.driver import Driver, Extent, open_driver
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.messages.model import OpenDim, Symbol, TensorSpec, Term, array_dtype
-from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.residency import slot_layout
 from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.strides import from_rows, to_rows

@@ -37,10 +37,10 @@ from __future__ import annotations
 
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.worker.core.io_memory import IoMemory
-from mainspring.worker.core.residency import Residency
+from mainspring.worker.core.residency import IoMemory, Residency
 from mainspring.worker.core.window_queue import (
     QUEUE_LIMITS,
+    STOPPING,
     Begun,
     Ending,
     Executor,
@@ -52,9 +52,6 @@ from mainspring.worker.core.window_queue import (
     WindowQueue,
     model_name,
 )
-
-STOPPING: Ending = (Status.STOPPING, "the worker is stopping")
-"""Ending of the waiting actions of a stopping worker."""
 
 
 class WorkerCore:
@@ -481,18 +478,14 @@ class WorkerCore:
                     self.residency.pages.confirm(name)
                 else:
                     self.residency.pages.give_up(name)
-            case Prepare():
-                if succeeded and not abandoned:
-                    self.residency.add(job.model)
-                elif status is Status.NOT_OPEN and not abandoned:
-                    self.residency.add_closed(job.model)
-                else:
-                    self.residency.forget_closed(name)
-            case Open():
-                if succeeded:
-                    self.residency.add(job.model)
-                else:
-                    self.residency.forget_closed(name)
+            case Open() if succeeded:
+                self.residency.add(job.model)
+            case Prepare() if succeeded and not abandoned:
+                self.residency.add(job.model)
+            case Prepare() if status is Status.NOT_OPEN and not abandoned:
+                self.residency.add_closed(job.model)
+            case _:
+                self.residency.forget_closed(name)
 
     def _drop(self, pending: Pending, now_ns: int, ending: Ending) -> Result:
         self._forget(pending)

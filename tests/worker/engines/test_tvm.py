@@ -17,7 +17,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.messages.actions import Infer, Prepare
 from mainspring.messages.codes import Status
 from mainspring.worker.config import MIB
-from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.residency import slot_layout
 from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.tvm import TvmCpuEngine
