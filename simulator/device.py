@@ -17,8 +17,8 @@ from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Draws
 from mainspring.simulator.slowness import Slowness
 from mainspring.simulator.spec import Faults, Spread, matches
+from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Job
 
 PREPARE_NS = 1_000_000
 """Duration of a simulated PREPARE."""

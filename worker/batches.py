@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Status
+from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Job
 from mainspring.worker.engine import Engine, Given, Queues, Staged, Stages
 
 LOG = logging.getLogger(__name__)

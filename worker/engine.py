@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import ModelSpec
-from mainspring.worker.core.window_queue import Reservation
+from mainspring.worker.core.jobs import Reservation
 
 Bytes = npt.NDArray[np.uint8]
 """A one-dimensional array of bytes."""

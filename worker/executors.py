@@ -20,8 +20,8 @@ from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.batches import Committing, Ended, Staging
+from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Job
 from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch, check_runs
 from mainspring.worker.fetching import Fetcher

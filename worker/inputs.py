@@ -17,7 +17,8 @@ import numpy as np
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import OutputTimes, Place
-from mainspring.worker.core.window_queue import RecentIds, Reservation
+from mainspring.worker.core.jobs import Reservation
+from mainspring.worker.core.window_queue import RecentIds
 from mainspring.worker.engine import Bytes, SharedInputs, Transfers
 from mainspring.worker.strides import from_rows, to_rows
 

@@ -6,7 +6,7 @@ import os
 from collections import deque
 
 from mainspring.messages.actions import Result
-from mainspring.worker.core.window_queue import Reservation
+from mainspring.worker.core.jobs import Reservation
 
 
 class Outbox:

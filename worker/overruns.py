@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from mainspring.messages.actions import Infer
+from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Job
 from mainspring.worker.engine import Engine, Interrupts
 
 COMPUTED_PART = 0.5

@@ -20,8 +20,8 @@ from mainspring.compiler.artifact.manifest import CPU
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import FOUND_BYTES, PAGE_BYTES, ModelSpec, array_dtype
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.engine import Engine, EngineError, OwnMemory
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.realtime import Rights

@@ -27,7 +27,7 @@ from mainspring.compiler.artifact.executable import BoundModel, _Run
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.core.window_queue import Reservation
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import Bytes, Staged, wait_until
 from mainspring.worker.engines.cpu import OnnxRuntimeEngine
 from mainspring.worker.engines.registry import ENGINES

@@ -24,8 +24,8 @@ from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.engine import Awakened, OpensAlone, OwnMemory
 from mainspring.worker.realtime import Rights
 

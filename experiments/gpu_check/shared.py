@@ -17,7 +17,7 @@ from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 from mainspring.transport.shared_memory import OwnMemory, map_to_read
 from mainspring.worker.config import MIB
-from mainspring.worker.core.window_queue import Reservation, Slot, SlotLayout
+from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.engines.cuda.copies import IoCopies
 from mainspring.worker.engines.cuda.driver import Copy, Driver, open_driver
 from mainspring.worker.engines.cuda.memory import pinned

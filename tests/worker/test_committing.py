@@ -13,7 +13,7 @@ from mainspring.messages.actions import Infer, Unload
 from mainspring.messages.codes import Status
 from mainspring.worker.batches import Ended
 from mainspring.worker.config import MIB
-from mainspring.worker.core.window_queue import Executor, Job, Reservation
+from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.engine import DeviceLost, Ran
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS

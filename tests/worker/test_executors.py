@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
+from mainspring.worker.core.jobs import Executor
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor
 from mainspring.worker.engine import Engine
 from mainspring.worker.executors import AHEAD_NS, BEATING_WAIT_NS, EXACT_NS, LONGEST_WAIT_NS, Executors
 from mainspring.worker.outbox import Outbox

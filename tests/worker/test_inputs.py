@@ -12,8 +12,8 @@ from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.model import FOUND_BYTES, TensorSpec
 from mainspring.messages.peers import OutputTimes
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.inputs import HeldInput, Inputs
 from tests.worker.peers import infer, spec, spec_of_lengths
 

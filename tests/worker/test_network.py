@@ -17,8 +17,8 @@ from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Input, Output, Welcome
 from mainspring.transport.bounds import Delivery
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Job
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS, Executors
 from mainspring.worker.inputs import Inputs

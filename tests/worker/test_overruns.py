@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from mainspring.messages.actions import Infer
+from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Job
 from mainspring.worker.engine import Engine
 from mainspring.worker.overruns import COMPUTED_PART, Overruns
 from tests.worker.peers import MS, spec

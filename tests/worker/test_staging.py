@@ -14,8 +14,8 @@ from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.batches import LATE_NS
 from mainspring.worker.config import MIB
+from mainspring.worker.core.jobs import Executor, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Reservation
 from mainspring.worker.engine import Staged
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS, SOON_NS, Executors

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.messages.model import OpenDim, Symbol, TensorSpec, Term, array_dtype
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.strides import from_rows, to_rows
 from tests.worker.peers import infer, spec

@@ -16,7 +16,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
 from mainspring.messages.model import DTYPES, Artifact, ModelSpec, TensorSpec, is_dtype
 from mainspring.transport.holes import Holes
-from mainspring.worker.core.window_queue import Ending, Slot, SlotLayout
+from mainspring.worker.core.jobs import Ending, Slot, SlotLayout
 
 ALIGNMENT_BYTES = 64
 """Every tensor starts at a multiple of this: a cache line, which also suits vector instructions."""

@@ -37,21 +37,12 @@ from __future__ import annotations
 
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
+from mainspring.worker.core.jobs import QUEUE_LIMITS, Begun, Ending, Executor, Job, Reservation, Slot
 from mainspring.worker.core.residency import IoMemory, Residency
-from mainspring.worker.core.window_queue import (
-    QUEUE_LIMITS,
-    STOPPING,
-    Begun,
-    Ending,
-    Executor,
-    Job,
-    Pending,
-    RecentIds,
-    Reservation,
-    Slot,
-    WindowQueue,
-    model_name,
-)
+from mainspring.worker.core.window_queue import Pending, RecentIds, WindowQueue, model_name
+
+STOPPING: Ending = (Status.STOPPING, "the worker is stopping")
+"""Ending of the waiting actions of a stopping worker."""
 
 
 class WorkerCore:

@@ -27,8 +27,8 @@ from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, ExecutableIn
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation
 from mainspring.worker.engine import EngineError, Staged
 from mainspring.worker.engines.artifacts import Integrity, stored
 from mainspring.worker.engines.memory import Arena, MappedFile, allocate, take

@@ -13,7 +13,7 @@ import numpy as np
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.curve import Curve
 from mainspring.messages.model import ModelSpec, Profile
-from mainspring.worker.core.window_queue import Executor, Reservation
+from mainspring.worker.core.jobs import Executor, Reservation
 from mainspring.worker.engine import wait_until
 
 

@@ -41,7 +41,7 @@ from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import ModelSpec, Profile, Symbol
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.core.window_queue import Reservation
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.realtime import Rights
 from tests.compiler import open_models
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import Executor, Job, Slot
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Job, Slot
 from tests.worker.peers import infer, load, opening, spec
 
 MODELS = {"m": spec("m"), "n": spec("n", extents=(2, 1)), "o": spec("o", extents=(1, 1))}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.worker.core.jobs import Slot
 from mainspring.worker.core.residency import ALIGNMENT_BYTES, IoMemory, slot_layout
-from mainspring.worker.core.window_queue import Slot
 from tests.worker.peers import spec, spec_of_lengths
 
 

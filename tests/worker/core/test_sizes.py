@@ -8,9 +8,9 @@ import pytest
 from mainspring.messages.actions import Infer, Prepare
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import Executor
 from mainspring.worker.core.residency import slot_layout
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor
 from tests.worker.peers import infer, load, spec, spec_of_lengths
 
 WINDOW = (0, 100)

@@ -9,8 +9,8 @@ from mainspring.messages.actions import Action, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
 from mainspring.messages.model import PAGE_BYTES, TensorSpec
+from mainspring.worker.core.jobs import QUEUE_LIMITS, Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import QUEUE_LIMITS, Executor, Job
 from tests.worker.peers import infer, load, spec
 
 EXEC, LOAD, PREPARE = Executor.EXEC, Executor.LOAD, Executor.PREPARE

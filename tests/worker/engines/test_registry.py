@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.engines.emulated import EmulatedEngine, NoProfile
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.realtime import EXEC_PRIORITY, SHARED_EXEC_PRIORITY, Rights

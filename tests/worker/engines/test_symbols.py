@@ -18,7 +18,7 @@ from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec, bucket_name
 from mainspring.worker.config import MIB
-from mainspring.worker.core.window_queue import Reservation
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engines.cpu import CpuEngine, _StagedRun
 from tests.compiler import open_models
 from tests.worker.peers import Cluster, infer

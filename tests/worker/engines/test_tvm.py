@@ -17,8 +17,8 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.messages.actions import Infer, Prepare
 from mainspring.messages.codes import Status
 from mainspring.worker.config import MIB
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.tvm import TvmCpuEngine
 from tests.worker.engines.dense import WIDTH, check, model, rows

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.core.window_queue import Reservation, SlotLayout
+from mainspring.worker.core.jobs import Reservation, SlotLayout
 from mainspring.worker.engine import Bytes
 from mainspring.worker.engines.cuda.driver import Copy, Driver
 from mainspring.worker.engines.cuda.memory import DeviceMemory

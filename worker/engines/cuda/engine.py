@@ -27,7 +27,7 @@ from mainspring.messages.actions import Infer, Load
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.core.window_queue import Reservation
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.artifacts import read_weights, stored
 from mainspring.worker.engines.cuda.copies import IoCopies, Loader

@@ -28,7 +28,7 @@ from mainspring.compiler.artifact.plan import (
     Plans,
     Shape,
 )
-from mainspring.worker.core.window_queue import SlotLayout
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda.driver import Driver, Extent
 from mainspring.worker.engines.cuda.memory import DeviceMemory

@@ -26,7 +26,7 @@ from mainspring.compiler.artifact.executable import FATAL_ONLY, Binding
 from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, WeightTensor
 from mainspring.compiler.artifact.plan import Shape
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.core.window_queue import SlotLayout
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.memory import MIB, SESSION_BYTES

@@ -9,8 +9,8 @@ from mainspring.compiler.artifact.errors import ExecutableError, StoreError
 from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Manifest
 from mainspring.compiler.artifact.plan import Shape, read_plans, shapes_of
 from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.artifacts import Integrity
 from mainspring.worker.engines.cuda.compiling import image_for

@@ -22,7 +22,7 @@ from mainspring.compiler.artifact.plan import (
     place,
 )
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.core.window_queue import SlotLayout
+from mainspring.worker.core.jobs import SlotLayout
 
 Words = npt.NDArray[np.uint64]
 WORD_BYTES = 8

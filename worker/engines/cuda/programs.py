@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from mainspring.compiler.artifact.plan import Shape
-from mainspring.worker.core.window_queue import SlotLayout
+from mainspring.worker.core.jobs import SlotLayout
 
 
 class Times(NamedTuple):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from mainspring.compiler.artifact.plan import Shape
 from mainspring.messages.actions import Infer
-from mainspring.worker.core.window_queue import Reservation
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import Ran
 from mainspring.worker.engines.cuda.copies import IoCopies
 from mainspring.worker.engines.cuda.driver import Driver

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from mainspring.worker.core.window_queue import Reservation
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import Bytes
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.host_weights import may_be_pinned

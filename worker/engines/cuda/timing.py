@@ -13,7 +13,7 @@ import msgspec
 
 from mainspring.compiler.artifact.plan import Shape
 from mainspring.compiler.artifact.trials import Timed, Trial
-from mainspring.worker.core.window_queue import SlotLayout
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda.driver import Driver, open_driver
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram

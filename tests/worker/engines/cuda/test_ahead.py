@@ -16,8 +16,8 @@ from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.batches import Ended
 from mainspring.worker.config import MIB
+from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.core.window_queue import Executor, Job, Reservation
 from mainspring.worker.engines.cuda.runs import Run
 from mainspring.worker.executors import EXPIRY_NS, Executors
 from mainspring.worker.outbox import Outbox

@@ -13,7 +13,7 @@ import pytest
 from mainspring.experiments.gpu_check.rehearsal.driver import BYTES_PER_NS, LAUNCH_NS, FakeDriver
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.core.window_queue import Reservation, Slot, SlotLayout
+from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.copies import EVENTS, IN_FLIGHT, IoCopies, Loader, chunks
 from mainspring.worker.engines.cuda.driver import Copy

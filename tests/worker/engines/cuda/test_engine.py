@@ -16,7 +16,7 @@ from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.metrics import Reading
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
-from mainspring.worker.core.window_queue import Reservation, Slot
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.engine import DeviceLost, Engine, EngineError, OwnMemory
 from mainspring.worker.engines.cuda.copies import IN_FLIGHT
 from mainspring.worker.engines.cuda.driver import Copy

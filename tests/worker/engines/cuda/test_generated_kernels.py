@@ -26,8 +26,8 @@ from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.engines.cuda.engine import CudaEngine
 from tests.emulator.build import compile_source, why_not
 from tests.emulator.device import Device, KernelLaunch, Pointer

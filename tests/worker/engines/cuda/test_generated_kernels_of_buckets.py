@@ -19,8 +19,8 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import PreparedModel
-from mainspring.worker.core.window_queue import Reservation, Slot
 from mainspring.worker.engines.cuda.engine import CudaEngine
 from mainspring.worker.inputs import HeldInput, Inputs
 from tests.compiler import open_models

@@ -23,8 +23,8 @@ from mainspring.compiler.artifact.gpu import ATTRIBUTES, Attributes
 from mainspring.compiler.artifact.nvrtc import NvrtcMissing, header_folders
 from mainspring.compiler.artifact.store import Store
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.core.window_queue import Reservation, Slot, SlotLayout
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda import driver as drivers
 from mainspring.worker.engines.cuda import libcuda_driver

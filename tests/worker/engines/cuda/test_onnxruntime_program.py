@@ -19,7 +19,7 @@ from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, IoTenso
 from mainspring.compiler.artifact.plan import Shape
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.core.window_queue import SlotLayout
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda import onnxruntime_program
 from mainspring.worker.engines.cuda.memory import SESSION_BYTES

@@ -10,7 +10,7 @@ import pytest
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.transport.shared_memory import Bytes
 from mainspring.worker.config import MIB
-from mainspring.worker.core.window_queue import Reservation, Slot, SlotLayout
+from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.engine import SharesInputs
 from mainspring.worker.engines.cuda import shared_inputs
 from mainspring.worker.engines.cuda.copies import IoCopies

@@ -16,8 +16,8 @@ from mainspring.compiler.artifact.manifest import GraphTensor, IoTensor, WeightT
 from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans, Shape
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.core.residency import align
-from mainspring.worker.core.window_queue import SlotLayout
 
 WIDTH = 24
 ROW_BYTES = 4 * WIDTH
