@@ -8,10 +8,9 @@ import msgspec
 
 from mainspring.gateway.http.control import Change, IndexRequest
 from mainspring.gateway.http.shared_memory import Registration
+from mainspring.gateway.oip.bodies import InferRequest, InferResponse
 from mainspring.gateway.oip.errors import ErrorBody
 from mainspring.gateway.oip.metadata import Live, ModelMetadata, ModelReady, Ready, ServerMetadata
-from mainspring.gateway.oip.request_body import InferRequest
-from mainspring.gateway.oip.response_body import InferResponse
 from mainspring.gateway.regions import RegionStatus
 from mainspring.gateway.statistics_report import StatisticsReport
 from mainspring.messages.repository import IndexEntry

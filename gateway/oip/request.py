@@ -15,9 +15,7 @@ import msgspec
 
 from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.oip import compression, datatypes, json_data
-from mainspring.gateway.oip.classification import check_classes
-from mainspring.gateway.oip.datatypes import Unfit, dtype_of
-from mainspring.gateway.oip.request_body import (
+from mainspring.gateway.oip.bodies import (
     InferRequest,
     LooseInput,
     LooseRequest,
@@ -26,6 +24,8 @@ from mainspring.gateway.oip.request_body import (
     RequestOutputParameters,
     RequestParameters,
 )
+from mainspring.gateway.oip.classification import check_classes
+from mainspring.gateway.oip.datatypes import Unfit, dtype_of
 from mainspring.gateway.oip.spans import (
     BYTE_SIZE,
     OFFSET,
