@@ -56,7 +56,7 @@ MODULES = {
         *("controller/**/*.py", "telemetry/actions.py", "telemetry/bounded.py", "telemetry/histograms.py"),
         *("transport/channel.py", "transport/hub.py", "transport/link.py", "transport/listener.py"),
         *("transport/link.py", "transport/slab.py"),
-        *("transport/hub.py", "messages/codec.py", "messages/delays.py", "messages/codec.py"),
+        *("transport/hub.py", "messages/codec.py", "messages/delays.py", "messages/ids.py"),
         *("gateway/bounds.py", "gateway/delays.py", "gateway/driver.py"),
         *("gateway/local_clients.py", "gateway/memory.py", "gateway/peer_connections.py"),
         *("gateway/replies.py", "gateway/peer_connections.py"),

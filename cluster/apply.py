@@ -55,7 +55,6 @@ from mainspring.messages.actions import (
     Result,
     Unload,
 )
-from mainspring.messages.codec import gateway_of
 from mainspring.messages.codes import Status
 from mainspring.messages.events import (
     Event,
@@ -71,6 +70,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.ids import gateway_of
 from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 

@@ -19,7 +19,8 @@ import msgspec
 from mainspring.controller.clock import PeerClock
 from mainspring.controller.sessions import Session, SessionTable, WorkerSession
 from mainspring.messages.actions import Action, Infer, Open, Reject, Timed
-from mainspring.messages.codec import encode, gateway_of
+from mainspring.messages.codec import encode
+from mainspring.messages.ids import gateway_of
 from mainspring.messages.peers import Dispatch, Refused, Rejected
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.certificate import Certificate

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from mainspring.controller.clock import PeerClock
-from mainspring.messages.codec import MAX_SESSIONS, gateway_number
+from mainspring.messages.ids import MAX_SESSIONS, gateway_number
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.observing import WorkerClock
 from mainspring.messages.peers import GatewayHello, Ping, Pong, WorkerHello

@@ -25,9 +25,10 @@ from mainspring.controller.sessions import GatewaySession, Session, SessionTable
 from mainspring.controller.shards import Moves, Shards
 from mainspring.messages import PROTOCOL_VERSION, readiness
 from mainspring.messages.actions import DropWorker, Infer, Reject, Result, Sent
-from mainspring.messages.codec import TO_CONTROLLER, BadMessage, gateway_of
+from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.messages.ids import gateway_of
 from mainspring.messages.observing import FromObserver, ObserverHello
 from mainspring.messages.operating import Operate
 from mainspring.messages.peers import (

@@ -31,8 +31,8 @@ from mainspring.gateway.core.effects import (
 )
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.messages.actions import Infer, Reject
-from mainspring.messages.codec import gateway_number, shard_of
 from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.messages.ids import gateway_number, shard_of
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected
 from mainspring.messages.sharding import ShardMap

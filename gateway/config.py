@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.gateway.restrictions import Restrictions, check_origins
 from mainspring.messages.choices import did_you_mean, one_of
-from mainspring.messages.codec import MAX_SHARDS
+from mainspring.messages.ids import MAX_SHARDS
 
 STRICT = "strict"
 AGES = (0.9, 1.1)

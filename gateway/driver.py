@@ -35,8 +35,9 @@ from mainspring.gateway.replies import Replies
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
 from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, Scale, StatusReply
-from mainspring.messages.codec import TO_GATEWAY, BadMessage, shard_of
+from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
+from mainspring.messages.ids import shard_of
 from mainspring.messages.readiness import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mainspring.messages.codec import MAX_SHARDS
+from mainspring.messages.ids import MAX_SHARDS
 from mainspring.messages.scaling import KindStatus
 
 _DRAWS = 1 << 53

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from mainspring.messages.actions import Command, Infer, Reject, Result
 from mainspring.messages.clients import Timing
-from mainspring.messages.codec import gateway_of
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import Event, GatewayLeft, ModelAdded, RequestArrived, RequestCancelled
+from mainspring.messages.ids import gateway_of
 from mainspring.messages.targets import kind_of
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.bound.possible import in_time, possible

@@ -34,9 +34,9 @@ from mainspring.messages.actions import (
     kind_of,
     model_of,
 )
-from mainspring.messages.codec import gateway_of
 from mainspring.messages.codes import Status
 from mainspring.messages.events import GatewayLeft, RequestArrived, RequestCancelled, WorkerJoined, WorkerLeft
+from mainspring.messages.ids import gateway_of
 from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.settings import Settings
 

@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring import extras
 from mainspring.messages.actions import Infer, Load, RejectEvidence, Timed
-from mainspring.messages.codec import gateway_of
+from mainspring.messages.ids import gateway_of
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.messages.codec import MAX_SHARDS
+from mainspring.messages.ids import MAX_SHARDS
 from mainspring.messages.sharding import first_map, map_fault
 
 

@@ -30,7 +30,8 @@ from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import usage_of
 from mainspring.experiments.scheduler_load import Setting
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.codec import TO_GATEWAY, encode, request_id
+from mainspring.messages.codec import TO_GATEWAY, encode
+from mainspring.messages.ids import request_id
 from mainspring.messages.peers import Arrival, GatewayHello, Ping, Pong, Rejected, Welcome
 from tests.blocking import Client
 

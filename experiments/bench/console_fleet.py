@@ -21,9 +21,10 @@ from mainspring.cli.launcher.plan import CONTROL_PRIORITY
 from mainspring.experiments.scheduler_load import KIND, Setting, varieties
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
-from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode, request_id
+from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
+from mainspring.messages.ids import request_id
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.messages.peers import (
     Arrival,

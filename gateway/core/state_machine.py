@@ -55,7 +55,7 @@ from mainspring.gateway.core.requests import (
 from mainspring.gateway.core.sequences import Sequences
 from mainspring.gateway.core.sharing import Sharing
 from mainspring.gateway.core.validation import Signature, is_outdated
-from mainspring.messages import codec
+from mainspring.messages import ids
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Input, Output, Rejected
 
@@ -193,7 +193,7 @@ class GatewayCore:
 
     def controller_welcomed(self, now_ns: int, number: int) -> None:
         """Submit what is pending to a controller that does not know it, under new ids."""
-        shard = codec.shard_of_gateway(number)
+        shard = ids.shard_of_gateway(number)
         self._numbers[shard] = number
         for request in self._pending.values():
             if request.follows or not self._concerns(request, shard):
@@ -377,7 +377,7 @@ class GatewayCore:
         number = self._numbers.get(self._shards.get(accepted.model, 0))
         if number is None:
             return False
-        request_id = codec.request_id(number, self._next_id)
+        request_id = ids.request_id(number, self._next_id)
         self._next_id += 1
         request.done = len(request.dispatches)
         self._table.name(request, request_id)
@@ -484,4 +484,4 @@ class GatewayCore:
 
 def _submitted_to(request: Pending) -> int | None:
     """Return the shard that knows a request by its present id; None while none does."""
-    return None if request.request_id is None else codec.shard_of(request.request_id)
+    return None if request.request_id is None else ids.shard_of(request.request_id)

@@ -11,8 +11,8 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
 from mainspring.messages import operating
 from mainspring.messages.actions import Command
-from mainspring.messages.codec import request_id
 from mainspring.messages.events import Event, GatewayLeft, ModelRestored, OperatorAsked, RequestArrived
+from mainspring.messages.ids import request_id
 from mainspring.scheduler.config import SchedulerConfig, milliseconds
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.provider import Pool

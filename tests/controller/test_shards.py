@@ -11,8 +11,9 @@ from mainspring.controller.outbox import Dropped
 from mainspring.controller.sessions import SessionTable
 from mainspring.controller.shell import Shell
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.codec import MAX_SESSIONS, encode, shard_of_gateway
+from mainspring.messages.codec import encode
 from mainspring.messages.codes import Reason
+from mainspring.messages.ids import MAX_SESSIONS, shard_of_gateway
 from mainspring.messages.peers import GatewayHello
 from mainspring.messages.sharding import ShardMap, first_map
 from mainspring.scheduler.config import SchedulerConfig

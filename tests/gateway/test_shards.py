@@ -12,7 +12,7 @@ from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages import peers
-from mainspring.messages.codec import gateway_number, shard_of
+from mainspring.messages.ids import gateway_number, shard_of
 from mainspring.messages.sharding import ShardMap, first_map
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, serving, wait_until
 from tests.gateway.metrics.test_server import of, scrape

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.messages.codec import gateway_of, request_id
+from mainspring.messages.ids import gateway_of, request_id
 
 COUNTERS = st.integers(0, 2**40 - 1)
 NUMBERS = st.integers(0, 2**23)

@@ -13,8 +13,8 @@ from mainspring.cli.main import build_app
 from mainspring.cli.views.counters import COUNTERS, counters_table, explain
 from mainspring.client.errors import ERROR_OF_REASON
 from mainspring.messages import peers
-from mainspring.messages.codec import gateway_number
 from mainspring.messages.codes import Reason
+from mainspring.messages.ids import gateway_number
 from mainspring.messages.sharding import first_map
 from mainspring.transport.bounds import Delivery
 from tests.gateway.fakes import fake_cluster, gateway, wait_until

@@ -14,8 +14,8 @@ from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.effects import Accepted, Answer, Arrive, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.messages.codec import gateway_number, shard_of
 from mainspring.messages.codes import Reason
+from mainspring.messages.ids import gateway_number, shard_of
 from mainspring.messages.peers import Dispatch, ModelDown, Output, Rejected
 from mainspring.messages.served import ServedModel
 from tests.fuzz import seeded
