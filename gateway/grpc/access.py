@@ -1,4 +1,4 @@
-"""Who calls: what a call's metadata say, and whether it may pass by the token among them."""
+"""The caller of a gRPC call: what the call's metadata say, and whether its token lets it pass."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _GROUPS: Mapping[str, str] = {
     "TraceSetting": Group.TRACE,
     "LogSettings": Group.LOGGING,
 }
-"""Of the configuration's restrictions, by the call's name; calls about shared memory have their own."""
+"""Group of each call in the configuration's restrictions; calls about shared memory have their own."""
 
 
 class Caller:
-    """What is known of a call beside its messages."""
+    """The known facts about a call beside its messages."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -45,7 +45,7 @@ class Caller:
 
     @property
     def peer(self) -> str:
-        """What gRPC calls the client's connection: kind, address and port."""
+        """Return gRPC's name of the client's connection: kind, address and port."""
         named: str = self._context.peer()
         return named
 
@@ -75,7 +75,7 @@ class Lock:
 
     def __init__(self, config: GatewayConfig) -> None:
         self.triton = config.compatibility == TRITON
-        """Whether texts of errors are Triton's."""
+        """True if texts of errors are Triton's."""
         rules = config.grpc_restricted_protocol
         self._restrictions = Restrictions("grpc_restricted_protocol", rules, GRPC_PREFIX)
 

@@ -29,22 +29,22 @@ EARLIEST_FINISH = "earliest_finish_ms"
 
 
 class Asked(NamedTuple):
-    """What of a request comes back in its answer."""
+    """The facts of a request that its answer needs."""
 
     id: str
     model: str
-    """As the client calls it."""
+    """Name by which the client calls the model."""
     version: int
     classes: Mapping[str, int]
-    """For each output that is to be classified, how many classes are wanted."""
+    """Number of classes that are wanted of each output that is to be classified."""
     whole: bool = False
-    """Whether outputs have no axis for rows."""
+    """True if outputs have no axis for rows."""
     labels: Mapping[str, tuple[str, ...]] = {}
     """Names of classes by index, of outputs that have some."""
     spans: Mapping[str, Span] = {}
-    """Where in shared memory outputs go, of those that do not come with the answer."""
+    """Place in shared memory of each output that does not come with the answer."""
     rows_axes: Mapping[str, int] = {}
-    """Where outputs have their rows, of those that don't have them in front."""
+    """Axis of the rows of each output that doesn't have them in front."""
 
 
 Place = Callable[[str, Span, Any], Steps[None]]

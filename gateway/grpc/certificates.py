@@ -1,4 +1,4 @@
-"""What the server shows over TLS, and the clients whose certificates were revoked.
+"""The server's certificate for TLS, and the clients whose certificates were revoked.
 
 gRPC's library asks for a certificate and checks its authority; it knows no list of what is revoked.
 """
@@ -22,7 +22,7 @@ _KINDS = {
     (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
     (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
 }
-"""By whether requests and answers are streams."""
+"""Kind of call and its handler, by whether requests and answers are streams."""
 _REVOKED = "the client's certificate has been revoked"
 
 _Call = Callable[[Any, Context], Awaitable[Any]]

@@ -22,10 +22,10 @@ FIELDS = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-"""Which field of InferTensorContents holds a datatype's elements; FP16 and BF16 have none."""
+"""Field of InferTensorContents that holds a datatype's elements; FP16 and BF16 have none."""
 
 _WIDE = {"INT8": np.int32, "INT16": np.int32, "UINT8": np.uint32, "UINT16": np.uint32}
-"""What the fields hold for datatypes that are narrower than that."""
+"""Dtypes in the fields of datatypes that are narrower than what protobuf has."""
 
 
 def listed(tensor: Message) -> Sequence[bytes]:

@@ -59,7 +59,7 @@ class Control:
         self.behaviours: Mapping[str, Behaviour] = {
             name: self._guarded(name, answer) for name, answer in found.items()
         }
-        """For each call its answer; raises `BadRequest` or `Ended`."""
+        """Function that answers each call; raises `BadRequest` or `Ended`."""
 
     def _ready(self, caller: Caller) -> dict[str, Any]:
         reason = self._driver.readiness.server()

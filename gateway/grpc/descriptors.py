@@ -1,4 +1,4 @@
-"""What protobuf's compiler makes of ``proto/``; written by `compile_protos`, never by hand."""
+"""Descriptors that protobuf's compiler makes of ``proto/``; written by `compile_protos`, never by hand."""
 
 import base64
 import zlib

@@ -72,7 +72,7 @@ def _connections(port: int) -> Iterator[socket.socket]:
 
 
 def _all_taken(connection: socket.socket) -> bool:
-    """Whether the client's host has all that was written."""
+    """Return whether the client's host has received all that was written."""
     with contextlib.suppress(OSError):
         (waiting,) = struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
         return bool(waiting == 0)

@@ -13,9 +13,9 @@ from mainspring.gateway.grpc.status import Ended
 from mainspring.messages.readiness import LEAVING
 
 SERVICES = ("", INFERENCE, HEALTH)
-"""What stands for the whole server; any other service is a model by its name."""
+"""Names that stand for the whole server; any other service is a model by its name."""
 _LOOK_S = 0.2
-"""How often a watched status is looked at."""
+"""Seconds between two checks of a watched status."""
 
 SERVING = 1
 NOT_SERVING = 2

@@ -73,7 +73,7 @@ class Inference:
         return await self._slices.finish(unary(taken.asked, outcome, taken.place))
 
     def _learn_back(self, context: Context, way: bytes, answer_bytes: int) -> None:
-        """When the call ends, learn what it took from now until gRPC's library was done with the answer."""
+        """Learn, when the call ends, how long gRPC's library took to be done with the answer."""
         began_ns = monotonic_ns()
 
         def ended(_: object) -> None:
@@ -102,9 +102,9 @@ class _Said(NamedTuple):
 
     data: bytes
     held_bytes: int
-    """What is held for it."""
+    """Bytes that are held for it."""
     came_ns: int | None
-    """When its outputs came; None for a refusal, which says nothing of what outputs take."""
+    """Instant at which its outputs came; None for a refusal, which says nothing of what outputs take."""
 
 
 class _Stream:
@@ -127,19 +127,19 @@ class _Stream:
         self._caller = Caller(context)
         self._backlog_bytes = backlog_bytes
         self.triton = False
-        """Whether texts of errors are Triton's."""
+        """True if texts of errors are Triton's."""
         self._waiting: set[int] = set()
         """Keys of requests without an answer."""
         self._answers: deque[_Said] = deque()
         self._bytes = 0
-        """Of `_answers`, of the one that is being written, and of those that are to come."""
+        """Bytes of `_answers`, of the one that is being written, and of those that are to come."""
         self._changed = asyncio.Event()
         """Set when there is something to write, or nothing more to read."""
         self._written = asyncio.Event()
         self._ends = self._caller.said(ENDS_WITH_ERROR) == "true"
-        """Whether the first error ends the call."""
+        """True if the first error ends the call."""
         self._error: Exception | None = None
-        """What ends it."""
+        """Error that ends it."""
 
     async def run(self, incoming: AsyncIterator[bytes]) -> None:
         """Serve the stream to its end."""

@@ -18,7 +18,7 @@ class _Peer:
     def __init__(self, connection: Connection, answers: Budget) -> None:
         self.connection = connection
         self.answers = answers
-        """What its answers hold."""
+        """Bytes that its answers hold."""
         self.calls = 0
 
 
@@ -81,12 +81,12 @@ class Call:
 
     @property
     def way(self) -> bytes:
-        """What its client's connection is called: of all its calls, one after the other too."""
+        """Return the name of its client's connection, the same for all calls of that connection."""
         return self._name.encode()
 
     @property
     def connection(self) -> Connection:
-        """What the request table knows the client as; all of its calls share it."""
+        """Return the request table's connection for the client; all of its calls share it."""
         return self._peer.connection
 
     def hold(self, count: int) -> None:

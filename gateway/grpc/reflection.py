@@ -12,9 +12,9 @@ from typing import Any
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, POOL, REFLECTION, Message, message
 
 SERVICES = (HEALTH, REFLECTION, INFERENCE)
-"""What is listed."""
+"""Services that are listed."""
 NAMES = (REFLECTION, "grpc.reflection.v1alpha.ServerReflection")
-"""What the service is called."""
+"""Names of the service."""
 _INVALID_ARGUMENT = 3
 _NOT_FOUND = 5
 Response = message("grpc.reflection.v1.ServerReflectionResponse")

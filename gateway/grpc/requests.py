@@ -24,14 +24,14 @@ from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader
 
 MOST_BESIDE_BYTES = 16 << 20
-"""Of a message without its raw contents: protobuf reads it while nobody else is served."""
+"""Most bytes of a message without its raw contents: protobuf reads it while nobody else is served."""
 _MOST_AXES = 64
 _MOST_PARAMETERS = 1_024
 _CLASSIFICATION = "classification"
 
 
 class Inputs(NamedTuple):
-    """What a request brings, without its deadline."""
+    """The inputs of a request, without its deadline."""
 
     headers: tuple[TensorHeader, ...]
     frames: list[Any]
@@ -39,12 +39,12 @@ class Inputs(NamedTuple):
 
 
 class Forms(NamedTuple):
-    """How outputs are to be sent, by their names."""
+    """The forms in which outputs are to be sent, by their names."""
 
     classes: dict[str, int]
-    """How many classes of those that are to be classified."""
+    """Number of classes of each output that is to be classified."""
     spans: dict[str, Span]
-    """Of those that go to shared memory."""
+    """Place of each output that goes to shared memory."""
 
 
 def split(data: bytes) -> tuple[bytes, list[Any]]:

@@ -30,17 +30,17 @@ SCHEMES = ("grpc://", "grpcs://")
 _LEAST_PING_MS = 5_000
 """Clients may ping this often; one that does so more often is cut off."""
 _MOST_ASKED_BYTES = 64 << 10
-"""Of a message that is not an inference request: they are a few names and settings."""
+"""Most bytes of a message that is not an inference request: it holds a few names and settings."""
 
 
 class GrpcServer:
-    """What `serve_grpc` returns."""
+    """The server that `serve_grpc` returns."""
 
     def __init__(self, server: aio.Server, health: Health, address: str) -> None:
         self._server = server
         self._health = health
         self.address = address
-        """With the real port."""
+        """Address with the real port."""
         self._telling: asyncio.Task[None] | None = None
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""How a call ends that brings no answer: gRPC's code, a sentence, and trailing metadata for programs."""
+"""The end of a call that brings no answer: gRPC's code, a sentence, and trailing metadata for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a ModelInferRequest to what the request table takes, with the deadline that the call gives it.
+"""Making the request table's request of a ModelInferRequest, with the deadline that the call gives it.
 
 A client sends the same message again and again, but for its tensors, and to make a request of it costs more
 than all else here. So what a message says beside its tensors is remembered by its bytes.
@@ -49,7 +49,7 @@ TRACEPARENT = "traceparent"
 MOST_KNOWN: Final = 1_024
 """Messages that are remembered; once there are more, all are forgotten."""
 _LONGEST_BYTES: Final = 1_024
-"""Of a message that is remembered, without its tensors."""
+"""Most bytes of a message that is remembered, without its tensors."""
 
 
 class Limits:
@@ -96,13 +96,13 @@ class Limits:
 
 
 class Said(NamedTuple):
-    """What a message says beside its tensors, of a model as it is now."""
+    """The content of a message beside its tensors, of a model as it is now."""
 
     signature: Signature
     options: ServedModel
     version: int | None
     headers: tuple[TensorHeader, ...]
-    """Of its inputs."""
+    """Headers of its inputs."""
     parameters: dict[str, Any]
     outputs: tuple[str, ...] | None
     priority: int
@@ -111,7 +111,7 @@ class Said(NamedTuple):
     answer_bytes: int
     """About what its answer will have, all outputs taken."""
     uncopied: bool
-    """Whether its tensors are its raw contents as they came, one for each input."""
+    """True if its tensors are its raw contents as they came, one for each input."""
 
     def fits(self, signature: Signature, options: ServedModel, raw: list[Any]) -> bool:
         """Say whether the same message says the same with these raw contents, of a model as it is now."""
@@ -125,9 +125,9 @@ class Read(NamedTuple):
     """Without its raw contents."""
     raw: list[Any]
     message: Message
-    """Of what is `beside` them."""
+    """Message without the raw contents, decoded from `beside`."""
     said: Said | None
-    """What it says, if that is remembered."""
+    """Content of the message, if it is remembered."""
 
 
 class Taken(NamedTuple):
@@ -139,9 +139,9 @@ class Taken(NamedTuple):
     answer_bytes: int
     """About what its answer will have, all outputs taken."""
     parts: Parts
-    """Where in shared memory inputs are that are yet to be read, and outputs go."""
+    """Places in shared memory of the inputs that are yet to be read, and of the outputs."""
     taken_ns: int
-    """When the request's time left was what it says, on this process's clock."""
+    """Instant, on this process's clock, from which the request's time left counts."""
 
     def place(self, name: str, span: Span, content: Any) -> Steps[None]:
         """Write an output to shared memory."""
@@ -157,7 +157,7 @@ class Taking:
         self._shared = shared
         self._most_bytes = config.grpc_max_message_bytes
         self._known: dict[bytes, tuple[Message, Said]] = {}
-        """By the bytes of messages without their raw contents."""
+        """Decoded messages and their content, by the bytes of messages without their raw contents."""
 
     def read(self, data: bytes) -> Read:
         """Return the message that bytes are; raise `Unfit`."""

@@ -19,7 +19,7 @@ INFER_RESPONSE = 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 MOST_FIELDS = 4_096
-"""Of one message: some 5 ms to look at, and nobody else is served meanwhile."""
+"""Most fields of one message: they take some 5 ms to read, and nobody else is served meanwhile."""
 
 
 class Malformed(ValueError):

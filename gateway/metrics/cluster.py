@@ -1,4 +1,4 @@
-"""What the controller counts as metric families. Pure."""
+"""The controller's counts as metric families. Pure."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from mainspring.messages.metrics import ClusterMetrics
 from mainspring.telemetry.bounded import BoundedLabels, model_key
 
 STEP_CHARACTERS = 16_384
-"""So much text is made between two turns of the loop: about two hundred lines, a tenth of a millisecond."""
+"""Characters of text per turn of the loop: about two hundred lines, a tenth of a millisecond."""
 EVENTS = (
     *("abandoned", "access_log_lines_dropped", "answered", "bad_dispatches", "bad_framing_from_controller"),
     *("bad_framing_from_workers", "bad_messages_from_clients", "bad_messages_from_controller"),
@@ -37,7 +37,7 @@ EVENTS = (
     *("unsent_to_controller", "unsent_to_workers", "withdrawn_inputs", "worker_names_taken_twice"),
     "wrong_shard",
 )
-"""What a gateway counts, shown from the start: from zero on, so that the first is seen as an increase."""
+"""Events that a gateway counts, shown from zero on, so that the first one is seen as an increase."""
 _NONE = dict.fromkeys(EVENTS, 0)
 STEP_REQUESTS = 1_000
 """Requests in flight that are counted between two turns."""

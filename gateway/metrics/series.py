@@ -1,4 +1,4 @@
-"""What is counted of the requests under one label: one model's, or those of all the others. Pure."""
+"""Counts of the requests under one label: one model's, or those of all the others. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Series:
 
     def __init__(self) -> None:
         self.latency = Histogram(LATENCY_BOUNDS_NS)
-        """From arrival to reply, of every request that got outputs."""
+        """Time from arrival to reply, of every request that got outputs."""
         self.queue = Histogram(LATENCY_BOUNDS_NS)
         """Waiting for a dispatch and then for EXEC; not of cached outputs."""
         self.execution = Histogram(LATENCY_BOUNDS_NS)
@@ -66,7 +66,7 @@ class Series:
         self.with_slo = 0
         """Requests with a deadline that ended as it pleased the server, not the client."""
         self.in_time = 0
-        """Of these, answered in time."""
+        """Number of these that were answered in time."""
         self.best_effort = 0
         """Requests without a deadline that got outputs."""
         self.hits = self.hit_ns = 0

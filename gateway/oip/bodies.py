@@ -1,4 +1,4 @@
-"""What the JSON of an inference request may say: the Open Inference Protocol's names and types.
+"""The JSON of an inference request: the Open Inference Protocol's names and types.
 
 `request` reads it. The structs have a module of their own because what uses them is compiled.
 """
@@ -26,7 +26,7 @@ _PRIORITY = msgspec.Meta(extra_json_schema={"type": ["integer", "null"], "minimu
 
 
 class RequestInputParameters(msgspec.Struct):
-    """How an input came, unless as JSON."""
+    """Size or place of an input's bytes, unless it came as JSON."""
 
     binary_data_size: int | None = None
     shared_memory_region: str | None = None
@@ -55,7 +55,7 @@ class LooseInput(msgspec.Struct):
 
 
 class RequestOutputParameters(msgspec.Struct):
-    """How an output is to be sent."""
+    """The form in which an output is to be sent."""
 
     binary_data: bool | None = None
     classification: int = 0
@@ -102,7 +102,7 @@ class LooseRequest(msgspec.Struct):
 
 
 class ResponseOutputParameters(msgspec.Struct):
-    """Of an output whose bytes follow the JSON."""
+    """Parameters of an output whose bytes follow the JSON."""
 
     binary_data_size: int
 
@@ -118,36 +118,36 @@ class ResponseOutput(msgspec.Struct, omit_defaults=True):
 
 
 class ResponseParameters(msgspec.Struct, omit_defaults=True):
-    """What became of a request: its parts of time add up to ``total_ns``."""
+    """Facts about an answered request: its parts of time add up to ``total_ns``."""
 
     total_ns: int
-    """From its first bytes at the gateway to its outputs there."""
+    """Time from its first bytes at the gateway to its outputs there."""
     receive_ns: int
-    """Until it was there whole and had been read."""
+    """Time until it was there whole and had been read."""
     queue_ns: int
-    """From there to its dispatch, LOAD apart."""
+    """Time from there to its dispatch, without LOAD."""
     input_ns: int
-    """From there until its inputs were in the worker's memory."""
+    """Time from there until its inputs were in the worker's memory."""
     load_ns: int
     """LOAD of the model, if it was resident nowhere."""
     wait_ns: int
-    """On the worker until EXEC began, LOAD apart."""
+    """Time on the worker until EXEC began, without LOAD."""
     execute_ns: int
     """EXEC of the batch that it was in."""
     output_ns: int
-    """From EXEC's end to its outputs at the gateway."""
+    """Time from EXEC's end to its outputs at the gateway."""
     batch_size: int
     cold_start: bool
-    """Whether the model's weights were not on the device when the request came."""
+    """True if the model's weights were not on the device when the request came."""
     worker: str
     deadline_ns_left: int | None = None
     """Time left when the outputs came; not there for best effort."""
     cached: bool = False
-    """Whether the outputs are those of an earlier request of equal inputs."""
+    """True if the outputs are those of an earlier request of equal inputs."""
 
 
 class InferResponse(msgspec.Struct, omit_defaults=True):
-    """What a model made of a request."""
+    """A model's answer to a request."""
 
     model_name: str
     model_version: str

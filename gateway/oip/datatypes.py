@@ -16,7 +16,7 @@ from mainspring.messages.model import TensorSpec, too_long
 
 BYTES = "BYTES"
 REQUEST = "[request id: <id_unknown>] "
-"""How Triton begins what it says of one request. Its id is not told here."""
+"""Beginning of Triton's text about one request. Its id is not known here."""
 
 _DTYPES = {
     "BOOL": "bool",
@@ -28,7 +28,7 @@ _DTYPES = {
     **{f"UINT{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
 }
 DTYPES: Mapping[str, str] = MappingProxyType(_DTYPES)
-"""For each datatype of numbers, what `mainspring.messages.model` calls it."""
+"""Dtype in `mainspring.messages.model` of each datatype of numbers."""
 DATATYPES: Mapping[str, str] = MappingProxyType({dtype: name for name, dtype in _DTYPES.items()})
 """The same the other way round."""
 Datatype = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DTYPES, BYTES]})]
@@ -36,7 +36,7 @@ Datatype = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DTYPES, BYTE
 
 
 class Unfit(BadRequest):
-    """What came in the protocol's words can't be made a request: a reason code, and what would be right."""
+    """A request in the protocol's words that can't be served: a reason code, and what would be right."""
 
     def __init__(self, reason: Reason, detail: str, triton: str = "") -> None:
         """``triton``: what Triton says of it; empty if it has no sentence of its own."""
@@ -45,7 +45,7 @@ class Unfit(BadRequest):
 
 
 class Withheld(Exception):
-    """What a request asks for could be done and is switched off, said as Triton does: 503, UNAVAILABLE."""
+    """A request for what could be done and is switched off, said as Triton does: 503, UNAVAILABLE."""
 
 
 class Unserved(Exception):

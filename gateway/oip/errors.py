@@ -1,4 +1,4 @@
-"""What a refusal is in HTTP and in gRPC, and the sentence that says it.
+"""Status and code of a refusal in HTTP and in gRPC, and the sentence that says it.
 
 Triton answers a request that missed its deadline with 503, and so does every refusal here that another
 moment may turn into an answer; 504 would make gateways between blame themselves. gRPC has a code of its own
@@ -58,7 +58,7 @@ STATUSES: Mapping[Reason, tuple[int, str]] = MappingProxyType(
         Reason.SHUTTING_DOWN: UNAVAILABLE,
     }
 )
-"""For each reason its HTTP status and the name of its gRPC code."""
+"""HTTP status and the name of the gRPC code for each reason."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):

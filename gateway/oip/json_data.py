@@ -26,7 +26,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
-"""What reading JSON raises."""
+"""Exceptions that reading JSON raises."""
 NULL: Final = b"null"
 _SURROGATE = re.compile(
     rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -120,8 +120,8 @@ _CODES = {
     **dict(zip((f"int{bits}" for bits in (8, 16, 32, 64)), "bhiq", strict=True)),
     **dict(zip((f"uint{bits}" for bits in (8, 16, 32, 64)), "BHIQ", strict=True)),
 }
-"""Of the struct module; it is faster than numpy for small tensors, no slower for large ones, and refuses what
-does not fit."""
+"""Codes of the struct module by dtype; it is faster than numpy for small tensors, no slower for large ones,
+and refuses what does not fit."""
 _ENCODER = msgspec.json.Encoder()
 _NULL = b"null"
 

@@ -1,4 +1,4 @@
-"""What a server says of itself and of its models, with the field names of the protocol's JSON."""
+"""Metadata of the server and of its models, with the field names of the protocol's JSON."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ SHARED_MEMORY = "system_shared_memory"
 
 
 class Live(msgspec.Struct, frozen=True):
-    """Whether the gateway runs."""
+    """The answer to the question whether the gateway runs."""
 
     live: bool
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """Whether requests can be served."""
+    """The answer to the question whether requests can be served."""
 
     ready: bool
 
 
 class ModelReady(msgspec.Struct, frozen=True):
-    """Whether requests for a model are taken."""
+    """The answer to the question whether requests for a model are accepted."""
 
     name: str
     version: str
@@ -50,7 +50,7 @@ class ModelReady(msgspec.Struct, frozen=True):
 
 
 class ServerMetadata(msgspec.Struct, frozen=True):
-    """Who serves."""
+    """The server's name, version and extensions."""
 
     name: str
     version: str

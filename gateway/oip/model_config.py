@@ -45,7 +45,7 @@ _MODEL: Mapping[str, Any] = {
     "response_cache": {"enable": False},
     "model_transaction_policy": {"decoupled": False},
 }
-"""What is so of a model whose configuration does not say otherwise."""
+"""Values for a model whose configuration does not say otherwise."""
 _TENSOR = {"is_shape_tensor": False, "is_non_linear_format_io": False}
 _INPUT: Mapping[str, Any] = {
     "format": "FORMAT_NONE", "allow_ragged_batch": False, "optional": False, **_TENSOR

@@ -1,4 +1,4 @@
-"""What a request's version, priority and deadline are, of the ways in which clients give them. Pure.
+"""A request's version, priority and deadline, in the ways in which clients give them. Pure.
 
 Triton's clients send the parameter ``priority``: 1 is the highest, and 0 means that there is none. With
 ``sequence_id``, a number or a text, they say which sequence a request belongs to, and with the truth values
@@ -63,7 +63,7 @@ def priority_of(value: object) -> int:
 
 
 class Place(NamedTuple):
-    """Where in which sequence a request is."""
+    """The position of a request in a sequence."""
 
     sequence_id: int | str = 0
     sequence_start: bool = False

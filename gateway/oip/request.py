@@ -45,7 +45,7 @@ _NO_NUMBERS = (b"NaN", b"Infinity")
 _UNCOUNTED_BYTES = 1 << 16
 """JSON up to here is read in a moment, whatever it holds."""
 _MOST_OTHER_VALUES = 4_096
-"""In the JSON of a request, beside the values of its tensors."""
+"""Most values in the JSON of a request beside those of its tensors."""
 _MOST_TENSORS = 256
 """That are looked at one by one, of a model that has fewer."""
 
@@ -56,17 +56,17 @@ _Given: TypeAlias = json_data.Data | memoryview | Span | msgspec.UnsetType | Non
 
 
 class Form(NamedTuple):
-    """How an output is to be sent."""
+    """The form in which an output is to be sent."""
 
     binary: bool
     classes: int = 0
-    """How many of the highest values to name instead; 0 for the tensor itself."""
+    """Number of the highest values to name instead; 0 for the tensor itself."""
     whole: bool = False
-    """With ``classes``: whether the tensor has no axis for rows, each of which has its own highest."""
+    """True, with ``classes``, if the tensor has no axis for rows, each of which has its own highest."""
     span: Span | None = None
-    """Where in shared memory its bytes go, instead of into the reply."""
+    """Place in shared memory where its bytes go, instead of into the reply."""
     rows_axis: int = 0
-    """With ``classes``: where the rows are."""
+    """Axis of the rows, with ``classes``."""
 
 
 JSON = Form(False)
@@ -74,16 +74,16 @@ BINARY = Form(True)
 
 
 class Wanted(NamedTuple):
-    """What the reply is to look like."""
+    """The form of the reply."""
 
     id: str = ""
     default: Form = JSON
     forms: Mapping[str, Form] = {}
-    """Of outputs that were asked for by name."""
+    """Forms of outputs that were asked for by name."""
     labels: Mapping[str, tuple[str, ...]] = {}
     """Names of classes by index, of outputs that have some."""
     however_late: bool = False
-    """Whether the reply is to say what came though it was long in the making: the sequence has gone on."""
+    """True if the reply has the outputs even if making it took too long: the sequence has gone on."""
 
 
 class Parsed(NamedTuple):
@@ -98,7 +98,7 @@ class Parsed(NamedTuple):
 
     @property
     def is_binary(self) -> bool:
-        """Whether all outputs are to be sent as they are."""
+        """Return whether all outputs are to be sent as they are."""
         default, forms = self.wanted.default, self.wanted.forms
         if self.outputs is None:
             return default is BINARY
@@ -107,7 +107,7 @@ class Parsed(NamedTuple):
 
     @property
     def spans(self) -> list[Span]:
-        """Where in shared memory its inputs are and its outputs go."""
+        """Return the places in shared memory of its inputs and of its outputs."""
         outputs = [form.span for form in self.wanted.forms.values() if form.span is not None]
         return [*[each.span for each in self.frames if isinstance(each, SharedInput)], *outputs]
 

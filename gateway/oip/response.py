@@ -27,7 +27,7 @@ from mainspring.messages.peers import TensorHeader
 _ENCODER = msgspec.json.Encoder()
 _EMPTY = b"[]"
 _SLICE_BYTES = 4 * SLICE_VALUES
-"""Of outputs that are written in one slice: values of which more go into it are the quickest to write."""
+"""Bytes of outputs written in one slice; small values, of which more fit, are the quickest to write."""
 _MARK = b"\0"
 """Stands for text that is put in later. In JSON itself there is no such byte: in a string it is escaped."""
 _ELSEWHERE = msgspec.Raw(_MARK)
@@ -47,7 +47,7 @@ class Body(NamedTuple):
     texts: list[bytes]
     tensors: list[Any]
     placed: tuple[Placed, ...] = ()
-    """What does not go into it."""
+    """Outputs that go to shared memory instead."""
 
     @property
     def text_bytes(self) -> int:

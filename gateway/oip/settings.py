@@ -21,27 +21,27 @@ OFF, TIMESTAMPS = "OFF", "TIMESTAMPS"
 _LEVELS = (OFF, TIMESTAMPS, "TENSORS")
 _MOST = (1 << 31) - 1
 _MOST_MODELS = 10_000
-"""With settings of their own."""
+"""Most models that may have settings of their own."""
 _FIXED: Mapping[str, tuple[str, str]] = {
     "log_frequency": ("0", "traces are sent as they come, not written to files"),
     "trace_file": ("", "traces are sent to trace_address of [gateway], not written to files"),
     "trace_mode": ("opentelemetry", "traces are OpenTelemetry's"),
 }
-"""What these settings are, and why they are nothing else."""
+"""Values of the settings that can't be changed, and why."""
 _NAMES = ("trace_level", "trace_rate", "trace_count", *_FIXED)
 
 
 class _Own(msgspec.Struct):
-    """What was set; None for what was not."""
+    """Settings that were made; None for the others."""
 
     level: str | None = None
     rate: int | None = None
     left: int | None = None
-    """How many more requests are traced; -1: as many as there are."""
+    """Number of requests that are yet to be traced; -1: no bound."""
 
 
 class TraceSettings:
-    """Of one gateway."""
+    """Trace settings of one gateway."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._served = bool(config.trace_address)

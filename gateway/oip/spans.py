@@ -23,11 +23,11 @@ REGION = "shared_memory_region"
 BYTE_SIZE = "shared_memory_byte_size"
 OFFSET = "shared_memory_offset"
 _LENGTH_BYTES = 4
-"""Before each element of BYTES."""
+"""Bytes of the length before each element of BYTES."""
 
 
 class RegionError(Unfit):
-    """What a client asks of a region can't be done: a status and code of `oip.errors`, and why."""
+    """A request about a region that can't be met: a status and code of `oip.errors`, and why."""
 
     def __init__(self, status: tuple[int, str], detail: str, reason: Reason = Reason.BAD_INPUT) -> None:
         super().__init__(reason, detail)
@@ -35,11 +35,11 @@ class RegionError(Unfit):
 
 
 class Span(NamedTuple):
-    """Where in a region a tensor is."""
+    """The place of a tensor in a region."""
 
     region: str
     offset: int
-    """From the region's beginning."""
+    """First byte, from the region's beginning."""
     size: int
 
 

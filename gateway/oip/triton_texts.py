@@ -1,4 +1,4 @@
-"""What Triton says of a request that can't be served, for `compatibility = "triton"`. Pure.
+"""Triton's texts for requests that can't be served, for `compatibility = "triton"`. Pure.
 
 Programs that were written for Triton, its own tests among them, look at how an error's text begins. So there
 a text begins with Triton's sentence, and what this server has to say beside it follows; the reason code stays
@@ -33,7 +33,7 @@ _BEGINNINGS: Mapping[Reason, str] = MappingProxyType(
         "requests",
     }
 )
-"""What the texts of a reason begin with, where Triton has one sentence for it."""
+"""Beginning of the texts of a reason, where Triton has one sentence for it."""
 
 
 def begun(reason: Reason, detail: str) -> str:
