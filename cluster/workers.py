@@ -13,7 +13,6 @@ from mainspring.messages.targets import device_kind_of, targets_in
 
 if TYPE_CHECKING:
     from mainspring.cluster.deferred_join import Joining
-    from mainspring.cluster.models import Model
 
 
 class Worker:
@@ -23,16 +22,11 @@ class Worker:
         "bit",
         "draining",
         "exec",
-        "exec_alarm_ns",
         "fleeting",
-        "held_for",
-        "held_until_ns",
-        "hold_alarm_ns",
         "joining",
         "kind",
         "lead_ns",
         "load",
-        "load_alarm_ns",
         "lru",
         "name",
         "note",
@@ -44,10 +38,8 @@ class Worker:
         "prepared",
         "prepares",
         "retiring",
-        "stall_alarm_ns",
         "stalled",
         "stopping",
-        "watched",
     )
 
     def __init__(self, name: str, number: int, kind: str, pages: int, grace_ns: int = 0) -> None:
@@ -77,27 +69,14 @@ class Worker:
         """PREPAREs outstanding, and models in one of `PREPARED_STATES`."""
         self.lead_ns = 0
         """Time beyond the lookahead by which EXEC gets work earlier, so that inputs travel meanwhile."""
-        self.exec_alarm_ns: int | None = None
-        self.load_alarm_ns: int | None = None
-        """The nearest alarms that will look at the EXEC and LOAD executors."""
-        self.held_until_ns = 0
-        """Instant until which the policy keeps the EXEC executor free for a batch that is to grow."""
-        self.hold_alarm_ns: int | None = None
-        """The alarm at the end of that, unless something was sent meanwhile."""
-        self.held_for: Model | None = None
-        """The model of that batch, if other workers that hold the model would wait for it too."""
         self.stopping = False
         """True if it said that it begins nothing more."""
         self.stalled = False
         """True if the action on EXEC takes far longer than predicted (`scheduler.overdue_actions`)."""
-        self.stall_alarm_ns: int | None = None
-        """The nearest alarm that will look for that."""
         self.draining = False
         """True if nothing more is to be sent to it: an operator wants that, or it is about to be stopped."""
         self.retiring = False
         """True if it is to leave, so that nothing is loaded there any more."""
-        self.watched = False
-        """True if an alarm will check for overdue results."""
         self.note: object = None
         """The policy's own."""
 

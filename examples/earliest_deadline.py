@@ -21,7 +21,7 @@ class EarliestDeadline(Policy):
 
     def queued(self, now_ns: int, request: Request) -> None:
         """Have the core ask for loads again: there is demand."""
-        self.state.loads_dirty = True
+        self.state.wants_loads()
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the largest batch that is in time, of the model whose first request is due first."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from typing import Final, cast
 
+from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.heaps import Entry, Keyed, order, pop, push
@@ -37,11 +38,43 @@ class Alarm(enum.IntEnum):
     STALL = 6
     """The action that an executor runs may take far longer than predicted."""
     HOLD = 7
-    """An EXEC executor was kept free until now (`Worker.hold_alarm_ns`)."""
+    """An EXEC executor was kept free until now (`WorkerTimers.hold_ns`)."""
     SCALE = 8
     """Workers that are to leave may be ready to."""
     AGAIN = 9
     """A call has left something to be done; to come back is all."""
+
+
+class WorkerTimers:
+    """The scheduler's plans for a worker: the alarms that are set, and until when EXEC is kept free."""
+
+    __slots__ = (
+        "exec_ns",
+        "held_for",
+        "held_until_ns",
+        "hold_ns",
+        "load_ns",
+        "stall_ns",
+        "watched",
+        "worker",
+    )
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.exec_ns: int | None = None
+        """Time of the nearest alarm that looks at the EXEC executor."""
+        self.load_ns: int | None = None
+        """Time of the nearest alarm that looks at the LOAD executor."""
+        self.held_until_ns = 0
+        """End of the time for which the policy keeps the EXEC executor free for a batch that is to grow."""
+        self.hold_ns: int | None = None
+        """Time of the alarm at the end of that, unless something was sent meanwhile."""
+        self.held_for: Model | None = None
+        """The model of that batch, if other workers that hold the model would wait for it too."""
+        self.stall_ns: int | None = None
+        """Time of the nearest alarm that looks for actions that take far longer than predicted."""
+        self.watched = False
+        """True if an alarm will look for owed results."""
 
 
 class _Set(Keyed):
@@ -49,7 +82,9 @@ class _Set(Keyed):
 
     __slots__ = ("alarm", "subject")
 
-    def __init__(self, when_ns: int, number: int, alarm: Alarm, subject: Request | Worker | None) -> None:
+    def __init__(
+        self, when_ns: int, number: int, alarm: Alarm, subject: Request | WorkerTimers | None
+    ) -> None:
         super().__init__(when_ns, number)
         self.alarm = alarm
         """Its purpose."""
@@ -85,7 +120,7 @@ class Alarms:
         if len(entries) > self._sweep_from and len(entries) > 2 * (queued + self._others) + SWEPT_FROM:
             self._sweep()
 
-    def set(self, when_ns: int, alarm: Alarm, subject: Worker | None = None) -> None:
+    def set(self, when_ns: int, alarm: Alarm, subject: WorkerTimers | None = None) -> None:
         """Ask for any other alarm."""
         self._count += 1
         self._others += 1
@@ -108,13 +143,13 @@ class Alarms:
             if isinstance(subject, Request):
                 if subject.place is _QUEUED:
                     return
-            elif first.alarm is not _HOLD or (subject is not None and subject.hold_alarm_ns == first.key):
+            elif first.alarm is not _HOLD or (subject is not None and subject.hold_ns == first.key):
                 return
             else:
                 self._others -= 1
             pop(entries)
 
-    def take(self, now_ns: int) -> tuple[Alarm, Request | Worker | None] | None:
+    def take(self, now_ns: int) -> tuple[Alarm, Request | WorkerTimers | None] | None:
         """Take out the next alarm that is due, if there is one."""
         entries = self._entries
         while entries:
@@ -126,7 +161,7 @@ class Alarms:
             if alarm is _EXPIRE:
                 return alarm, subject
             self._others -= 1
-            if alarm is _HOLD and isinstance(subject, Worker) and subject.hold_alarm_ns != first.key:
+            if alarm is _HOLD and isinstance(subject, WorkerTimers) and subject.hold_ns != first.key:
                 continue
             return alarm, subject
         return None

@@ -35,7 +35,7 @@ from mainspring.messages.events import (
 from mainspring.messages.operating import OperatorCommand, SetGoodputWeight
 from mainspring.messages.scaling import ProviderLeft, ProviderSaid
 from mainspring.messages.status import ClusterStatus
-from mainspring.scheduler.alarms import Alarm
+from mainspring.scheduler.alarms import Alarm, WorkerTimers
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
@@ -173,8 +173,7 @@ class Scheduler:
             self._ring(now_ns, alarm[0], alarm[1])
             on_alarm += 1
         self._fill_execs(now_ns)
-        if state.loads_dirty:
-            state.loads_dirty = False
+        if state.take_wants_loads():
             self._fill_loads(now_ns)
         if self._membership.unfinished:
             self._membership.go_on(now_ns)
@@ -240,7 +239,7 @@ class Scheduler:
         """Yield the cluster's state, part by part (`cluster.snapshot`)."""
         return snapshot(self._state.cluster)
 
-    def _ring(self, now_ns: int, alarm: Alarm, subject: Request | Worker | None) -> None:
+    def _ring(self, now_ns: int, alarm: Alarm, subject: Request | WorkerTimers | None) -> None:
         """Handle one alarm."""
         state = self._state
         if isinstance(subject, Request):
@@ -252,35 +251,34 @@ class Scheduler:
         elif alarm is _AGAIN:
             return
         elif subject is None:
-            state.loads_dirty = True
-        elif state.cluster.workers.get(subject.name) is subject:
+            state.wants_loads()
+        elif state.cluster.workers.get(subject.worker.name) is (worker := subject.worker):
             if alarm is _EXEC:
-                subject.exec_alarm_ns = None
-                state.dirty[subject.name] = subject
+                subject.exec_ns = None
+                state.wants(worker)
             elif alarm is _HOLD:
-                subject.hold_alarm_ns = None
-                state.dirty[subject.name] = subject
+                subject.hold_ns = None
+                state.wants(worker)
             elif alarm is _LOAD:
-                if _is_due(now_ns, subject.load_alarm_ns):
-                    subject.load_alarm_ns = None
-                    state.consider_load_room(now_ns, subject)
+                if _is_due(now_ns, subject.load_ns):
+                    subject.load_ns = None
+                    state.consider_load_room(now_ns, worker)
             elif alarm is _STALL:
-                if _is_due(now_ns, subject.stall_alarm_ns):
-                    subject.stall_alarm_ns = None
-                    self._overdue_actions.look(now_ns, subject)
+                if _is_due(now_ns, subject.stall_ns):
+                    subject.stall_ns = None
+                    self._overdue_actions.look(now_ns, worker)
             else:
-                owed = self._dispatcher.overdue(now_ns, subject)
+                owed = self._dispatcher.overdue(now_ns, worker)
                 if owed is not None:
-                    unanswered = self._dispatcher.unanswered(now_ns, subject)
-                    self._membership.drop(now_ns, subject.name, owed, unanswered)
+                    unanswered = self._dispatcher.unanswered(now_ns, worker)
+                    self._membership.drop(now_ns, worker.name, owed, unanswered)
 
     def _fill_execs(self, now_ns: int) -> None:
         """Give the EXEC executors work that may need some, and those that wide models wake, one by one."""
         state = self._state
         while True:
-            if state.dirty:
-                workers, state.dirty = state.dirty, {}
-                for worker in workers.values():
+            if workers := state.take_wanting():
+                for worker in workers:
                     self._dispatcher.fill(now_ns, worker)
             elif (another := state.idle_workers.next()) is not None:
                 self._dispatcher.fill(now_ns, another)
@@ -327,7 +325,7 @@ def validate(state: SchedulerState) -> None:
     """Check the cluster's state and the scheduler's beside it; raise AssertionError at the first fault."""
     cluster = state.cluster
     validate_state(cluster)
-    state.idle_workers.validate()
+    state.validate()
     for worker in cluster.workers.values():
         _check_loads(state, worker)
     for action_id, worker in state.idle_loads.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from mainspring.cluster.execution import batch_ended, batch_sent
+from mainspring.cluster.execution import batch_ended
 from mainspring.cluster.membership import to_give_up, why_given_up
 from mainspring.cluster.models import Model
 from mainspring.cluster.plans import Plan
@@ -14,6 +14,7 @@ from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release, Result, Unanswered, Unload
 from mainspring.messages.codes import Reason, Status
+from mainspring.scheduler.alarms import WorkerTimers
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.idle_workers import WIDE_FROM, is_replicated_widely
 from mainspring.scheduler.opening.scheduling import Openings
@@ -60,9 +61,8 @@ class Dispatcher:
         state, timeline, durations = self._state, worker.exec, self._state.ns
         soonest_ns = now_ns + durations.dispatch_delay
         ahead_ns = durations.lookahead + worker.lead_ns
-        state.idle_workers.asked(worker)
-        if state.unarmed:
-            state.unarmed.pop(worker.name, None)
+        timers = state.timers(worker)
+        state.asked(timers)
         while True:
             available_ns = timeline.available_ns(now_ns, soonest_ns)
             if available_ns > now_ns + ahead_ns and len(timeline):
@@ -78,7 +78,7 @@ class Dispatcher:
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is not None and self._policy.refuses:
                 batch = self._openings.first_of(now_ns, worker, available_ns, batch)
-            if batch is None and available_ns <= soonest_ns and now_ns >= worker.held_until_ns:
+            if batch is None and available_ns <= soonest_ns and now_ns >= timers.held_until_ns:
                 # A policy that refuses nothing has promised nothing to what waits.
                 if self._policy.refuses:
                     batch = self._openings.next_batch(now_ns, worker, available_ns)
@@ -86,12 +86,12 @@ class Dispatcher:
                     continue
                 batch = batch or self._backlog.next_batch(now_ns, worker)
             if batch is None:
-                if now_ns < worker.held_until_ns and self._asks_again(worker):
+                if now_ns < timers.held_until_ns and self._asks_again(timers):
                     # The batch that it was held for may be gone; then what waits behind that batch is next.
-                    state.look_after_hold(worker)
+                    state.look_after_hold(timers)
                 if available_ns > soonest_ns and len(timeline):
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
-                state.idle_workers.left_idle(worker)
+                state.idle_workers.left_idle(timers)
                 return
             self._send(now_ns, worker, self._together(batch))
 
@@ -100,14 +100,15 @@ class Dispatcher:
         if len(batch.requests) > 1:
             if batch.placement.of is not None and not batch.placement.model.spec.pad:
                 batch = of_one_shape(batch)
-            if self._state.suspects:
+            if self._state.has_suspects:
                 batch = isolated(batch)
         return batch
 
-    def _asks_again(self, worker: Worker) -> bool:
+    def _asks_again(self, timers: WorkerTimers) -> bool:
         """Return whether a worker that is kept free is to be asked again at the end, even if another one is,
         too, that it waits with."""
-        return worker.held_for is None or self._openings.wanted or self._backlog.waits_for(worker)
+        waits = timers.held_for is None or self._openings.wanted
+        return waits or self._backlog.waits_for(timers.worker)
 
     def _opens(self, now_ns: int, worker: Worker, available_ns: int, *, idle: bool) -> bool:
         """Send the OPEN that is due next, if one is; what can't wait for its end is for other workers."""
@@ -124,7 +125,7 @@ class Dispatcher:
         if worker.exec.overruns(now_ns):
             self._overdue_actions.watch(now_ns, worker)
         elif self._rests():
-            self._state.unarmed[worker.name] = when_ns
+            self._state.rests(when_ns, worker)
         else:
             self._state.arm_exec(when_ns, worker)
 
@@ -183,7 +184,7 @@ class Dispatcher:
     def overdue(self, now_ns: int, worker: Worker) -> str | None:
         """Return which result a worker has owed for too long, or None after arranging for the next check."""
         state = self._state
-        worker.watched = False
+        state.timers(worker).watched = False
         limits = []
         executed, loaded = worker.exec.first(), worker.load.first()
         if executed is not None:
@@ -218,12 +219,12 @@ class Dispatcher:
         """Send a batch as one INFER."""
         state, placement, requests = self._state, batch.placement, batch.requests
         action = self._infer(now_ns, worker, batch)
-        batch_sent(state.cluster, now_ns, action, placement, batch.size_index, requests)
-        state.commands.append(action)
+        state.emit(now_ns, action)
         best_effort = requests[0].due_ns is None
         self._backlog.ran(now_ns, worker, action.predicted_duration_ns, best_effort)
-        worker.hold_alarm_ns = None
-        if not worker.watched:
+        timers = state.timers(worker)
+        timers.hold_ns = None
+        if not timers.watched:
             state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)
         if not best_effort:
             self._policy.dispatched(now_ns, batch)
@@ -280,7 +281,7 @@ class Dispatcher:
         """Enter the result of what EXEC did."""
         action = slot.action
         self._overdue_actions.exec_ended(now_ns, worker)
-        self._state.wake(worker)
+        self._state.wants(worker)
         if isinstance(action, Infer):
             self._infer_ended(now_ns, slot, action, result)
             return
@@ -335,7 +336,7 @@ class Dispatcher:
                 # Inputs may just have been slow, and requests that run alone make a busy device busier.
                 request.spoilt += 1
                 if request.spoilt > 1 or result.status is not Status.INPUT_MISSING:
-                    request.suspect = self._state.suspects = True
+                    self._state.suspect(request)
             self._lifecycle.retry(now_ns, request, reason, detail)
 
 

@@ -52,5 +52,5 @@ class Draining:
         for placement in of_worker(worker):
             if placement.state in (State.RESIDENT, State.LOADING):
                 self._policy.weights_changed(now_ns, placement)
-        self._state.loads_dirty = True
-        self._state.wake(worker)
+        self._state.wants_loads()
+        self._state.wants(worker)

@@ -18,6 +18,7 @@ from typing import Final
 from mainspring.cluster.models import Model
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
+from mainspring.scheduler.alarms import WorkerTimers
 
 WIDE_FROM: Final = 8
 """A model on more workers than this may be wide."""
@@ -58,10 +59,10 @@ class IdleWorkers:
         """Have a worker asked for a wide model."""
         self._wanted[model.number] = model
 
-    def asked(self, worker: Worker) -> None:
+    def asked(self, timers: WorkerTimers) -> None:
         """Note that a worker is being asked; `busy` or `left_idle` says what came of it."""
-        worker.held_for = None
-        self._before = self._held.pop(worker.name, None) if self._held else None
+        timers.held_for = None
+        self._before = self._held.pop(timers.worker.name, None) if self._held else None
 
     def keep_free(self, worker: Worker, model: Model) -> None:
         """Note that the worker that is being asked waits for a batch of a wide model to grow."""
@@ -73,9 +74,10 @@ class IdleWorkers:
         if self._before is not None:
             self._resume(self._before)
 
-    def left_idle(self, worker: Worker) -> None:
-        """Note that a worker that was asked would take more, or waits (`Worker.held_for`)."""
-        bit, held_for = worker.bit, worker.held_for
+    def left_idle(self, timers: WorkerTimers) -> None:
+        """Note that a worker that was asked would take more, or waits (`WorkerTimers.held_for`)."""
+        worker, held_for = timers.worker, timers.held_for
+        bit = worker.bit
         self.idle |= bit
         self._tried |= bit
         if held_for is not None:
@@ -83,10 +85,10 @@ class IdleWorkers:
         if self._before is not None and self._held.get(worker.name) is not self._before:
             self._resume(self._before)
 
-    def forget(self, worker: Worker) -> None:
+    def forget(self, timers: WorkerTimers) -> None:
         """Forget a worker that is gone."""
-        self.asked(worker)
-        self.busy(worker)
+        self.asked(timers)
+        self.busy(timers.worker)
 
     def next(self) -> Worker | None:
         """Return the worker to ask next at this instant; None if nobody else is."""
@@ -117,16 +119,16 @@ class IdleWorkers:
         """Note that time goes on: those that were asked may be asked again."""
         self._tried = self._waits = 0
 
-    def validate(self) -> None:
+    def validate(self, timers: dict[str, WorkerTimers]) -> None:
         """Check that workers are there that are remembered, and that those kept free will be asked again."""
         workers = self._cluster.workers
         seated = sum([worker.bit for worker in workers.values()])
         assert not self.idle & ~seated, f"idle are {self.idle:x}, of {seated:x}"
         for name, model in self._held.items():
             assert name in workers, f"{name} is kept free for {model.name}, and is gone"
-            worker = workers[name]
-            assert worker.held_for is model, f"{name} is kept free for {model.name}, not {worker.held_for}"
-            assert worker.hold_alarm_ns is not None, f"{name} is kept free for {model.name}, for ever"
+            own = timers[name]
+            assert own.held_for is model, f"{name} is kept free for {model.name}, not {own.held_for}"
+            assert own.hold_ns is not None, f"{name} is kept free for {model.name}, for ever"
 
     def _resume(self, model: Model) -> None:
         """Have workers asked for the model that one was kept free for, and for those behind it."""

@@ -49,7 +49,7 @@ class ModelQueue(ABC):
     def add(self, model: Model) -> None:
         """Have a model loaded; one that is queued keeps its place."""
         self._queued[model.name] = None
-        self._state.loads_dirty = True
+        self._state.wants_loads()
 
     def first_plan(self, now_ns: int) -> LoadPlan | None:
         """Return the LOAD of the first model that a worker can take now, and take the model out.

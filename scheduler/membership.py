@@ -131,8 +131,8 @@ class Membership:
         self._preparing.join(now_ns, worker)
         self._policy.worker_joined(now_ns, worker)
         self._pins.enforce()
-        self._state.loads_dirty = True
-        self._state.wake(worker)
+        self._state.wants_loads()
+        self._state.wants(worker)
 
     def lost(self, now_ns: int, name: str, reason: str) -> None:
         """Forget a worker that is gone; what it ran is given up if it has ended too many."""
@@ -151,13 +151,7 @@ class Membership:
         self._policy.worker_left(now_ns, worker)
         self._backlog.worker_left(worker)
         self._residency.left(worker)
-        state.dirty.pop(name, None)
-        state.unarmed.pop(name, None)
-        state.idle_workers.forget(worker)
-        state.load_room.pop(name, None)
-        for load in worker.load.actions():
-            state.idle_loads.pop(load.action_id, None)
-        state.loads_dirty = True
+        state.forget(worker)
         detail = f"{name} was lost ({reason})"
         infer = running(now_ns, worker)
         ran = () if infer is None else infer.request_ids
@@ -165,7 +159,7 @@ class Membership:
             request.failures += 1
             if request.id in ran:
                 # Its values may be what the worker died of; those beside it are not to go with the next one.
-                request.suspect = state.suspects = True
+                state.suspect(request)
                 request.fatal += 1
                 if request.fatal == MOST_FATAL:
                     request.failures = state.config.max_attempts

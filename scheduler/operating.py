@@ -109,7 +109,7 @@ class Operating:
                 self._pins.enforce()
             case UnpinModel():
                 self._pins.enforce()
-                self._state.loads_dirty = True
+                self._state.wants_loads()
             case LoadOn(model=name, idle=True):
                 self._residency.load_when_idle(self._state.cluster.models[name])
             case LoadOn(model=name):
@@ -124,7 +124,7 @@ class Operating:
             case UnloadFrom():
                 for placement in self._holding(command):
                     self._residency.unload(now_ns, placement)
-                self._state.loads_dirty = True
+                self._state.wants_loads()
 
     def _no_worker(self, name: str) -> str | None:
         workers = self._state.cluster.workers

@@ -146,12 +146,7 @@ class RequestLifecycle:
         else:
             full_ns = now_ns + state.ns.lookahead
             for placement in model.usable.values():
-                worker = placement.worker
-                if worker.exec.free_ns <= full_ns + worker.lead_ns:
-                    state.dirty[worker.name] = worker
-                elif state.unarmed and (when_ns := state.unarmed.pop(worker.name, 0)):
-                    # Any other busy executor has an alarm set for when it will need work.
-                    state.arm_exec(when_ns, worker)
+                state.wants_for_request(full_ns, placement.worker)
         if due_ns is None:
             self._backlog.add(request)
             self._missed.want(model)

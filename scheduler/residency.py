@@ -157,7 +157,7 @@ class Residency:
             if model.waiting_idly:
                 self._missed.want(model)
         self._pins.enforce()
-        self._state.loads_dirty = True
+        self._state.wants_loads()
 
     def give_up(self, now_ns: int, placement: Placement, detail: str) -> None:
         """Give up a model on a worker that has nothing to do for it, and may hold it."""
@@ -174,8 +174,8 @@ class Residency:
         """Enter a LOAD's result; return whether the worker still agrees with the state."""
         placement = worker.placements[action.model]
         self._state.consider_load_room(now_ns, worker)
-        self._state.loads_dirty = True
-        self._state.wake(worker)
+        self._state.wants_loads()
+        self._state.wants(worker)
         self._state.idle_loads.pop(action.action_id, None)
         following = worker.load.first()
         if following is not None:
@@ -204,7 +204,7 @@ class Residency:
         """Enter an OPEN's result; models that waited for the same executable are prepared."""
         placement = worker.placements[action.model]
         open_ended(self._state.cluster, now_ns, worker, action, result)
-        self._state.loads_dirty = True
+        self._state.wants_loads()
         self._state.consider_load_room(now_ns, worker)
         for other in self._openings.ended(now_ns, placement, action, result):
             worker.prepare_queue[other.model.name] = None
@@ -229,7 +229,7 @@ class Residency:
                 return ok
             case Prepare(model=spec):
                 placement = worker.placements[spec.name]
-                self._state.loads_dirty = True
+                self._state.wants_loads()
                 if placement.leaving:
                     self.leave(now_ns, placement)
                 elif placement.state is State.CLOSED:

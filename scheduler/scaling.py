@@ -158,7 +158,7 @@ class Scaling:
         self._since[name] = now_ns
         self._state.emit(now_ns, Retire(name, kind, to=to))
         self._drain_replicas.begin(self._state.cluster.workers[name])
-        self._state.loads_dirty = True
+        self._state.wants_loads()
 
     def _retain(self, now_ns: int, name: str) -> None:
         self._since.pop(name, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Command, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
-from mainspring.scheduler.alarms import Alarm, Alarms
+from mainspring.scheduler.alarms import Alarm, Alarms, WorkerTimers
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 from mainspring.scheduler.idle_workers import IdleWorkers
 
@@ -67,18 +67,18 @@ class SchedulerState:
         self.ns = Durations.of(config)
         self.cluster = Cluster(config.estimate_rank, self.ns.dispatch_delay, self.ns.response_margin)
         self.cluster.device_kinds.at_once = SETTLED_AT_ONCE
-        self.suspects = False
-        """Whether any request was ever a suspect; until one is, nothing looks for suspects."""
-        self.dirty: dict[str, Worker] = {}
+        self.has_suspects = False
+        """True once any request was a suspect; until then nothing looks for suspects."""
+        self._timers: dict[str, WorkerTimers] = {}
+        self._wanting: dict[str, Worker] = {}
         """Workers whose EXEC executor may need work."""
-        self.unarmed: dict[str, int] = {}
-        """By worker, when its EXEC executor may need work, while nothing waits anywhere: the next request for
-        a model that it holds has it looked at then (`arm_exec`)."""
+        self._resting: dict[str, int] = {}
+        """Time at which each worker's EXEC executor may need work, while nothing waits anywhere."""
         self.idle_workers = IdleWorkers(self.cluster)
-        """Who else is asked if requests are left for models that many workers hold."""
-        self.loads_dirty = False
-        """Whether the LOAD executors with room may need work."""
-        self.load_room: dict[str, Worker] = {}
+        """The workers that are asked next if requests are left for models that many workers hold."""
+        self._wants_loads = False
+        self._load_room: dict[str, Worker] = {}
+        self.load_room: Mapping[str, Worker] = self._load_room
         """Workers whose LOAD executor is not busy for the whole lookahead (`consider_load_room`)."""
         self.idle_loads: dict[int, Worker] = {}
         """The workers of the LOADs under way that no waiting request needs at once, by action."""
@@ -104,40 +104,110 @@ class SchedulerState:
         apply(self.cluster, now_ns, command)
         self.commands.append(command)
 
+    def validate(self) -> None:
+        """Check the plans for workers; raise AssertionError at the first fault."""
+        for name, timers in self._timers.items():
+            assert self.cluster.workers.get(name) is timers.worker, f"{name} has alarms, and is gone"
+        self.idle_workers.validate(self._timers)
+
     def drain(self) -> list[Command]:
         """Return the commands to come out, once."""
         commands, self.commands = self.commands, []
         return commands
 
+    def timers(self, worker: Worker) -> WorkerTimers:
+        """Return the alarms that are set for a worker, and until when it is kept free."""
+        found = self._timers.get(worker.name)
+        if found is None or found.worker is not worker:
+            found = self._timers[worker.name] = WorkerTimers(worker)
+        return found
+
+    def wants(self, worker: Worker) -> None:
+        """Ask the policy for a batch for a worker's EXEC executor in the next `Scheduler.schedule`."""
+        self._wanting[worker.name] = worker
+
+    def wants_loads(self) -> None:
+        """Ask for LOADs for the executors that have room in the next `Scheduler.schedule`."""
+        self._wants_loads = True
+
+    def wants_for_request(self, full_ns: int, worker: Worker) -> None:
+        """Ask for a batch for a worker that may run a request that came, unless it is busy at ``full_ns``.
+
+        A busy worker has an alarm set for when it will need work, but for one that `rests`.
+        """
+        if worker.exec.free_ns <= full_ns + worker.lead_ns:
+            self._wanting[worker.name] = worker
+        elif self._resting and (when_ns := self._resting.pop(worker.name, 0)):
+            self.arm_exec(when_ns, worker)
+
+    def rests(self, when_ns: int, worker: Worker) -> None:
+        """Set no alarm for when a worker may need work, until a request comes for its models."""
+        self._resting[worker.name] = when_ns
+
+    def take_wanting(self) -> list[Worker]:
+        """Return, once, the workers for which a batch is asked."""
+        workers, self._wanting = self._wanting, {}
+        return list(workers.values())
+
+    def take_wants_loads(self) -> bool:
+        """Return, once, whether LOADs are asked for."""
+        wants, self._wants_loads = self._wants_loads, False
+        return wants
+
+    def asked(self, timers: WorkerTimers) -> None:
+        """Note that the policy is about to be asked for a worker's batches."""
+        self.idle_workers.asked(timers)
+        if self._resting:
+            self._resting.pop(timers.worker.name, None)
+
+    def suspect(self, request: Request) -> None:
+        """Have a request run alone from now on: its inputs may be what fails a batch, or ends a worker."""
+        request.suspect = self.has_suspects = True
+
+    def forget(self, worker: Worker) -> None:
+        """Forget the plans for a worker that is gone."""
+        name = worker.name
+        self._wanting.pop(name, None)
+        self._resting.pop(name, None)
+        self.idle_workers.forget(self.timers(worker))
+        del self._timers[name]
+        self._load_room.pop(name, None)
+        for load in worker.load.actions():
+            self.idle_loads.pop(load.action_id, None)
+        self.wants_loads()
+
     def arm_exec(self, when_ns: int, worker: Worker) -> None:
-        """Have a worker's EXEC executor looked at by an instant."""
-        if worker.exec_alarm_ns is None or when_ns < worker.exec_alarm_ns:
-            worker.exec_alarm_ns = when_ns
-            self.alarms.set(when_ns, _EXEC, worker)
+        """Ask for a batch for a worker's EXEC executor at an instant, or earlier."""
+        timers = self.timers(worker)
+        if timers.exec_ns is None or when_ns < timers.exec_ns:
+            timers.exec_ns = when_ns
+            self.alarms.set(when_ns, _EXEC, timers)
 
     def hold(self, until_ns: int, worker: Worker, model: Model | None = None) -> None:
         """Have a worker's EXEC executor kept free, and looked at by an instant.
 
         ``model`` is that of the batch if it is wide: others that hold it may `wait` for the same.
         """
-        worker.held_until_ns = until_ns
-        self.look_after_hold(worker)
+        timers = self.timers(worker)
+        timers.held_until_ns = until_ns
+        self.look_after_hold(timers)
         if model is not None:
-            worker.held_for = model
+            timers.held_for = model
             self.idle_workers.keep_free(worker, model)
 
-    def look_after_hold(self, worker: Worker) -> None:
-        """Have a worker's EXEC executor looked at once it is no longer kept free; earlier plans are void."""
-        until_ns = worker.held_until_ns
-        if worker.hold_alarm_ns != until_ns:
-            worker.hold_alarm_ns = until_ns
-            self.alarms.set(until_ns, _HOLD, worker)
+    def look_after_hold(self, timers: WorkerTimers) -> None:
+        """Ask for a batch for a worker once it is no longer kept free; earlier plans are void."""
+        until_ns = timers.held_until_ns
+        if timers.hold_ns != until_ns:
+            timers.hold_ns = until_ns
+            self.alarms.set(until_ns, _HOLD, timers)
 
     def wait(self, until_ns: int, worker: Worker, model: Model) -> None:
         """Have a worker's EXEC executor kept free for a batch for which another one is held."""
-        worker.held_until_ns = until_ns
-        worker.hold_alarm_ns = None
-        worker.held_for = model
+        timers = self.timers(worker)
+        timers.held_until_ns = until_ns
+        timers.hold_ns = None
+        timers.held_for = model
 
     def consider_load_room(self, now_ns: int, worker: Worker) -> None:
         """Note whether a LOAD may be decided for a worker: whether LOAD is free there within the lookahead.
@@ -148,24 +218,25 @@ class SchedulerState:
         load, lookahead_ns = worker.load, self.ns.lookahead
         free_ns = load.available_ns(now_ns, now_ns)
         if free_ns - now_ns <= lookahead_ns:
-            self.load_room[worker.name] = worker
-            self.loads_dirty = True
+            self._load_room[worker.name] = worker
+            self._wants_loads = True
             # If a LOAD is overdue by then, nothing may be decided behind it any more.
             when_ns = load.pushed_beyond_ns(lookahead_ns)
         else:
-            self.load_room.pop(worker.name, None)
+            self._load_room.pop(worker.name, None)
             when_ns = NEVER_NS if load.overruns(now_ns) else free_ns - lookahead_ns
-        armed_ns = worker.load_alarm_ns
+        timers = self.timers(worker)
+        armed_ns = timers.load_ns
         if when_ns != NEVER_NS and (armed_ns is None or when_ns < armed_ns):
-            worker.load_alarm_ns = when_ns
-            self.alarms.set(when_ns, _LOAD, worker)
+            timers.load_ns = when_ns
+            self.alarms.set(when_ns, _LOAD, timers)
 
     def with_room(self) -> Collection[Worker]:
         """Return workers whose LOAD executor has room: all, or of very many some, each time the next ones.
 
         The best of some is nearly as good as the best of all, and to look for it takes no longer with more.
         """
-        room = self.load_room
+        room = self._load_room
         if len(room) <= LOADERS_LOOKED_AT:
             return room.values()
         workers = list(room.values())
@@ -175,9 +246,10 @@ class SchedulerState:
 
     def watch_for_stall(self, when_ns: int, worker: Worker) -> None:
         """Have a worker looked at by an instant for actions that take far longer than predicted."""
-        if worker.stall_alarm_ns is None or when_ns < worker.stall_alarm_ns:
-            worker.stall_alarm_ns = when_ns
-            self.alarms.set(when_ns, _STALL, worker)
+        timers = self.timers(worker)
+        if timers.stall_ns is None or when_ns < timers.stall_ns:
+            timers.stall_ns = when_ns
+            self.alarms.set(when_ns, _STALL, timers)
 
     @property
     def may_load_idly(self) -> bool:
@@ -190,20 +262,17 @@ class SchedulerState:
     @property
     def load_is_idle(self) -> bool:
         """Whether any LOAD executor has nothing to do."""
-        for worker in self.load_room.values():  # noqa: SIM110 - compiled, a generator takes longer
+        for worker in self._load_room.values():  # noqa: SIM110 - compiled, a generator takes longer
             if not len(worker.load):
                 return True
         return False
 
     def watch(self, when_ns: int, worker: Worker) -> None:
         """Have a worker checked for owed results at an instant, unless it will be checked anyway."""
-        if not worker.watched:
-            worker.watched = True
-            self.alarms.set(when_ns, _WATCH, worker)
-
-    def wake(self, worker: Worker) -> None:
-        """Have the worker's EXEC executor looked at by the next `schedule`."""
-        self.dirty[worker.name] = worker
+        timers = self.timers(worker)
+        if not timers.watched:
+            timers.watched = True
+            self.alarms.set(when_ns, _WATCH, timers)
 
     def soonest_ns(self, now_ns: int) -> int:
         """Return when an action that is sent now could begin."""

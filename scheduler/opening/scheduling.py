@@ -91,7 +91,7 @@ class Openings:
         if waiting is None:
             waiting = self._waiting[worker.name] = _Waiting()
         waiting.models.setdefault(placement.model.name, now_ns)
-        self._state.wake(worker)
+        self._state.wants(worker)
 
     def hasten(self, placement: Placement) -> None:
         """Open the executable of a model that waits for it before all others: a request asked for it."""
@@ -241,7 +241,7 @@ class Openings:
         self.admission.begin(worker)
         if self._state.cluster.queued:
             for other in self._state.cluster.workers.values():
-                self._state.wake(other)
+                self._state.wants(other)
         self._state.consider_load_room(now_ns, worker)
         self._state.watch(now_ns + self._state.ns.action_timeout, worker)
 
@@ -354,7 +354,7 @@ class Openings:
         for name in self._waiting:
             worker = self._state.cluster.workers.get(name)
             if worker is not None:
-                self._state.wake(worker)
+                self._state.wants(worker)
 
 
 def _due_ns(batch: Batch) -> int:

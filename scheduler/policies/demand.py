@@ -101,7 +101,7 @@ class DemandLoads(PolicyLoads):
     def update(self, now_ns: int, model: Model) -> None:
         """Enter what happened to a model's queue; have LOADs considered if that asks for one."""
         if self.refresh(now_ns, model):
-            self._state.loads_dirty = True
+            self._state.wants_loads()
 
     def refresh(self, now_ns: int, model: Model) -> bool:
         """Compute a model's demand from its queue as it is; return whether it asks for a LOAD."""

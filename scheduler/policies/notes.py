@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mainspring.cluster.models import Model
     from mainspring.cluster.placements import Placement
     from mainspring.cluster.workers import Worker
+    from mainspring.scheduler.alarms import WorkerTimers
     from mainspring.scheduler.policies.demand import Demand
 
 
@@ -30,7 +31,7 @@ class Copies:
         self.like = like
         """One of them: the others have the same estimates."""
         self.heap = heap
-        self.held_by: Worker | None = None
+        self.held_by: WorkerTimers | None = None
         """The worker that was last kept free for a batch of the model."""
         self.note: int | None = None
         """The key of the valid entry in the heap, as `Placement.note`; None without one."""

@@ -8,7 +8,7 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.alarms import SWEPT_FROM, Alarm, Alarms
+from mainspring.scheduler.alarms import SWEPT_FROM, Alarm, Alarms, WorkerTimers
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.state import SchedulerState
 from tests.cluster import made
@@ -92,7 +92,7 @@ def test_a_worker_that_is_kept_free_is_looked_at_once_by_what_was_said_last(
             _ring(alarm, now_ns, last)
         worker = workers[number]
         if sent:
-            worker.hold_alarm_ns = None
+            state.timers(worker).hold_ns = None
             last.pop(worker.name, None)
         else:
             state.hold(now_ns + length_ns, worker)
@@ -108,9 +108,9 @@ def test_a_worker_that_is_kept_free_is_looked_at_once_by_what_was_said_last(
     assert len(state.alarms) == 0
 
 
-def _ring(alarm: tuple[Alarm, Request | Worker | None], now_ns: int, last: dict[str, int]) -> None:
+def _ring(alarm: tuple[Alarm, Request | WorkerTimers | None], now_ns: int, last: dict[str, int]) -> None:
     kind, subject = alarm
     assert kind is Alarm.HOLD
-    assert isinstance(subject, Worker)
-    assert last.pop(subject.name) == now_ns
-    subject.hold_alarm_ns = None
+    assert isinstance(subject, WorkerTimers)
+    assert last.pop(subject.worker.name) == now_ns
+    subject.hold_ns = None

@@ -70,8 +70,8 @@ class FirstFree(ArrivalOrder):
         number = placement.worker.number
         self._left[number] = self._left.get(number, 0) | preferred.bit
         # The preferred one is asked first; this one then gets what is left.
-        self.state.wake(preferred)
-        self.state.wake(placement.worker)
+        self.state.wants(preferred)
+        self.state.wants(placement.worker)
         return None
 
     def _preferred(self, now_ns: int, placement: Placement) -> Worker | None:

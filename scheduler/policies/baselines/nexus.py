@@ -138,7 +138,7 @@ class Nexus(Policy):
         for session in self._planned:
             if session.model.queue.dues:
                 self._line_up(session.model)
-        self.state.loads_dirty = True
+        self.state.wants_loads()
         self._plan_ns = None
         if self._sessions:
             self._plan_in(now_ns, min(2 * self._length_ns, self._epoch_ns))
@@ -209,7 +209,7 @@ class Nexus(Policy):
             turns.join(model)
             if name not in model.usable and is_loadable(model, turns.worker):
                 turns.missing[model.number] = model
-                self.state.loads_dirty = True
+                self.state.wants_loads()
 
     def _batch(self, now_ns: int, placement: Placement, planned: int, available_ns: int) -> Batch | None:
         """Return a batch of the planned size or less, or of the size that its first request needs."""

@@ -51,7 +51,7 @@ class OrderedLoads(PolicyLoads):
         if number not in self._aside and (known is None or key < known):
             self._keys[number] = key
             heapq.heappush(self._heap, (key, number, model))
-            self._state.loads_dirty = True
+            self._state.wants_loads()
 
     def drop(self, model: Model) -> None:
         """Have a model not loaded after all."""

@@ -191,7 +191,7 @@ class Symphony(ReadyQueuePolicy):
                 idle.append((placement.worker.number, placement.worker))
         idle.sort()
         for _, worker in idle:
-            self.state.wake(worker)
+            self.state.wants(worker)
 
     def key(self, placement: Placement) -> int:
         """Return a lower bound of the latest start of a model's batch on a worker."""

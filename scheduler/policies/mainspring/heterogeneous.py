@@ -115,8 +115,8 @@ class HeterogeneousKinds:
                 found, most_ns = worker, times.ns[index]
         if found is not None:
             self._left[own.number] = left | found.bit
-            state.wake(found)
-            state.wake(own)
+            state.wants(found)
+            state.wants(own)
         return found
 
     def _first(self, now_ns: int, like: Placement, some: int, index: int, due_ns: int) -> Worker | None:

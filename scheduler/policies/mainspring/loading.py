@@ -124,7 +124,7 @@ class Replication:
             if self._utilisation.of(now_ns, placement.worker) < REPLICATED_FROM:
                 return
         self._wanted[model.number] = model
-        self._state.loads_dirty = True
+        self._state.wants_loads()
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return how to load the model that was noted first on the least busy device with an idle LOAD."""

@@ -291,12 +291,12 @@ class Mainspring(ReadyQueuePolicy):
             self.state.hold(until_ns, worker)
             return
         of_kind = copies[worker.kind]
-        other = of_kind.held_by
-        waits = other is not None and other is not worker and other.held_for is model
+        other, own = of_kind.held_by, self.state.timers(worker)
+        waits = other is not None and other is not own and other.held_for is model
         if other is not None and waits and now_ns < other.held_until_ns <= until_ns:
             self.state.wait(other.held_until_ns, worker, model)
         else:
-            of_kind.held_by = worker
+            of_kind.held_by = own
             self.state.hold(until_ns, worker, model)
 
     def validate(self) -> None:

@@ -21,7 +21,9 @@ def cluster(models: int, workers: int, pages: int = 2) -> tuple[SchedulerState, 
     state = SchedulerState(SchedulerConfig())
     for number in range(workers):
         worker = Worker(f"w{number}", number, "gpu", pages)
-        state.cluster.workers[worker.name] = state.load_room[worker.name] = worker
+        state.cluster.workers[worker.name] = worker
+        state.consider_load_room(0, worker)
+    state.take_wants_loads()
     made = []
     for number in range(models):
         model = state.cluster.models[f"m{number}"] = Model(spec(f"m{number}"), number)
@@ -46,7 +48,7 @@ def test_models_are_loaded_in_the_order_of_their_lowest_keys() -> None:
     loads = OrderedLoads(state, evicts=True, serves_late=True)
     for model, key in ((a, 30), (b, 20), (c, 25), (a, 10), (c, 40)):
         loads.add(model, key)
-    assert state.loads_dirty
+    assert state.take_wants_loads()
     loads.drop(b)
     found = [loads.next_load(0) for _ in range(3)]
     assert [plan and plan.placement.model.name for plan in found] == ["m0", "m2", None]
