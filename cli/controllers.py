@@ -1,4 +1,4 @@
-"""Where the command line finds a controller, and the secret that it asks of other users and hosts."""
+"""The controller that the command line talks to, and the secret that it asks of other users and hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Door(NamedTuple):
     secret_file: str
     """Empty for none: this user's controller on this host needs none."""
     folder: str = ""
-    """Of this process's keys, for TLS; empty for none."""
+    """Folder of this process's keys, for TLS; empty for none."""
 
     def secret(self) -> bytes | None:
         """Return the secret, if there is one; raise `ConfigError` if its file can't be used."""

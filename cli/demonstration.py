@@ -36,11 +36,12 @@ from mainspring.traces.workload import Workload
 
 WORKER = "worker-0"
 REPLAY_NICE = -10
-"""As the controller and the gateway, whose core the replayer shares: a late send would be a late answer."""
+"""Niceness of the replayer, as of controller and gateway, whose core it shares: late sends make late
+answers."""
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person may choose."""
+    """The choices of whoever runs the demonstration."""
 
     duration_s: float = 120.0
     load: float = 0.5
@@ -52,11 +53,11 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: Path = Path("out/demo/store")
     seed: int = 0
     kill_worker_at_s: float | None = None
-    """When to kill the worker (SIGKILL), from the beginning."""
+    """Time from the beginning at which the worker is killed (SIGKILL)."""
 
 
 class DemoFacts(msgspec.Struct, frozen=True):
-    """What a report needs to be repeated and judged."""
+    """The facts that a report needs to be repeated and judged."""
 
     machine_cores: int
     model_instances: int
@@ -68,13 +69,13 @@ class DemoFacts(msgspec.Struct, frozen=True):
 
 
 class DemoReport(msgspec.Struct, frozen=True):
-    """What became of it."""
+    """The outcome of the demonstration."""
 
     fields: dict[str, Any]
-    """What ``summary.json`` holds."""
+    """Content of ``summary.json``."""
     table: Table
     all_answered: bool
-    """Whether every request was sent and has its reply."""
+    """True if every request was sent and has its reply."""
 
 
 def run_demo(options: DemoOptions, console: Console) -> DemoReport:
@@ -198,10 +199,10 @@ def fill_store(folder: Path, say: Callable[[str], None]) -> list[ModelSpec]:
 
 
 PLAIN_INTERVAL_S = 10.0
-"""Between two lines of progress where no terminal shows a live one."""
+"""Time between two lines of progress where no terminal shows a live one."""
 
 DISTURBED = 2.0
-"""From this spread of equal executions on, late answers and wrong predictions are the machine's."""
+"""Spread of equal executions from which on late answers and wrong predictions are the machine's."""
 
 
 class DemoProgress:
@@ -269,9 +270,9 @@ class Capacity(msgspec.Struct, frozen=True):
     """Requests per second of a workload's mix of models that the devices can execute, by their profiles."""
 
     capacity_rate: float
-    """If every request runs in the best of its model's batches that end within the deadline."""
+    """Rate if every request runs in the best of its model's batches that end within the deadline."""
     capacity_single_rate: float
-    """If every request runs alone."""
+    """Rate if every request runs alone."""
     load: float
     """The share of ``capacity_rate`` that is asked for."""
 

@@ -29,7 +29,7 @@ LOOKED_AFTER = 2_000
 """Records of a log between two looks at whether the request has ended."""
 POLL_NS = 100_000_000
 ANSWER_S = 10.0
-"""How long a console may take to answer."""
+"""Time in which a console must answer."""
 
 
 class NotFound(Exception):

@@ -1,4 +1,4 @@
-"""What a process may listen on beyond this host: only what is encrypted, or what is said to be insecure."""
+"""A check of what processes listen on beyond this host: only what is encrypted, or is said to be insecure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TLS_REMEDY = "serve it at {scheme}:// with {table} tls (`mainspring keys issue` 
 
 
 class Door(NamedTuple):
-    """Where a process listens."""
+    """An address at which a process listens."""
 
     key: str
-    """What says so: a key of the configuration or a flag."""
+    """Key of the configuration, or flag, that sets it."""
     address: str
     encrypted: bool
     remedy: str
-    """How to have what is said there encrypted."""
+    """Advice on how to have its traffic encrypted."""
 
 
 def check_exposed(doors: Iterable[Door], insecure: bool) -> None:

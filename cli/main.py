@@ -42,7 +42,7 @@ VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 FAILED = 1
 ENDINGS: dict[object, str] = {INTERRUPTED: "interrupted", 128 + signal.SIGTERM: "terminated"}
-"""What is said of an end by a signal, by exit code."""
+"""Words for an end by a signal, by exit code."""
 
 
 def build_app() -> typer.Typer:
@@ -168,7 +168,7 @@ def _print_version(wanted: bool) -> None:
 
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of ('.*')\.?$")
 WORDS: dict[object, str] = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
-"""What stands for a value of a type; a flag takes none."""
+"""Placeholder of a value, by its type; a flag takes none."""
 
 
 class ShortCommand(TyperCommand):

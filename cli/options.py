@@ -24,7 +24,7 @@ def token_file_option(use: str) -> Any:
 
 
 DEFAULT_GATEWAY = "tcp://127.0.0.1:7400"
-"""Where it listens unless it is told otherwise."""
+"""Address at which the gateway listens by default."""
 
 
 def _given_or_known(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
@@ -95,7 +95,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Such as workload.rate=500; repeatable."),
 ]
-"""What is put over a simulation's spec."""
+"""Settings that replace those of a simulation's spec."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Token = Annotated[
     str | None,

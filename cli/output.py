@@ -16,9 +16,9 @@ from time import monotonic
 from typing import TextIO
 
 PIECE_BYTES = 4096
-"""What a pipe that is ready takes without waiting (PIPE_BUF)."""
+"""Bytes that a pipe which is ready accepts without waiting (PIPE_BUF)."""
 SERVING_PATIENCE_S = 0.1
-"""How long a process that serves waits for a reader that stands still."""
+"""Time that a process which serves waits for a reader that stands still."""
 
 
 def open_missing() -> None:
@@ -72,17 +72,18 @@ class Output(io.RawIOBase):
         self._number = number
         self._patience_s = patience_s
         self._stuck = False
-        """Whether its reader stood still at the last write: then there is no more waiting for it."""
+        """True if its reader stood still at the last write: then there is no more waiting for it."""
         self._torn = False
-        """Whether a part of a line was written, and its rest was not."""
+        """True if a part of a line was written, and its rest was not."""
         self.lost = 0
         """Lines that could not be written, and that no line has told of yet."""
         self.told: Callable[[int], str] = _told
-        """What to say of so many lost lines, once something can be written again."""
+        """Function that returns the line about a number of lost lines, once something can be written
+        again."""
 
     @property
     def name(self) -> str:
-        """What Python calls it."""
+        """Return Python's name of it."""
         return {1: "<stdout>", 2: "<stderr>"}.get(self._number, str(self._number))
 
     def writable(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where a cluster's processes are, from the one address that people give: the gateway's.
+"""The addresses of a cluster's processes, from the one address that people give: the gateway's.
 
 It is ``--address``, else the environment's ``MAINSPRING_ADDRESS``, else what ``mainspring.toml`` in the
 working folder says, else where `mainspring up` listens by default. The gateway says where the others are.
@@ -16,10 +16,10 @@ from mainspring.client.address import ADDRESS_VARIABLE, gateway_address
 
 CONFIG_FILE = Path("mainspring.toml")
 PATIENCE_S = 2.0
-"""How long a gateway is asked before its controller is looked for in the run folder."""
+"""Time for which a gateway is asked before its controller is looked for in the run folder."""
 CONTROLLER, HTTP, CONSOLE = "controller", "http", "console"
 DEFAULT_PLACES = {HTTP: "http://127.0.0.1:8000", CONSOLE: "http://127.0.0.1:8003"}
-"""Where `mainspring up` serves these unless it is told otherwise."""
+"""Addresses at which `mainspring up` serves these by default."""
 
 
 def gateway(given: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What ``mainspring plan`` does: search, write, tell, and with a cluster watch its load and plan again."""
+"""The verb ``mainspring plan``: search, write, report, and with a cluster watch its load and plan again."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Cluster(NamedTuple):
     address: str
     token: str | None
     window_s: float | None
-    """How long its own requests are watched; None if the spec's are replayed."""
+    """Time for which its own requests are watched; None if the spec's are replayed."""
 
 
 class Options(NamedTuple):
-    """What is said of the search."""
+    """Options of the search."""
 
     search: str
     evaluate: str

@@ -1,4 +1,4 @@
-"""What `mainspring simulate` does beside simulating: recorded runs, what was possible, and the report."""
+"""The parts of `mainspring simulate` beside simulating: recorded runs, what was possible, and the report."""
 
 from __future__ import annotations
 

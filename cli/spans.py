@@ -1,4 +1,4 @@
-"""Which part of a log: the options ``--run``, ``--from``, ``--to`` and ``--last`` of several verbs.
+"""The part of a log to read: the options ``--run``, ``--from``, ``--to`` and ``--last`` of several verbs.
 
 An instant is written as seconds from the run's start (``90``, ``1.5s``, ``3min``), as seconds before its end
 (``-30s``), or by the calendar in local time (``2026-11-22T04:10:00``, or ``04:10:00`` on the day on which the

@@ -1,4 +1,4 @@
-"""Where `mainspring trace` gets its records: from a log, or from a controller as they happen."""
+"""The sources of the records of `mainspring trace`: a log, or a controller as they happen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.runs import LogProblem, Run, read_run, wall
 
 CONNECT_NS = 10_000_000_000
-"""How long a controller is waited for that does not answer."""
+"""Time for which a controller is waited for that does not answer."""
 POLL_NS = 100_000_000
 
 

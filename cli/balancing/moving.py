@@ -22,11 +22,11 @@ from mainspring.repository.controller_link import Refusal
 BATCH = 25
 """Models that are moved at one time."""
 PREPARED_S = 120.0
-"""How long workers may take to prepare models that come; what none has prepared then stays where it was."""
+"""Time in which workers must prepare models that come; what none has prepared then stays where it was."""
 LOADED_S = 5.0
-"""How long it may take until a worker has time to load what is in use."""
+"""Longest wait until a worker has time to load a model that is in use."""
 DRAINED_S = 90.0
-"""How long requests in flight may take; best-effort requests wait longest."""
+"""Time that requests in flight may take; best-effort requests wait longest."""
 WORKER_S = 60.0
 POLL_S = 0.1
 

@@ -1,4 +1,4 @@
-"""What to move so that no shard has to refuse requests while another one has time. Pure.
+"""A plan of moves so that no shard has to refuse requests while another one has time. Pure.
 
 Of each shard it is measured which requests came over a while, and how many it refused. What it was asked for
 is its *load*: the devices that its requests need, in the best batches that those can fill which come within a
@@ -40,7 +40,7 @@ class Observed(msgspec.Struct, frozen=True):
     """Requests by model, of those that had any."""
     rejected: int
     pages: dict[str, int]
-    """Of each model."""
+    """Pages of each model."""
     needs: dict[str, float] = {}
     """Devices that each model's requests need (`needed`); empty where no model's durations are known, which
     then share evenly what the devices did."""
@@ -49,22 +49,22 @@ class Observed(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """How many requests came."""
+        """Return the number of requests that arrived."""
         return sum(self.arrived.values())
 
     @property
     def refuses(self) -> bool:
-        """Whether it refuses more than it should."""
+        """Return whether it refuses more than it should."""
         return self.rejected > REFUSES * self.requests
 
     @property
     def overloaded(self) -> bool:
-        """Whether it refuses more than it should, or will: it is asked for more than its devices can do."""
+        """Return whether it refuses more than it should, or is asked for more than its devices can do."""
         return self.refuses or (bool(self.needs) and self.load > 1.0)
 
     @property
     def load(self) -> float:
-        """What it was asked for, as a share of what its devices can do."""
+        """Return the work that it was asked for, as a share of what its devices can do."""
         if self.needs and self.workers:
             return sum(self.needs.values()) / len(self.workers)
         if not self.rejected:
@@ -90,7 +90,7 @@ class WorkerMove(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be moved, and why nothing more is."""
+    """The moves to make, and why there are no more."""
 
     models: tuple[ModelMove, ...] = ()
     workers: tuple[WorkerMove, ...] = ()
@@ -196,7 +196,7 @@ def _models(
     shards = {shard.number: shard for shard in (*refusing, *others)}
     counts = {number: len(shard.workers) for number, shard in shards.items()}
     loads = {number: shard.load * counts[number] for number, shard in shards.items()}
-    """In devices."""
+    """Load of each shard, in devices."""
     left = {shard.number: _by_demand(shard) for shard in refusing}
     moves: list[ModelMove] = []
     while len(moves) < most and left:

@@ -17,18 +17,18 @@ from mainspring.transport.greeting import Pass
 
 NAME = "balancer"
 CONNECT_S = 10.0
-"""How long a controller may take to welcome the balancer and to tell what it has."""
+"""Time in which a controller must welcome the balancer and send its models and shard map."""
 POLL_S = 0.05
 TIMEOUT_MS = 1_000.0
 
 
 class Told:
-    """What one controller has told."""
+    """The models and shard map of one controller, as it sent them."""
 
     def __init__(self) -> None:
         self.known = False
         self.models: dict[str, ModelSpec] = {}
-        """By name, with those that are being drained."""
+        """Models by name, with those that are being drained."""
         self.shard_map: ShardMap | None = None
 
     def heard(self, message: ToldMessage) -> None:

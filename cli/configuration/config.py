@@ -34,7 +34,7 @@ from mainspring.transport.config import TransportConfig
 from mainspring.worker.config import WorkerConfig
 
 WORKER_NAME = "worker"
-"""What workers are called before each gets its number."""
+"""Name of workers, before each gets its number."""
 
 AUTO = "auto"
 ENGINES = ("onnxruntime", "tvm", AUTO, "emulated")
@@ -55,9 +55,9 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``profiles`` of emulated devices, ``pages`` and ``price``. Written as ``[[devices]]`` at the end of the
     file, or taken from a plan with ``--devices``."""
     device: str = "cpu"
-    """What the workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
+    """Device that workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
     engine: str = "onnxruntime"
-    """What runs the models: ``onnxruntime``; ``tvm``; ``auto``, for each model the engine that it was
+    """Engine that runs the models: ``onnxruntime``; ``tvm``; ``auto``, for each model the engine that it was
     compiled for; or ``emulated``, which only sleeps."""
     store: str | None = None
     """Folder of the model store; all of its models are served. Relative to the configuration file."""
@@ -80,23 +80,22 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of keys that `mainspring keys` made, with a folder of its own for each process: ``controller``,
     ``gateway``, ``worker-0`` and so on. With it the processes speak TLS over TCP. Relative to the file."""
     insecure: bool = False
-    """Whether processes may listen beyond this host where what is said there is not encrypted; without it
-    they don't start."""
+    """True if processes may listen beyond this host without encryption; else such ones don't start."""
     event_log: bool = True
     """Keep the controller's event log in ``run_dir/events``."""
     console: bool = False
     """Run an operator console beside the cluster, at ``[console] address``; `mainspring up` does so unless
     this is set to false, or ``--console-port off`` is given."""
     log_level: str = "WARNING"
-    """What the processes log: DEBUG, INFO, WARNING or ERROR."""
+    """Lowest level of what the processes log: DEBUG, INFO, WARNING or ERROR."""
     log_format: str = "text"
-    """How they log: text for a person, or json, one object on each line."""
+    """Format of the log: text for a person, or json, one object on each line."""
     ready_timeout_s: float = 600.0
-    """How long it may take until every worker has prepared every model."""
+    """Time in which every worker must prepare every model."""
     stop_timeout_s: float = 10.0
-    """On a stop, how long all processes together may take to drain; what is left then is killed."""
+    """Time that all processes together may take to drain on a stop; what is left then is killed."""
     restart_delay_ms: float = 200.0
-    """From a process's death to its restart; doubles with each death in a row."""
+    """Delay from a process's death to its restart; it doubles with each death in a row."""
     restart_delay_max_ms: float = 5_000.0
     """The longest such delay; a process that lived longer starts afresh."""
 

@@ -23,18 +23,18 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Workers on one kind of device. Raises ValueError on a value that can't work."""
 
     kind: str
-    """What the kind is called."""
+    """Name of the kind."""
     count: int = 1
     """Workers that the cluster begins with; 0 for a kind that it may only scale to."""
     speed: float = 1.0
-    """Of emulated devices: how many times as fast as the models' profiles say."""
+    """Speed of emulated devices, as a multiple of what the models' profiles say."""
     profiles: str | None = None
-    """Of emulated devices: table of profiles of this kind, for models of the same names. Relative to the
-    file."""
+    """Table of profiles of this kind, for models of the same names, if the devices are emulated. Relative to
+    the file."""
     pages: int | None = None
     """Pages of 16 MiB for weights; ``[worker] pages`` if it is not set."""
     price: float = 0.0
-    """What one costs an hour, in any currency; 0 for not known."""
+    """Price of one for an hour, in any currency; 0 for not known."""
 
     def __post_init__(self) -> None:
         """Check the values."""

@@ -1,4 +1,4 @@
-"""What a cluster or a worker takes of a machine's memory: defaults that fit its limits; what can't fit."""
+"""The memory that a cluster or a worker needs of a machine: defaults that fit its limits; what can't fit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mainspring.worker.config import DEFAULT_PAGES, MIB, WorkerConfig
 from mainspring.worker.limits import Limits, size
 
 BESIDE_BYTES = 80 * MIB
-"""Of a controller, a gateway or a console: 40 to 70 MB when they begin."""
+"""Memory of a controller, a gateway or a console: 40 to 70 MB when they begin."""
 WORKER_BYTES = 128 * MIB
-"""Of a worker beside its pages and IO memory: 90 MB when it begins, and what kernels compute on the way."""
+"""Memory of a worker beside its pages and IO memory: 90 MB when it begins, and kernels' scratch memory."""
 DEFAULT_SHARE = 0.8
-"""Of the memory, the most that defaults take: the rest is for peaks, and for files that are mapped."""
+"""Largest share of the memory that defaults use: the rest is for peaks, and for files that are mapped."""
 IO_SHARE = 4
-"""By default at most this part of a worker's memory is for inputs and outputs."""
+"""Divisor of a worker's memory: by default at most 1/4 of it is for inputs and outputs."""
 FEWEST_PAGES = 1
 TVM_ENGINES = ("tvm", AUTO)
 """Engines whose workers on a CPU may need a workspace."""

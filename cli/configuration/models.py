@@ -11,12 +11,12 @@ MODELS = "models"
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of one model."""
+    """The settings of one model."""
 
     max_queue_size: int | None = None
-    """How many requests may wait for it; one more is refused at once."""
+    """Number of requests that may wait for it; one more is refused at once."""
     goodput_weight: float | None = None
-    """How many others' an answer of it in time counts as."""
+    """Number of other models' answers that an answer of it in time counts as."""
 
     def __post_init__(self) -> None:
         """Check the values."""

@@ -1,4 +1,4 @@
-"""Whether a scheduling policy and its options exist, before anything is started for it."""
+"""A check that a scheduling policy and its options exist, before anything is started for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``--ray`` names a Ray cluster, and the connection to it."""
+"""The name of a Ray cluster in ``--ray``, and the connection to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mainspring.cli.configuration.tables import ConfigError
 LOCAL = "local"
 """``--ray local`` starts a Ray of its own on this machine."""
 REACHED_S = 5.0
-"""How long a Ray cluster may take to answer."""
+"""Time in which a Ray cluster must answer."""
 
 
 def connect(address: str, **own: Any) -> Any:

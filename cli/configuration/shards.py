@@ -15,8 +15,8 @@ class ShardsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Controllers that `mainspring up` starts, at sockets in the run folder, each with its part of the
     workers; ``controllers`` says it, too."""
     controllers: tuple[str, ...] = ()
-    """Where they listen, by shard, instead of [controller] address; gateways on other hosts need it. Empty:
-    at sockets in the run folder. Keep the order: a controller's place in it is its shard."""
+    """Addresses at which they listen, by shard, instead of [controller] address; gateways on other hosts need
+    it. Empty: at sockets in the run folder. Keep the order: a controller's place in it is its shard."""
     workers: tuple[int, ...] = ()
     """Workers of each shard, of those that `mainspring up` starts. Empty: as many to each as there can be."""
     pages: tuple[int, ...] = ()
@@ -44,12 +44,12 @@ class ShardsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int:
-        """How many controllers there are."""
+        """Return the number of controllers."""
         return len(self.controllers) or self.count
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one."""
+        """Return whether there is more than one."""
         return self.number > 1
 
     def divided(self, workers: int) -> tuple[int, ...]:

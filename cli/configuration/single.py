@@ -1,4 +1,4 @@
-"""What a process that is started by itself takes of a ``mainspring.toml``: its tables, under its flags."""
+"""Tables of a ``mainspring.toml`` that a process which is started by itself reads, under its flags."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ConfigFile = Annotated[
     ),
 ]
 _MOST_DIGITS = 4
-"""Of a shard's number."""
+"""Most digits of a shard's number."""
 
 
 def shard_number(text: str) -> int:

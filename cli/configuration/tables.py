@@ -35,7 +35,7 @@ SIZES = {
     "b": 1, "bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9,
     "k": 1 << 10, "kib": 1 << 10, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30,
 }  # fmt: skip
-"""What one of each unit that people write is: in nanoseconds or in bytes."""
+"""Size of one of each unit that people write, in nanoseconds or in bytes."""
 TIMES = ("ns", "us", "ms", "s", "m", "min", "h")
 
 

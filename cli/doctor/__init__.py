@@ -1,1 +1,1 @@
-"""What this machine offers a cluster."""
+"""A check of what this machine offers a cluster."""

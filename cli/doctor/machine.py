@@ -1,4 +1,4 @@
-"""What this machine allows a cluster: each question tried out, not looked up where that is possible.
+"""A check of what this machine allows a cluster: each question is tried out where that is possible.
 
 A `Finding` that is not good says what it costs and how to mend it. Only a bad one that is ``fatal`` keeps
 Mainspring from serving at all.
@@ -47,11 +47,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     good: bool
     found: str
     costs: str = ""
-    """If it is not good, what that costs."""
+    """Cost of what was found, if it is not good."""
     remedy: str = ""
-    """If it is not good, how to get it."""
+    """Remedy for what was found, if it is not good."""
     fatal: bool = False
-    """If it is not good, nothing can be served."""
+    """True if nothing can be served as long as it is not good."""
 
 
 def examine(models: int, workers: int, folder: Path, gateway: GatewayConfig) -> list[Finding]:

@@ -29,7 +29,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     WorkerStatus,
     ModelStatus,
 )
-"""What messages are made of."""
+"""Structs that messages are made of."""
 
 
 def messages_page() -> str:

@@ -1,4 +1,4 @@
-"""From a configuration to running processes, on one machine.
+"""Running a configuration's processes on one machine.
 
 * ``plan``               -- which processes, on which cores, and what each is told (``jobs``, ``models``)
 * ``supervisor``         -- starts them, waits until they can serve, restarts what dies, stops in order

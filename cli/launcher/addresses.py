@@ -1,4 +1,4 @@
-"""How a cluster's processes reach each other: sockets in the run folder, TCP, and the secret of the run.
+"""The addresses of a cluster's processes: sockets in the run folder, TCP, and the run's secret.
 
 Where all is on one host there is no TCP between them: the sockets are in the run folder, which is the user's
 alone. Where a configuration names addresses of TCP, every connection to them proves the secret.

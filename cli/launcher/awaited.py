@@ -13,7 +13,7 @@ from mainspring.messages.model import ModelSpec
 
 _LOGGER = logging.getLogger(__name__)
 INTERVAL_S = 1.0
-"""Between two looks."""
+"""Time between two attempts to read it."""
 _ADOPTING = "%s; serving what workers hold, until it can be read"
 
 

@@ -1,4 +1,4 @@
-"""What the verbs of single processes share: their logging, their readiness line, their end."""
+"""The common part of the verbs of single processes: their logging, their readiness line, their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a child process is told to run: one job for each kind of process, written to a file as JSON."""
+"""The jobs of child processes: one for each kind of process, written to a file as JSON."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from mainspring.worker.config import WorkerConfig
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """What logs and messages call the process; unique in the cluster."""
+    """Name of the process in logs and messages; unique in the cluster."""
     parent_pid: int = 0
     cores: tuple[int, ...] = ()
     """Cores that it may use; empty for any."""
     log_level: str = "WARNING"
     log_format: str = "text"
     transport: TransportConfig = TransportConfig()
-    """What its listeners allow."""
+    """Bounds of its listeners."""
     nice: int = 0
     """Niceness of the process, added to that of its parent; below 0 where the user may."""
     priority: int = 0
     """Real-time priority (SCHED_FIFO) of the process where the user may; 0 for none."""
     essential: bool = True
-    """Whether the cluster can't begin to serve without it."""
+    """True if the cluster can't begin to serve without it."""
     lent_cores: tuple[int, ...] = ()
     """Instead of ``cores``, if it gets its real-time priority; empty for no others."""
 

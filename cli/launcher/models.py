@@ -1,5 +1,5 @@
-"""Which models a local cluster serves: those of a store, emulated copies of a table of profiles, or what a
-model repository had it serve.
+"""The models of a local cluster: those of a store, emulated copies of a table of profiles, or what a model
+repository had it serve.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ModelSource(msgspec.Struct, frozen=True):
-    """Where models come from: one of the first two, or a repository, alone or beside a store."""
+    """The source of models: one of the first two, or a repository, alone or beside a store."""
 
     store: str | None = None
     """Folder of a model store."""

@@ -28,9 +28,9 @@ from mainspring.cli.launcher.running import STARTS_BEFORE_READY, ClusterError, R
 from mainspring.transport.greeting import read_secret
 
 STORE_BYTES = 80 << 20
-"""Of the object store of a Ray that is started here; nothing of ours is in it."""
+"""Size of the object store of a Ray that is started here; nothing of ours is in it."""
 HEAD_CPUS = 1.0
-"""For controller, gateway and what else is beside them."""
+"""CPUs for the controller, the gateway and what else is beside them."""
 CLIENT = "ray://"
 
 Node = Mapping[str, Any]

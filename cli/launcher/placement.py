@@ -1,4 +1,4 @@
-"""Which cores the processes of a local cluster may use.
+"""The cores that the processes of a local cluster may use.
 
 An EXEC thread that shares its core with anything is late (design.md, section 6), so each worker gets a
 core of its own while there are enough, and everything else shares what is left. Gateway, controller and
@@ -20,9 +20,9 @@ class Placement(msgspec.Struct, frozen=True):
     """Cores by number; on a machine of one core everything shares it."""
 
     shared: tuple[int, ...]
-    """For the controller, the gateway, and the workers' threads other than EXEC."""
+    """Cores of the controller, the gateway, and the workers' threads other than EXEC."""
     exec_cores: tuple[tuple[int, ...], ...]
-    """For each worker, the cores that its EXEC thread may use: one of its own, or all."""
+    """Cores that each worker's EXEC thread may use: one of its own, or all."""
 
     def sharing(self) -> str:
         """Return what shares cores with what, as a sentence for a person; empty if each EXEC has its own."""

@@ -1,4 +1,4 @@
-"""From a configuration to the processes of a local cluster: who runs where, and what each is told."""
+"""A plan of a local cluster's processes by its configuration: who runs where, and with which settings."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from mainspring.repository.config import RepositoryConfig
 from mainspring.worker.limits import read_limits
 
 CONTROL_NICE = -10
-"""Of controller and gateway: a worker's copies share their core, and every request waits for them."""
+"""Niceness of controller and gateway: workers' copies share their core, and every request waits for them."""
 CONTROL_PRIORITY = 30
-"""Of controller and gateway, where the user may: a message waits for no other program, as it does behind
-niceness alone for some milliseconds on a busy machine. Below a worker's network thread (40) and EXEC (50),
-above an EXEC that computes on their core (25)."""
+"""Real-time priority of controller and gateway, where the user may: a message waits for no other program, as
+it does behind niceness alone for some milliseconds on a busy machine. Below a worker's network thread (40)
+and EXEC (50), above an EXEC that computes on their core (25)."""
 
 ANY_HOST = ("*", "0.0.0.0", "::")
 """Hosts that stand for every address of the machine."""
 
 LAUNCHER = "launcher"
-"""What it calls itself, as the provider of workers, and the folder of its own keys."""
+"""Name of the launcher as the provider of workers, and of the folder of its own keys."""
 CONSOLE = "console"
 CONSOLE_NICE = 5
 """It may wait for those that serve."""
 
 DRAIN_SHARE = 0.7
-"""Of the time to stop, what the gateway may use, so that it can still answer before it would be killed."""
+"""Share of the time to stop that the gateway may use, so that it can answer before it would be killed."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,16 +59,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster: ClusterConfig
     jobs: tuple[Job, ...]
-    """In the order in which they start."""
+    """Jobs in the order in which they start."""
     stop_order: tuple[tuple[str, ...], ...]
     """Names of the processes that are stopped together, in the order of work: requests first. The workers
     follow."""
     shards: tuple[int, ...]
-    """How many workers each controller has."""
+    """Number of workers of each controller."""
     pool: WorkerPool
     """The workers that the cluster begins with, and may have."""
     controller_address: str
-    """Where processes of this machine connect to the controller; to the first of several."""
+    """Address at which processes of this machine connect to the controller; to the first of several."""
     provider_keys: str
     """The folder of the launcher's own keys, as the provider of workers; empty for none."""
     models: int
@@ -82,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses that must be free, each with how to choose another."""
     run_dir: Path
     repository: RepositoryConfig = RepositoryConfig()
-    """Whose path is empty if there is none."""
+    """Settings of the model repository; their path is empty if there is none."""
 
 
 def make_plan(config: Config) -> Plan:

@@ -27,7 +27,7 @@ class Process:
         self.starts = 0
         self.restart_at_ns: int | None = None
         self.fault = ""
-        """What was last wrong with it, for a person."""
+        """Last problem of the process, for a person."""
         self._backoff = backoff
         self._job_path = run_dir / f"{job.name}.json"
         self.log_path = run_dir / f"{job.name}.log"

@@ -31,7 +31,7 @@ LONGEST_HELLO_NS = 5_000_000_000
 SILENCE_NS = 10_000_000_000
 LINGER_NS = 100_000_000
 MOST_CHARACTERS = 500
-"""Of a line for the operator; the rest is cut off."""
+"""Most characters of a line for the operator; the rest is cut off."""
 LIMITS = Limits(part_bytes=16 << 20, backlog_bytes=16 << 20, backlog_messages=1_000)
 
 
@@ -70,12 +70,12 @@ class ProviderLink:
             monotonic_ns(), hello_ns=HELLO_NS, silence_ns=SILENCE_NS, longest_hello_ns=LONGEST_HELLO_NS
         )
         self._told: tuple[Offer, ...] | None = None
-        """What the controller knows; None while it does not know this provider."""
+        """Offers that the controller knows; None while it does not know this provider."""
         self._opened = 0
 
     @property
     def known(self) -> bool:
-        """Whether the controller knows this provider, or said why it does not take it."""
+        """Return whether the controller knows this provider, or said why it refuses it."""
         return self._session.welcomed or bool(self._session.refusal)
 
     def turn(self) -> None:

@@ -1,4 +1,4 @@
-"""What runs on a node of Ray: an actor with one ordinary process of the cluster as its child.
+"""An actor on a node of Ray, with one ordinary process of the cluster as its child.
 
 The actor does nothing but to have that child and to end with it, so that restarts, and where they happen, are
 Ray's. What the child prints goes to Ray's log of the actor. Nothing here imports Ray.
@@ -23,7 +23,7 @@ from mainspring.cli.launcher.run_dir import open_private
 LAST_WORDS = 300
 """Characters of a dead child's last line that are told."""
 TOLD_S = 2.0
-"""How long the actor of a dead child waits to be asked why, before it ends."""
+"""Time that the actor of a dead child waits to be asked why, before it ends."""
 SENT_S = 0.2
 """Then, until its answer has left."""
 

@@ -14,13 +14,13 @@ Resources = dict[str, float]
 """Amounts by the names that Ray has for them."""
 
 ASK_S = 1.0
-"""From one answer of an actor to the next question."""
+"""Time from one answer of an actor to the next question."""
 PENDING_S = 3.0
-"""How long an actor may keep an answer back before it is asked whether Ray has a node for it."""
+"""Time without an answer of an actor after which Ray is asked whether it has a node for it."""
 RETRY_S = 2.0
 """The time until an actor that could not begin is made once more."""
 LEAST_STOP_S = 0.1
-"""What a process gets to leave even if others have used the time up."""
+"""Least time that a process gets to leave, even if others have used the time up."""
 LEAVE_S = 2.0
 """Added to the time for a stop: an actor that does not answer then is killed."""
 NO_NODE = ("PENDING", "RESCHEDULING")
@@ -28,13 +28,13 @@ NO_NODE = ("PENDING", "RESCHEDULING")
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What all actors of a run share."""
+    """The settings that all actors of a run share."""
 
     ray: Any
     secret: str
-    """By which the run's processes know each other."""
+    """Secret by which the run's processes know each other."""
     folder: str
-    """Where relative paths begin."""
+    """Folder that relative paths begin in."""
 
 
 def placed(wanted: Resources) -> Any:
@@ -52,11 +52,11 @@ class Child:
         self.name = job.name
         self.essential = job.essential
         self.fault = ""
-        """What is wrong with it now, for a person."""
+        """Present problem of the process, for a person."""
         self.pid = 0
         """The process as it was last seen."""
         self.starts = 0
-        """How many processes of it were seen."""
+        """Number of its processes that were seen."""
         self.group = group
         self._setting = setting
         self._job = job

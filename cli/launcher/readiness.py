@@ -1,4 +1,4 @@
-"""Whether a cluster can serve: every worker has joined and has prepared every model that it can."""
+"""A check whether a cluster can serve: every worker has joined and has prepared every model that it can."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Readiness:
         """``workers`` of each controller; ``token`` is for a gateway that needs one."""
         self.blocked_by = "the gateway does not answer yet"
         self.failure = ""
-        """What waiting will not mend: no worker can prepare any model, and why."""
+        """Failure that waiting does not mend: no worker can prepare any model, and why."""
         self.faults: tuple[str, ...] = ()
         """Models that are not served, or not by each worker, each with why."""
         self.served = 0

@@ -76,7 +76,7 @@ def repository_job(
 
 
 class FirstLook:
-    """Whether a repository has done what it found to do at first; used by the supervisor."""
+    """A check whether a repository has done what it found to do at first; used by the supervisor."""
 
     def __init__(self, repository: RepositoryConfig) -> None:
         self.state = State(settled=True)

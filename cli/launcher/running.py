@@ -31,9 +31,9 @@ from mainspring.transport.greeting import present
 TEND_INTERVAL_S = 0.05
 READINESS_POLL_MS = 50
 CONSOLE_PATIENCE_S = 10.0
-"""How long a cluster that can serve does not say so because its console can't be looked at yet."""
+"""Time for which a cluster that can serve waits for its console before it says so."""
 PROVIDER_PATIENCE_S = 5.0
-"""Likewise because its controller does not know yet who starts workers."""
+"""Time for which it waits for its controller to know who starts workers before it says so."""
 STARTS_BEFORE_READY = 3
 """Starts of one process, before the cluster has ever served, after which something is simply wrong."""
 
@@ -62,11 +62,11 @@ class Running(ABC):
         """One for each controller."""
         self._serving = False
         self.first_look = FirstLook(plan.repository)
-        """What came of the models that the repository held at the start."""
+        """Outcome of the models that the repository held at the start."""
         self.faults: tuple[str, ...] = ()
-        """When the cluster could serve: which models can't be, each with why."""
+        """Models that could not be served when the cluster began to serve, each with why."""
         self.served = 0
-        """When the cluster could serve: how many models can be, a repository's apart."""
+        """Number of models that could be served when the cluster began to serve, without a repository's."""
 
     def run(self, stop: threading.Event, on_ready: Callable[[], None]) -> None:
         """Run the cluster until ``stop`` is set; call ``on_ready`` once, as soon as it can serve.
@@ -116,11 +116,11 @@ class Running(ABC):
     @property
     @abstractmethod
     def _runner(self) -> Runner:
-        """What starts and stops workers."""
+        """Return what starts and stops workers."""
 
     @property
     def _logs(self) -> str:
-        """Where to look for what went wrong, for a person."""
+        """Return where a person finds the logs."""
         return f"logs are in {self.plan.run_dir}"
 
     def _provide(self, stop: threading.Event) -> None:
@@ -203,7 +203,7 @@ class Beside:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """Return the address that clients connect to."""
         return self.plan.gateway_address
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ _NOBODY = -1
 
 
 class ShardWorkers:
-    """Which controller has which of the workers that one runner runs."""
+    """The assignment of one runner's workers to controllers."""
 
     def __init__(self, runner: Runner, controllers: Sequence[str], first: Iterable[tuple[str, int]]) -> None:
         """``controllers``: their addresses, by shard; ``first``: the workers of the start, with their

@@ -25,14 +25,14 @@ class LocalShard(msgspec.Struct, frozen=True):
 
     number: int
     name: str
-    """Of its process."""
+    """Name of its process."""
     controller: ControllerConfig
     workers: tuple[int, ...]
     """The numbers of its workers."""
 
     @property
     def address(self) -> str:
-        """Where this machine's processes connect."""
+        """Return the address at which this machine's processes connect."""
         return connectable(self.controller.address)
 
 

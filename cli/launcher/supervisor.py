@@ -17,7 +17,7 @@ from mainspring.cli.launcher.provider import Runner
 from mainspring.cli.launcher.running import STARTS_BEFORE_READY, Beside, ClusterError, Running, no_step
 
 LEAST_STOP_S = 0.1
-"""What a process gets to leave even if others have used the time up."""
+"""Least time that a process gets to leave, even if others have used the time up."""
 
 
 class Supervisor(Running):

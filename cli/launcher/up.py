@@ -1,4 +1,4 @@
-"""What ``mainspring up`` does: configuration, plan, supervisor, signals."""
+"""The verb ``mainspring up``: configuration, plan, supervisor, signals."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from mainspring.worker.limits import read_limits
 
 DEFAULT_FILE = Path("mainspring.toml")
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
-"""What a local cluster serves beside ZeroMQ, on this machine only, unless it is told otherwise."""
+"""Ports of what a local cluster serves beside ZeroMQ by default, on this machine only."""
 CONSOLE_PORT = 8003
-"""Likewise, where its console is."""
+"""Port of its console by default, on this machine only."""
 OFF = "off"
 TOLD_FAULTS = 8
 """The most models that are not served and are named at the start."""

@@ -35,9 +35,9 @@ class WorkerKind(msgspec.Struct, frozen=True):
     gpus: tuple[FoundDevice, ...] = ()
     """The devices that they share in turn; none for the CPU."""
     pages: int | None = None
-    """Of each; None for ``[worker] pages``."""
+    """Pages of each; None for ``[worker] pages``."""
     price: float = 0.0
-    """What one costs an hour; 0 for not known."""
+    """Price of one for an hour; 0 for not known."""
 
 
 class WorkerPool(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Which engine runs a model faster on this machine's GPU: `mainspring.compiler.choice` asks, this measures.
+"""Timing of each engine on this machine's GPU: `mainspring.compiler.choice` asks, this measures.
 
 Each artifact goes into a scratch store and is measured there by ``mainspring profile``, in a process of its
 own: kernels that a GPU can't run may take CUDA down with them, in that process alone, and the compiler goes
@@ -30,14 +30,14 @@ PROGRAM = (sys.executable, "-m", "mainspring")
 DEVICE = "cuda:0"
 """The first GPU as CUDA counts them; CUDA_VISIBLE_DEVICES makes another the first."""
 SECONDS = 0.5
-"""For each number: hundreds of runs of a model that takes 1 ms."""
+"""Time for each number: hundreds of runs of a model that takes 1 ms."""
 TIMEOUT_S = 900.0
-"""Of one measurement. Compiling kernels for a GPU that they were not generated for takes minutes."""
+"""Longest time of one measurement. To compile kernels for a GPU that they weren't made for takes minutes."""
 _PREFIX = "mainspring: "
 
 
 class _Profiled(msgspec.Struct):
-    """What ``mainspring profile --json`` prints, as far as it matters here."""
+    """The fields of ``mainspring profile --json`` that matter here."""
 
     device_kind: str
     models: list[Measured]

@@ -13,7 +13,7 @@ from mainspring.compiler.artifact.trials import Timed, TimerFailed, Trial
 
 PROGRAM = (sys.executable, "-m", "mainspring.worker.engines.cuda.timing")
 TIMEOUT_S = 60.0
-"""Of one trial. A driver that was idle for a long time takes seconds to wake."""
+"""Longest time of one trial. A driver that was idle for a long time takes seconds to wake."""
 
 
 class GpuTimer:

@@ -44,7 +44,7 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
         self.engine = engine
         self.pages = engine.pages if isinstance(engine, OwnMemory) else pages
         self.kind = engine.device_kind if isinstance(engine, OwnMemory) else kind
-        """Which of a model's profiles it has."""
+        """Device kind, which selects one of a model's profiles."""
         self._places: dict[str, tuple[int, ...]] = {}
 
     def __enter__(self) -> Self:

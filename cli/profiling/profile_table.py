@@ -28,7 +28,7 @@ FAMILIES = {
     "vgg": "VGG",
     "zfnet": "ZFNet",
 }
-"""How the names of a family's models begin."""
+"""Family of a model by the beginning of its name."""
 OTHER_FAMILY = "other"
 
 _KB, _MB, _MS = 1e3, 1e6, 1e6

@@ -30,13 +30,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """The zoo's architecture or the ONNX file that it came from."""
     engine: str
-    """Which engine it was compiled for, and so run by."""
+    """Engine that it was compiled for and is run by."""
     input_bytes: int
-    """Of one row of all inputs."""
+    """Bytes of one row of all inputs."""
     output_bytes: int
     weights_bytes: int
     load: Timing
-    """From begin to end, as the scheduler learns it."""
+    """Duration of LOAD from begin to end, as the scheduler learns it."""
     infer: dict[int, Timing]
     """The same, by batch size."""
     load_device: Timing | None = None
@@ -44,7 +44,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     infer_device: dict[int, Timing] = {}
     """The device's part of INFER, by batch size."""
     shaped: dict[str, dict[int, Timing]] = {}
-    """Of a model that runs at its buckets' ceilings alone, INFER by bucket and batch size, in the same way;
+    """INFER by bucket and batch size, in the same way, of a model that runs at its buckets' ceilings alone;
     ``infer`` is at the limits."""
 
     def profile(self) -> Profile:

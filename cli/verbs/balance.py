@@ -65,7 +65,7 @@ def balance(
 
 
 class _Wanted:
-    """What was named on the command line."""
+    """The models and workers that were named on the command line."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
 TEXT_BYTES = 1024
-"""As `messages.model` has it, which takes time to import."""
+"""Default size of a text, as in `messages.model`, which takes time to import."""
 BatchSizesOption = Annotated[
     str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
 ]
@@ -217,7 +217,7 @@ def _recipe(
 
 
 class Options(NamedTuple):
-    """What a model is compiled for, as it was asked for."""
+    """The options that a model is compiled with, as they were given."""
 
     engine: str
     device: str
@@ -225,11 +225,11 @@ class Options(NamedTuple):
     precision: str
     tune_seconds: float | None
     instead: str
-    """How to go on where no GPU can be timed."""
+    """Advice on how to go on where no GPU can be timed."""
     sequences: Described
-    """What sequences of requests are, if they come in such."""
+    """Description of the model's sequences of requests, if they come in such."""
     beside: bool
-    """Whether artifacts for other hosts stay."""
+    """True if artifacts for other hosts stay."""
     op_libraries: tuple[str, ...] = ()
     """Libraries of operators that may be loaded."""
 

@@ -24,7 +24,7 @@ Http = Annotated[
 ]
 
 _INDEX_S = 10.0
-"""How long a repository's index may take to come for a list of models."""
+"""Longest wait for a repository's index, for a list of models."""
 
 app = typer.Typer()
 

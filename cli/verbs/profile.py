@@ -16,7 +16,7 @@ Realtime = Annotated[
     bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
 ]
 WIDTH = 140
-"""Of what is printed where there is no terminal whose width would limit it."""
+"""Width of what is printed where there is no terminal whose width would limit it."""
 
 if TYPE_CHECKING:
     from mainspring.cli.profiling.profiling import Measured

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 _MOST_DIGITS = 9
-"""Of a count that is worth asking for."""
+"""Most digits of a count that is worth asking for."""
 
 Wanted = Annotated[
     list[str] | None,

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 VIEWS = ("cluster", "memory", "schedule", "models")
 PATIENCE_S = 10.0
-"""How long a controller is waited for before one picture."""
+"""Longest wait for a controller before one picture."""
 PATIENCE_LOG_S = 3_600.0
-"""How long a log may take to be read."""
+"""Longest time that reading a log may take."""
 
 
 def top(

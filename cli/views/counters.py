@@ -1,4 +1,4 @@
-"""What a cluster's counters mean, for an operator: each name, what happened, and what to do about it.
+"""The meaning of a cluster's counters, for an operator: each name, what happened, and what to do about it.
 
 The controller, the gateways and the workers count what they could not use or deliver; ``mainspring status``
 and docs/operations.md show it. ``python -m mainspring.cli.views.counters`` prints that page's table.

@@ -1,4 +1,4 @@
-"""What `mainspring log stats` shows a person."""
+"""The tables of `mainspring log stats`."""
 
 from __future__ import annotations
 

@@ -36,17 +36,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     failed_on: tuple[str, ...]
     queued: int
     infer_ms: dict[str, dict[int, float]]
-    """By device kind and batch size, as profiled when it was compiled."""
+    """Duration of INFER by device kind and batch size, as profiled when it was compiled."""
     finished: int
     """Executed by their deadline, since the look before, as all that follow."""
     late: int
     rejected: int
     goodput_share: float | None
-    """Of what was executed by its deadline for any model; None if nothing was."""
+    """Share of what was executed by its deadline for any model; None if nothing was."""
     goodput_per_s: float | None
     """None without a look before."""
     erratic: bool = False
-    """Whether how long its INFERs take differs too much for any estimate."""
+    """True if how long its INFERs take differs too much for any estimate."""
     outliers: int = 0
     """INFERs and LOADs that took so much longer than expected that no estimate followed one alone; since the
     model was added."""

@@ -1,6 +1,7 @@
-"""The JSON of an inference request: the Open Inference Protocol's names and types.
+"""The JSON of inference requests and responses: the Open Inference Protocol's names and types.
 
-`request` reads it. The structs have a module of their own because what uses them is compiled.
+`request` reads the former, `response` makes the latter. The structs have a module of their own because what
+uses them is compiled.
 """
 
 from __future__ import annotations
