@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import tomllib
 import zipfile
@@ -14,6 +13,7 @@ import numpy as np
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.sample_forms import NO_SAMPLES, Samples
+from mainspring.messages.choices import did_you_mean
 from mainspring.messages.sequences import KINDS, MOST_INITIAL_BYTES
 from mainspring.messages.sequencing import Control, Sequencing, State
 
@@ -160,6 +160,5 @@ def _text(path: Path, place: str, table: Mapping[str, Any]) -> str:
 def _check_keys(path: Path, where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise CompileError(f"{path}: there is no key {where}{key}; {hint}")
+            hint = did_you_mean(key, known, f"known are {', '.join(known)}")
+            raise CompileError(f"{path}: there is no key {where}{key}{hint}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 import onnx
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.messages.choices import one_of
 
 _UNNAMED = "?"
 _OPEN = -1
@@ -70,9 +70,7 @@ def fix_shapes(model: onnx.ModelProto, shapes: Shapes, *, whole: bool = False) -
     bound: dict[str, int] = {}
     for name, dims in shapes.items():
         if name not in inputs:
-            near = difflib.get_close_matches(name, inputs, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise CompileError(f"the model has no input {name!r}{hint} (it has {', '.join(inputs)})")
+            raise CompileError(f"the model has no input {name!r}: it has {one_of(name, inputs)}")
         _fix(inputs[name], dims, bound, whole)
     for value in [*inputs.values(), *model.graph.output]:
         for dim in value.type.tensor_type.shape.dim[0 if whole else 1 :]:

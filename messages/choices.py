@@ -20,10 +20,17 @@ def one_of(word: str, known: Iterable[str]) -> str:
     return ", ".join(words) + did_you_mean(word, words)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return ``; did you mean 'fifo'?`` with the known word that is most like this one, whatever the case of
-    its letters; empty if none is like it."""
+    its letters; if none is like it, ``otherwise`` behind a semicolon, or nothing."""
+    if near := nearest(word, known):
+        return f"; did you mean {near!r}?"
+    return f"; {otherwise}" if otherwise else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most like this one, whatever the case of letters; empty if none is."""
     by_small = {each.lower(): each for each in known if each}
     small = word[:_LONGEST].lower()
     near = get_close_matches(_ALSO_CALLED.get(small, small), by_small, n=1, cutoff=_LIKENESS)
-    return f"; did you mean {by_small[near[0]]!r}?" if near else ""
+    return by_small[near[0]] if near else ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
+from mainspring.messages.choices import did_you_mean
 from mainspring.repository.fields import APART, OVER, READ, REFUSED
 from mainspring.repository.textproto import Entry, Message, Word
 
@@ -51,9 +50,7 @@ class Fields:
                 self.warn(name, over[name])
             return
         known = [*READ[self.kind], *over, *REFUSED.get(self.kind, {})]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "Mainspring does not know it"
-        self.warn(name, hint)
+        self.warn(name, f"Mainspring does not know it{did_you_mean(name, known)}")
 
     def warn(self, name: str, why: str) -> None:
         """Say that a field is not honoured, and why that is so."""

@@ -6,12 +6,13 @@ always takes the same virtual time; `mainspring simulate --calibrate` measures o
 
 from __future__ import annotations
 
-import difflib
 from typing import Literal, get_args
 
 import msgspec
 
 from mainspring.messages.actions import Sent
+from mainspring.messages.choices import did_you_mean
+from mainspring.messages.commands import Sent
 from mainspring.messages.events import Event, Wakeup
 from mainspring.simulator.checks import check_range, most_of
 
@@ -62,9 +63,8 @@ def _check_costs(costs: dict[str, float]) -> None:
 def _refuse_unknown(table: str, costs: dict[str, float], known: tuple[str, ...]) -> None:
     for kind in costs:
         if kind not in known:
-            nearest = difflib.get_close_matches(kind, known, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
-            raise ValueError(f"{table} has no kind {kind!r}; {hint}")
+            hint = did_you_mean(kind, known, f"there are {', '.join(known)}")
+            raise ValueError(f"{table} has no kind {kind!r}{hint}")
 
 
 class ProcessCosts(msgspec.Struct, frozen=True, kw_only=True):

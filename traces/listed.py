@@ -7,7 +7,6 @@ without a deadline. The whole file is checked before anything is played, and kep
 
 from __future__ import annotations
 
-import difflib
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from mainspring.messages.choices import did_you_mean
 from mainspring.traces.arrival import SECOND_NS, Arrival
 from mainspring.traces.tracefile import TraceError, check_models, read_rows
 from mainspring.traces.workload import Workload
@@ -197,9 +197,8 @@ class _Row:
         name = self.text("model")
         number = self._table.number_of.get(name)
         if number is None:
-            near = difflib.get_close_matches(name, self._table.names, n=1, cutoff=0.5)
-            known = f"did you mean {near[0]!r}" if near else f"there is {', '.join(self._table.names[:5])}"
-            raise self._wrong("model", f"a model that the workload has; {known}")
+            hint = did_you_mean(name, self._table.names, f"there is {', '.join(self._table.names[:5])}")
+            raise self._wrong("model", f"a model that the workload has{hint.rstrip('?')}")
         return number
 
     def slo_ns(self, usual_ns: int | None) -> int:

@@ -17,7 +17,6 @@ compared, which a client can't choose without knowing the token.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import hmac
 import logging
@@ -31,6 +30,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mainspring.messages.choices import did_you_mean
 from mainspring.messages.codes import Reason
 
 LONGEST_TOKEN = 512
@@ -116,13 +116,9 @@ def _entry(number: int, entry: Any) -> Token:
     if isinstance(entry, dict):
         for key in entry:
             if key not in Token.__struct_fields__:
-                near = difflib.get_close_matches(key, Token.__struct_fields__, n=1)
-                hint = (
-                    f"did you mean {near[0]!r}?"
-                    if near
-                    else f"it may be {', '.join(Token.__struct_fields__)}"
-                )
-                raise BadTokens(f"token {number} has the unknown key {key!r}; {hint}")
+                known = Token.__struct_fields__
+                hint = did_you_mean(key, known, f"it may be {', '.join(known)}")
+                raise BadTokens(f"token {number} has the unknown key {key!r}{hint}")
     try:
         return msgspec.convert(entry, Token)
     except msgspec.ValidationError as error:

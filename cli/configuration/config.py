@@ -8,7 +8,6 @@ address as others see it) can't be set twice: `DERIVED` says where it comes from
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from mainspring.compiler.artifact.op_libraries import check_entry, is_path
 from mainspring.console.config import ConsoleConfig
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
-from mainspring.messages.choices import one_of
+from mainspring.messages.choices import did_you_mean, one_of
 from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.transport.config import TransportConfig
@@ -353,6 +352,5 @@ def _table_suggestion(name: str) -> str:
     owners = [table for table, struct in TABLES.items() if name in struct.__struct_fields__]
     if owners:
         return f": {name} is a key of [{owners[0]}]"
-    nearest = difflib.get_close_matches(name, TABLES, n=1, cutoff=0.5)
-    known = ", ".join(f"[{table}]" for table in TABLES)
-    return f"; did you mean [{nearest[0]}]?" if nearest else f"; it knows {known}"
+    tables = [f"[{table}]" for table in TABLES]
+    return did_you_mean(f"[{name}]", tables, f"it knows {', '.join(tables)}").replace("'", "")

@@ -6,7 +6,6 @@ that says file, table, key, and the nearest right key or what was expected. Noth
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -14,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from mainspring.messages.choices import did_you_mean
+from mainspring.messages.choices import did_you_mean, nearest
 
 Config = TypeVar("Config", bound=msgspec.Struct)
 
@@ -89,13 +88,13 @@ def suggestion(key: str, known: list[str], elsewhere: Mapping[str, str]) -> str:
         unit = split_unit(name)[1]
         if unit and split_unit(name)[0] == stem:
             return f": it belongs to [{table}] and is given in {UNITS[unit]}, as {name!r}"
-    nearest = difflib.get_close_matches(key, {*known, *elsewhere}, n=1, cutoff=0.5)
-    if nearest and nearest[0] not in known:
-        return f"; did you mean {nearest[0]!r} in [{elsewhere[nearest[0]]}]?"
-    if nearest:
-        unit = split_unit(nearest[0])[1]
+    near = nearest(key, [*known, *elsewhere])
+    if near and near not in known:
+        return f"; did you mean {near!r} in [{elsewhere[near]}]?"
+    if near:
+        unit = split_unit(near)[1]
         given = f", in {UNITS[unit]}" if unit and unit != split_unit(key)[1] else ""
-        return f"; did you mean {nearest[0]!r}{given}?"
+        return f"; did you mean {near!r}{given}?"
     return f"; it knows {', '.join(sorted(known))}"
 
 

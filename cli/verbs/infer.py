@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token, duration_or_none_ns
+from mainspring.messages.choices import did_you_mean
 
 if TYPE_CHECKING:
     from mainspring.client.result import InferResult
@@ -77,13 +78,10 @@ def random_inputs(spec: ModelSpec, rows: int, seed: int) -> dict[str, Any]:
 
 def _spec(specs: Sequence[ModelSpec], name: str) -> ModelSpec:
     """Return the spec of a served model; raise BadParameter with the nearest names."""
-    import difflib
-
     found = next((spec for spec in specs if spec.name == name), None)
     if found is not None:
         return found
-    near = difflib.get_close_matches(name, [spec.name for spec in specs])
-    hint = f"; did you mean {' or '.join(near)}?" if near else f"; {len(specs)} others are"
+    hint = did_you_mean(name, [spec.name for spec in specs], f"{len(specs)} others are")
     raise typer.BadParameter(f"model {name!r} is not served{hint}", param_hint="MODEL")
 
 
@@ -98,8 +96,6 @@ def _read_files(given: Sequence[str]) -> list[tuple[str, str, Any]]:
 
 def _named(files: Sequence[tuple[str, str, Any]], spec: ModelSpec) -> dict[str, Any]:
     """Return the arrays by input name; a file without a name is the model's only input."""
-    import difflib
-
     names = [tensor.name for tensor in spec.inputs]
     arrays: dict[str, Any] = {}
     for given, text, array in files:
@@ -110,11 +106,8 @@ def _named(files: Sequence[tuple[str, str, Any]], spec: ModelSpec) -> dict[str, 
             )
         name = given or names[0]
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
-            raise typer.BadParameter(
-                f"model {spec.name!r} has no input {name!r}; {hint}", param_hint="--input"
-            )
+            hint = did_you_mean(name, names, f"it has {', '.join(names)}")
+            raise typer.BadParameter(f"model {spec.name!r} has no input {name!r}{hint}", param_hint="--input")
         if name in arrays:
             raise typer.BadParameter(f"input {name!r} was given twice", param_hint="--input")
         arrays[name] = array

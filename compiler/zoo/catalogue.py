@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import zlib
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.zoo.architecture import Architecture, instantiate
 from mainspring.compiler.zoo.light import light
 from mainspring.compiler.zoo.networks import bert, digits, mobilenet, resnet, resnet_small_images
+from mainspring.messages.choices import one_of
 
 _CATALOGUE: dict[str, Callable[[], Architecture]] = {
     "alexnet": partial(light, "bvlc_alexnet"),
@@ -56,7 +56,5 @@ def build(name: str, seed: int = 0) -> onnx.ModelProto:
 def architecture_of(name: str) -> Architecture:
     """Return the architecture ``name``; raise `CompileError` for a name that is not in the zoo."""
     if name not in _CATALOGUE:
-        near = difflib.get_close_matches(name, _CATALOGUE, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise CompileError(f"the zoo has no {name!r}: {hint}It has {', '.join(names())}")
+        raise CompileError(f"the zoo has no {name!r}: it has {one_of(name, names())}")
     return _CATALOGUE[name]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 
 from mainspring.cluster.models import Model
@@ -18,6 +17,7 @@ from mainspring.console.queries.recent import request_line
 from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.requests import still_open
 from mainspring.console.view.view import View
+from mainspring.messages.choices import did_you_mean
 from mainspring.messages.model import TensorSpec, bucket_name
 
 ROOM = 10
@@ -136,8 +136,7 @@ def find_model(view: View, name: str) -> Model:
     """Return a model by name; raise `Unknown`, with the nearest name, for a model that there is not."""
     known = view.cluster.models.get(name)
     if known is None:
-        nearest = difflib.get_close_matches(name[:200], view.cluster.models, n=1, cutoff=0.5)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        hint = did_you_mean(name, view.cluster.models)
         removed_ns = view.removed.get(name)
         if removed_ns is not None:
             ago_s = (view.now_ns - removed_ns) / SECOND_NS

@@ -3,7 +3,6 @@ bounds."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -22,6 +21,7 @@ from mainspring.console.queries.schedule import schedule
 from mainspring.console.queries.worker import worker
 from mainspring.console.view.view import View
 from mainspring.console.web.answers import encode
+from mainspring.messages.choices import did_you_mean
 
 _MS = 1_000_000
 _LONGEST_NAME = 512
@@ -243,5 +243,4 @@ def explained(error: str, struct: type[msgspec.Struct]) -> str:
 
 
 def _suggestion(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+    return did_you_mean(name, known, f"there are {', '.join(known)}")

@@ -5,14 +5,13 @@ The structs stand apart from the policies so that those are compiled: modules wi
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
-from mainspring.messages.choices import one_of
+from mainspring.messages.choices import did_you_mean, one_of
 
 
 class NoOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,10 +185,8 @@ def read_options(policy: str, struct: type[msgspec.Struct], given: Mapping[str, 
     known = [field.name for field in msgspec.structs.fields(struct)]
     for key in given:
         if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            hint = f"did you mean {nearest[0]!r}?" if nearest else has
-            raise ValueError(f"policy {policy!r} has no option {key!r}; {hint}")
+            hint = did_you_mean(key, known, f"it has {', '.join(known) or 'none'}")
+            raise ValueError(f"policy {policy!r} has no option {key!r}{hint}")
     for name, kind in typing.get_type_hints(struct).items():
         value, words = given.get(name), typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
         if words and isinstance(value, str) and value not in words:

@@ -60,10 +60,10 @@ def test_a_file(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("x", "is not TOML"),
-        ("[states.h]", "there is no key states; did you mean state?"),
+        ("[states.h]", "there is no key states; did you mean 'state'?"),
         ("[state]\nh = 1", "h is 1; it is a table"),
         ("[state.h]", "state.h.output is missing; it is a text"),
-        ('[state.h]\noutput = "y"\ndim = [1]', "there is no key state.h.dim; did you mean dims?"),
+        ('[state.h]\noutput = "y"\ndim = [1]', "there is no key state.h.dim; did you mean 'dims'?"),
         ('[state.h]\noutput = "y"\ndims = [-1]', r"state.h.dims is \[-1\]; it is a list of sizes"),
         ('[state.h]\noutput = "y"\nshown = 1', "state.h.shown is 1; it is true or false"),
         ('[state.h]\noutput = "y"\ninitial = "none.bin"', "none.bin can't be read: No such file"),

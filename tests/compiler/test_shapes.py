@@ -53,7 +53,7 @@ def test_the_command_line_takes_shapes(tmp_path: Path, make_model: MakeModel) ->
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({"idz": (1, 7)}, r"no input 'idz'; did you mean 'ids'\?"),
+        ({"idz": (1, 7)}, r"no input 'idz': it has .*; did you mean 'ids'\?"),
         ({"ids": (1, 7, 3)}, "has 2 dimensions, but 3 are given"),
         ({"ids": (1, 7), "mask": (1, 8)}, "'length' can't be both 7 and 8"),
     ],

@@ -116,5 +116,5 @@ def test_numbers_may_be_in_quotes_or_written_as_whole_fractions() -> None:
 
 def test_fields_that_nobody_knows_are_warned_of() -> None:
     (warning,) = read_json('{"max_batch_sise": 8}', "net").warnings
-    assert "did you mean max_batch_size?" in warning
+    assert "did you mean 'max_batch_size'?" in warning
     assert msgspec.structs.replace(read_json("{}", "net"), warnings=()) == read_config("", "net")

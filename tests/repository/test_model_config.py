@@ -88,7 +88,7 @@ def test_what_is_honoured_and_what_is_warned_of() -> None:
         "line 12: count of instance_group",
         "line 12: kind of instance_group",
     ]
-    assert config.warnings[5].endswith("did you mean instance_group?")
+    assert config.warnings[5].endswith("did you mean 'instance_group'?")
 
 
 def test_an_empty_file_is_the_defaults() -> None:

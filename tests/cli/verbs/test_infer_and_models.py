@@ -74,7 +74,7 @@ def test_infer_makes_up_inputs_and_prints_json(address: str) -> None:
     ("arguments", "says"),
     [
         (["double"], "--random to make some up"),
-        (["doubel", "--random"], "did you mean double?"),
+        (["doubel", "--random"], "did you mean 'double'?"),
         (["double", "--random", "--slo", "50"], "like 50ms or 0.05s"),
         (["double", "--random", "--slo", "0ms"], "above 0; write it like 100ms, or none"),
         (["double", "--input", "nowhere.npy"], "nowhere.npy can't be read"),
