@@ -23,7 +23,6 @@ from rich.table import Table
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.profiles import COLUMNS
 from mainspring.experiments.bench.report import this_machine
-from mainspring.experiments.bench.serving import cluster_of
 from mainspring.experiments.bench.usage import usage_of_all
 from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codes import Status
@@ -48,6 +47,7 @@ from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.records import OUTPUTS, Records
 from mainspring.traces.replayer import ReplayConfig, Replayer
+from tests.emulated_cluster import cluster_of
 
 BATCHES_MS = {1: 10.0, 2: 15.0, 4: 24.0, 8: 40.0, 16: 70.0}
 """A model four times as slow as ResNet-50, so that two devices are busy with what two cores can drive."""

@@ -1,4 +1,4 @@
-"""A local cluster of emulated devices for a benchmark."""
+"""A local cluster of emulated devices, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def cluster_of(
     }
     for name, table in (tables or {}).items():
         chosen.setdefault(name, {}).update(table)
-    with LocalCluster(make_plan(read_config(chosen, "this benchmark")), typer.echo) as cluster:
+    with LocalCluster(make_plan(read_config(chosen, "this test")), typer.echo) as cluster:
         yield cluster

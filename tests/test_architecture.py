@@ -90,6 +90,13 @@ IMPURE_CALLS = {"open", "print", "input", "hash", "id"}
 FILE_LINES = 500
 FUNCTION_LINES = 50
 
+HOUSE = {"lines of the product": 128_500, "files of the product": 812, "lines of the lab": 27_000}
+"""What the house may have at most (`measured_house`). Goals: 100,000 lines and 560 files of the product,
+22,000 lines of the lab. Whoever needs more makes room, or raises a number in a commit that says why."""
+
+FROM_THE_LAB = "mainspring.experiments.gpu_check.rehearsal"
+"""What tests of the product may use of the lab: the stand-in of a GPU that `gpu_check` is shipped with."""
+
 LONG_FILES: dict[str, str] = {}
 """Files past `FILE_LINES`, each with the reason."""
 
@@ -264,6 +271,38 @@ def test_no_file_grows_past_its_budget() -> None:
     }
     over = {path: length for path, length in lengths.items() if length > FILE_LINES}
     assert over.keys() == LONG_FILES.keys(), f"past {FILE_LINES} lines or no longer so: {over}"
+
+
+def measured_house() -> dict[str, int]:
+    """Return the lines and files of the product (all but the lab and tests), and the lines of the lab."""
+    product = python_files(*(folder for folder in FOLDERS if folder != "experiments"))
+    product += [path for path in python_files("mainspring") if path.count("/") == 1]
+
+    def lines(paths: list[str]) -> int:
+        return sum(len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in paths)
+
+    return {
+        "lines of the product": lines(product),
+        "files of the product": len(product),
+        "lines of the lab": lines(python_files("experiments")),
+    }
+
+
+def test_the_house_does_not_grow_past_its_budget() -> None:
+    over = {what: count for what, count in measured_house().items() if count > HOUSE[what]}
+    assert not over, f"more than {HOUSE}: {over}"
+
+
+def test_tests_of_the_product_do_without_the_lab() -> None:
+    wrong = [
+        f"{path} imports {module}"
+        for path in python_files("tests")
+        if not path.startswith("tests/experiments/")
+        and "mainspring.experiments" in (ROOT / path).read_text(encoding="utf-8")
+        for module in imported_modules(path)
+        if module.startswith("mainspring.experiments") and not module.startswith(FROM_THE_LAB)
+    ]
+    assert not wrong, wrong
 
 
 def test_no_function_grows_past_its_budget() -> None:

@@ -25,10 +25,10 @@ from mainspring.client.connection import Connection
 from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.experiments.bench import least
 from mainspring.experiments.bench.report import Figure
-from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import MAIN, Usage, calls_of, usage_of_threads
 from mainspring.messages.clients import InferReply, InferRequest
 from mainspring.messages.peers import TensorHeader
+from tests.emulated_cluster import cluster_of, write_profile
 
 EXECUTE_MS = 2.0
 OUTPUT_KB = 4

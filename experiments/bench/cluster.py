@@ -19,11 +19,11 @@ import typer
 
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.serving import cluster_of
 from mainspring.experiments.bench.usage import Usage, usage_of_all
 from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer
+from tests.emulated_cluster import cluster_of
 
 PROFILES = Path("../shared/profiles/clockwork_table1.csv")
 TRACE = Path("../shared/traces/azure2019_d01_random400_invocations.csv.gz")

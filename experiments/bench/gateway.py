@@ -21,10 +21,10 @@ import typer
 from mainspring.client.connection import Connection
 from mainspring.experiments.bench import relay
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import usage_of_all
 from mainspring.messages.clients import InferReply, InferRequest
 from mainspring.messages.peers import TensorHeader
+from tests.emulated_cluster import cluster_of, write_profile
 
 SIZES_KB = (16.0, 600.0, 8000.0)
 EXECUTE_MS = 0.05

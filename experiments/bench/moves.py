@@ -29,8 +29,8 @@ import typer
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.experiments.bench.around import HttpCaller, callers_by_connection
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.gateway.grpc.messages import INFERENCE, ModelInferRequest, ModelInferResponse
+from tests.emulated_cluster import cluster_of, write_profile
 
 SOURCE = Path(__file__).with_name("moves.c")
 COUNTS = struct.Struct("3q")

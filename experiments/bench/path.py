@@ -41,7 +41,7 @@ from mainspring.experiments.bench.around import (
 )
 from mainspring.experiments.bench.hops import STAGES, split
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.serving import cluster_of, write_profile
+from tests.emulated_cluster import cluster_of, write_profile
 
 IMAGE_KB = 602.112
 """Three channels of 224 x 224 floats."""

@@ -32,9 +32,9 @@ from mainspring.cli.launcher.addresses import CONTROLLER_SOCKET, free_ports
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import usage_of
 from mainspring.transport.local import PREFIX as LOCAL
+from tests.emulated_cluster import cluster_of, write_profile
 
 EXECUTE_MS = 0.2
 INPUT_KB = 4.0

@@ -20,11 +20,11 @@ import typer
 from mainspring.client.client import Client
 from mainspring.compiler.artifact.profiles import EMULATED
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.telemetry.report import Summary
 from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer
+from tests.emulated_cluster import cluster_of, write_profile
 
 FIRST, STEPS = 4, (8, 2, 4)
 EXECUTE_MS = 20.0

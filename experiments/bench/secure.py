@@ -25,8 +25,8 @@ from mainspring.client.client import Client
 from mainspring.experiments.bench.around import EXECUTE_MS, OUTPUT_KB, WARM_UP, ConnectionCaller
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.secure_bulk import HOST, Rates, rates, unnamed
-from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import usage_of_all
+from tests.emulated_cluster import cluster_of, write_profile
 
 BLOCK = 20
 """Requests of one kind before the next has its turn."""

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mainspring.experiments.bench.serving import cluster_of
 from mainspring.experiments.figures.case import Case, Observed
 from mainspring.experiments.figures.outcomes import Outcomes
 from mainspring.telemetry.summary import analyse_log
 from mainspring.traces.arrival import SECOND_NS
 from mainspring.traces.replayer import ReplayConfig, Replayer
+from tests.emulated_cluster import cluster_of
 
 SPIN_US = 0
 """Devices that spin before each instant would leave two cores for nothing else."""

@@ -21,10 +21,10 @@ from mainspring.experiments.bench import minilm
 from mainspring.experiments.bench.foreign import Unavailable
 from mainspring.experiments.wild.files import light
 from mainspring.experiments.wild.graphs import SHAPED
-from mainspring.experiments.wild.made import Made, save
 from mainspring.experiments.wild.operators import VALUED
 from mainspring.experiments.wild.reference import Arrays, Reference
 from mainspring.messages.model import ModelSpec, TensorSpec
+from tests.made_models import Made, save
 
 FIXED, LENGTHS, ERRATIC, STREAM = "fixed", "lengths", "erratic", "stream"
 """Kinds of models."""

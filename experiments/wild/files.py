@@ -17,8 +17,8 @@ import onnx
 
 from mainspring.experiments.suite_cases import light_models
 from mainspring.experiments.wild.graphs import SHAPED
-from mainspring.experiments.wild.made import save
 from mainspring.experiments.wild.operators import VALUED
+from tests.made_models import save
 
 LIST = Path(__file__).resolve().parent.parent / "wild.toml"
 LIGHT = "onnx, light"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mainspring.experiments.wild.made import Made
+from tests.made_models import Made
 
 INT64 = np.int64
 

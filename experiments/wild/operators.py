@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from mainspring.experiments.wild.made import Made
+from tests.made_models import Made
 
 INT64 = np.int64
 _LABELS = 'keys_strings=["no","yes"], values_int64s=[0,1], default_int64=7'

@@ -25,11 +25,9 @@ from mainspring.compiler.contents import (
 )
 from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.reading import read_model
-from mainspring.experiments.bench.compiling import measure
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]
-ORDINARY_LARGE_BYTES = contents.LARGE_BYTES
 
 
 @pytest.fixture(autouse=True)
@@ -159,10 +157,3 @@ def test_tensors_beside_a_model_are_mapped_and_can_be_forgotten(
         assert whole(read).graph.initializer[0].raw_data == w.tobytes()
         with beside(store.temporary):
             np.testing.assert_array_equal(array_of(read.graph.initializer[0]), w, "the outer block's folder")
-
-
-def test_compiling_takes_less_memory_than_three_times_the_file() -> None:
-    small, large = measure(1), measure(180_000_000)
-    assert large.file_bytes > ORDINARY_LARGE_BYTES
-    times = (large.peak_bytes - small.peak_bytes) / large.file_bytes
-    assert times < 2.6, f"{times:.2f} times the file"

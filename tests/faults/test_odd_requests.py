@@ -26,9 +26,9 @@ from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.description import described
 from mainspring.compiler.pipeline import compile_file
-from mainspring.experiments.wild.made import Made, save
 from mainspring.worker.config import MIB
 from tests.gateway.fakes import wait_until
+from tests.made_models import Made, save
 from tests.patience import PATIENCE_S
 
 PAIR = "g (float[N,S,2] a, float[N,S,2] b) => (float[N,S,2] y) { y = Add(a, b) }"

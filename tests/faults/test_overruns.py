@@ -16,9 +16,9 @@ from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.experiments.wild.made import Made, save
 from mainspring.worker.config import MIB
 from tests.gateway.fakes import wait_until
+from tests.made_models import Made, save
 from tests.patience import PATIENCE_S
 
 LOOP = """g (float[2,2] x, int64 steps) => (float[2,2] y) {

@@ -19,7 +19,7 @@ import pytest
 from mainspring import Client, MainspringError
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.result import InferResult
-from mainspring.experiments.bench.serving import cluster_of, write_profile
+from tests.emulated_cluster import cluster_of, write_profile
 from tests.patience import PATIENCE_S
 
 KB = 200

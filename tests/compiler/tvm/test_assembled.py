@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from mainspring.compiler.artifact.gpu import known_gpu
-from mainspring.compiler.artifact.manifest import CUDA, FP16, FP32, PRECISIONS, TF32, TVM
-from mainspring.compiler.artifact.nvrtc import NvrtcMissing, Resources, header_folders, kernel_resources
+from mainspring.compiler.artifact.manifest import CUDA, FP16, FP32, PRECISIONS, TF32
+from mainspring.compiler.artifact.nvrtc import NvrtcMissing, header_folders, kernel_resources
 from mainspring.compiler.artifact.plan import SET_ADDRESSES, SOURCE, Shape
-from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
-from mainspring.experiments import kernel_resources as command
 from tests.compiler.tvm.conftest import copying_ahead
 
 pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")
@@ -70,7 +66,7 @@ def test_no_kernel_of_the_zoo_spills(
         built = model.build(CUDA, known_gpu(arch), precision)
         assert (f"{MULTIPLY}{precision}(".encode() in built.files[SOURCE]) == (precision != FP32)
         found = kernel_resources(built.files[SOURCE], arch)
-        print(f"{name}, batch of {batch_size}, {precision}, {arch}\n{command.table(found)}")
+        print(f"{name}, batch of {batch_size}, {precision}, {arch}: {found}")
         launched = {launch.kernel for launch in built.plans.plan(batch_size).launches}
         assert found.keys() == launched | {SET_ADDRESSES}
         assert all(0 < each.registers <= REGISTERS for each in found.values())
@@ -105,22 +101,3 @@ def test_a_kernel_that_spills_is_seen() -> None:
     assert found.registers <= 64, "1,024 threads share 65,536"
     assert found.shared_bytes == 4096
     assert found.spilled_bytes > 0
-
-
-def test_the_command_prints_each_kernel_and_fails_at_a_spill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from mainspring.compiler.compiled import Target
-    from mainspring.compiler.zoo.copies import compile_zoo
-
-    store = Store(tmp_path / "store")
-    (compiled,) = compile_zoo(["digits"], store, 1, 0, (1,), Target(TVM, CUDA, "sm_80"))
-    command.measure(compiled.manifest.name, store.root)
-    lines = capsys.readouterr().out.splitlines()
-    assert any(SET_ADDRESSES in line for line in lines)
-    spilling = {"b1_conv": Resources(64, 0, 0, 8)}
-    monkeypatch.setattr(command, "kernel_resources", lambda *_: spilling)
-    with pytest.raises(SystemExit, match="spill"):
-        command.measure(compiled.manifest.name, store.root)
-    with pytest.raises(SystemExit, match="nothing"):
-        command.measure("nothing", store.root)

@@ -22,8 +22,8 @@ from mainspring.experiments.wild.drawing import (
     draw_values,
     wanted_rows,
 )
-from mainspring.experiments.wild.made import Made, save
 from mainspring.experiments.wild.reference import Reference
+from tests.made_models import Made, save
 
 
 def drawn(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mainspring.experiments.wild.files import WildFile
-from mainspring.experiments.wild.made import Made, save
 from mainspring.experiments.wild.site import Site, lay, predictions, site
 from mainspring.experiments.wild.trial import REFUSED, SERVED, SKIPPED, WRONG, Drawing, Row, Trial
+from tests.made_models import Made, save
 
 NEGATE = "g (float[N,8] x) => (float[N,8] y) { y = Neg(x) }"
 ABSOLUTE = "g (float[N,8] x) => (float[N,8] y) { y = Abs(x) }"
