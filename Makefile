@@ -25,7 +25,7 @@ MINUTES ?= 10
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
-.PHONY: bench-instructions bench-console
+.PHONY: bench-instructions
 .PHONY: policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path
 
 help: ## Show what can be made
@@ -210,9 +210,6 @@ bench-triton: $(STAMP) native ## Measure what a deadline is worth beside a real 
 
 bench-repository: $(STAMP) native ## Serve a model repository of 2,000 models: its start, its rest and its changes
 	$(BIN)/python -m mainspring.experiments.bench.repository $(ARGS)
-
-bench-console: $(STAMP) native ## Measure what consoles cost the controller
-	$(BIN)/python -m mainspring.experiments.bench.console $(ARGS)
 
 bench-base: $(STAMP) ## Measure what the client alone takes: distributions, megabytes and the time of its import
 	$(BIN)/python -m mainspring.experiments.bench.base $(ARGS)

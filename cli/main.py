@@ -24,6 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from mainspring import extras
 from mainspring.__main__ import INTERRUPTED
+from mainspring.cli.configuration.gone import OPTIONS
 from mainspring.cli.launcher.signals import ENDED_BY, interrupts_raise
 from mainspring.cli.output import lenient, open_missing
 from mainspring.messages.choices import one_of
@@ -183,6 +184,10 @@ class ShortCommand(TyperCommand):
                 known = re.findall("'([^']*)'", found[2])
                 error.message = f"{found[1]!r} is not one of {one_of(found[1], known)}"
             raise
+        except Exception as error:
+            if instead := _instead(ctx, getattr(error, "option_name", "")):
+                raise typer.BadParameter(instead) from None
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with short words for types."""
@@ -193,10 +198,22 @@ class ShortCommand(TyperCommand):
 class ShortGroup(TyperGroup):
     """A verb that has verbs of its own."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the verb that is meant; of one that there is no more, raise an error with what is there."""
+        if args and (instead := _instead(ctx, args[0])):
+            raise typer.BadParameter(instead)
+        return super().resolve_command(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with short words for types."""
         _shorten(self.get_params(ctx))
         super().format_help(ctx, formatter)
+
+
+def _instead(ctx: Any, word: str) -> str:
+    """Return what to do in the place of an option or verb that there is no more; empty of any other word."""
+    typed = f"{ctx.command_path.partition(' ')[2]} {word}"
+    return f"there is no {word} any more: {OPTIONS[typed]}" if typed in OPTIONS else ""
 
 
 def _shorten(parameters: Iterable[Any]) -> None:

@@ -80,7 +80,6 @@ Insecure = Annotated[
     ),
 ]
 DEFAULT_STORE = Path("store")
-ModelStore = Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")]
 LibraryOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -97,6 +96,45 @@ Settings = Annotated[
 ]
 """Settings that replace those of a simulation's spec."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ReportFolder = Annotated[Path, typer.Option(readable=False, help="Folder for what is reported, as files.")]
+TraceFile = Annotated[
+    Path | None,
+    typer.Option(help="File of Azure Functions of 2019 or 2021, or of arrivals (csv); may be gzipped."),
+]
+SendFor = Annotated[str, typer.Option(help="How long to send.")]
+Rows = Annotated[int, typer.Option(min=1, help="Rows of each request.")]
+SloOrNone = Annotated[str, typer.Option(help="Time to each request's deadline, like 50ms, or none.")]
+Interval = Annotated[str, typer.Option(help="Time between two looks, which rates cover.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")]
+Realtime = Annotated[
+    bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
+]
+STORE = typer.Option(readable=False, help="Folder of the model store.")
+BATCH_SIZES = typer.Option(
+    "--batch-sizes",
+    help="Batch sizes, separated by commas. Default: all of a compiled model; to compile, those of "
+    "1,2,4,8,16 whose activations take no more than 2 GiB.",
+)
+LOOK = typer.Option(help="Of a live cluster: how long to watch; Ctrl-C ends it earlier.")
+DEVICES = typer.Option(help="cpu, or cuda for this machine's GPUs.")
+WORKERS = typer.Option(min=1, help="Worker processes, each one device.")
+SEED = typer.Option(min=0, help="The same seed draws the same again.")
+EVENT_LOG = typer.Option(readable=False, help="Folder of the controller's event log.")
+LISTEN = typer.Option(help="Where it listens; port 0, over ZeroMQ *, takes any.")
+HOSTS = typer.Option("--host", help="A name or address by which it is reached; again for more.")
+MODELS = typer.Option("--models", help="Models, by name or by a pattern such as 'resnet*'.")
+RAY = typer.Option(
+    metavar="ADDRESS|local",
+    help="Run on this Ray cluster (HOST:PORT, or auto), or on one that is started here.",
+)
+WAIT = typer.Option(metavar="DURATION", help="How long to wait until it is so, such as 30s or 5m.")
+DEVICE = typer.Option(help="cpu, or cuda:0 for the first GPU.")
+DEVICE_KIND = typer.Option(help="Under which profiles are stored; by default the device's own.")
+ENGINE = typer.Option(help="onnxruntime, tvm, auto or emulated.")
+PAGES = typer.Option(min=1, help="Pages of a worker's weights memory, 16 MiB each.")
+"""Options whose types and defaults differ between verbs."""
+Seed = Annotated[int, SEED]
+ModelStore = Annotated[Path, STORE]
 Token = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.options import EVENT_LOG
 from mainspring.client.durations import BadDuration, parse_duration_ns
 from mainspring.telemetry.runs import Run, choose_run, find_runs
 
@@ -23,9 +24,7 @@ RunNumber = Annotated[
         "--run", min=1, help="Which start of the controller, 1 being the oldest. Default: the last."
     ),
 ]
-Log = Annotated[
-    Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
-]
+Log = Annotated[Path | None, EVENT_LOG]
 From = Annotated[
     str | None,
     typer.Option(

@@ -17,7 +17,7 @@ import msgspec
 
 from mainspring.cli.configuration.devices import NAME as DEVICE_GROUPS
 from mainspring.cli.configuration.devices import DeviceConfig, checked, preferring, read_devices
-from mainspring.cli.configuration.fixed import FIXED, MOVED
+from mainspring.cli.configuration.gone import FIXED, MOVED
 from mainspring.cli.configuration.models import MODELS, read_models
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build

@@ -11,15 +11,17 @@ if TYPE_CHECKING:
 
     from mainspring.transport.config import TransportConfig
 
-LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
-LogFormat = Annotated[str, typer.Option(help="text, or json: one object on each line.")]
-DrainTimeout = Annotated[
-    str,
-    typer.Option(
-        help="After Ctrl-C or SIGTERM, how long what was accepted may take to finish. A second signal "
-        "ends it at once."
-    ),
-]
+LOG_LEVEL = typer.Option(help="DEBUG, INFO, WARNING or ERROR.")
+LOG_FORMAT = typer.Option(help="text, or json: one object on each line.")
+DRAIN_TIMEOUT = typer.Option(
+    help="After Ctrl-C or SIGTERM, how long what was accepted may take to finish. A second signal ends it at "
+    "once."
+)
+PROFILES = typer.Option(help="For emulated workers: models from a CSV of profiles.")
+COPIES = typer.Option(min=1, help="Instances of each model, or row of --profiles.")
+LogLevel = Annotated[str, LOG_LEVEL]
+LogFormat = Annotated[str, LOG_FORMAT]
+DrainTimeout = Annotated[str, DRAIN_TIMEOUT]
 DEFAULT_DRAIN = "5s"
 PolicyName = Annotated[
     str | None,

@@ -74,27 +74,6 @@ def csv_table(rows: Sequence[Measured]) -> str:
     return text.getvalue()
 
 
-def markdown_table(rows: Sequence[Measured]) -> str:
-    """Return the table as Markdown, families together as in the paper."""
-    sizes = batch_sizes_of(rows)
-    head = ["model family", "model", "input (kB)", "output (kB)", "weights (MB)", "transfer (ms)"]
-    lines = [
-        [*head, *(f"B{size} (ms)" for size in sizes)],
-        ["---", "---", *["---:"] * (4 + len(sizes))],
-    ]
-    before = ""
-    by_family = sorted(
-        zip(rows, titles(rows), strict=True), key=lambda each: (family_of(each[0]).lower(), each[1])
-    )
-    for row, title in by_family:
-        family = family_of(row)
-        cells = [_short(number) for number in _sizes(row)]
-        durations = [_short(_median_ms(row.infer.get(size))) for size in sizes]
-        lines.append([family if family != before else "", title, *cells, *durations])
-        before = family
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def terminal_table(rows: Sequence[Measured]) -> Table:
     """Return the table for a terminal, and how far the 99th percentile is from the median at its worst.
 

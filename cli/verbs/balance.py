@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainspring.cli.configuration.single import ConfigFile
-from mainspring.cli.options import Controller, KeysFolder, SecretFile, duration_ns
+from mainspring.cli.options import (
+    Controller,
+    Interval,
+    KeysFolder,
+    SecretFile,
+    Watch,
+    duration_ns,
+)
 
 if TYPE_CHECKING:
     from mainspring.cli.balancing.planning import Plan
@@ -40,8 +47,8 @@ def balance(
     worker: Worker = None,
     source: Annotated[int | None, typer.Option("--from", min=0, help="The shard that gives.")] = None,
     target: Annotated[int | None, typer.Option("--to", min=0, help="The shard that gets.")] = None,
-    watch: Annotated[bool, typer.Option(help="Go on looking until Ctrl-C.")] = False,
-    interval: Annotated[str, typer.Option(help="How long is looked before anything is moved.")] = "10s",
+    watch: Watch = False,
+    interval: Interval = "10s",
     dry_run: Annotated[bool, typer.Option(help="Say what would be moved, and move nothing.")] = False,
 ) -> None:
     """Move models off controllers that refuse requests, or what is named; no request is refused for it."""

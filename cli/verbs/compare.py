@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.cli.options import AsJson, ReportFolder
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,10 +24,8 @@ def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN RUN...", help="Folders of reports, or their summary.json.")
     ],
-    output: Annotated[
-        Path, typer.Option(readable=False, help="Folder for comparison.json and comparison.png.")
-    ] = Path("out/compare"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    output: ReportFolder = Path("out/compare"),
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs that `replay`, `demo` or `simulate` reported: a table, a plot, and what to mistrust."""
     import msgspec

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from mainspring.cli.options import DEFAULT_STORE, AsJson, LibraryOption, ModelStore, seconds
+from mainspring.cli.options import (
+    BATCH_SIZES,
+    DEFAULT_STORE,
+    DEVICES,
+    AsJson,
+    LibraryOption,
+    ModelStore,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,17 +29,6 @@ if TYPE_CHECKING:
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
 TEXT_BYTES = 1024
 """Default size of a text, as in `messages.model`, which takes time to import."""
-BatchSizesOption = Annotated[
-    str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
-]
-SizesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--batch-sizes",
-        help="Batch sizes to verify and profile, separated by commas. Default: those of "
-        f"{DEFAULT_BATCH_SIZES} whose activations take no more than 2 GiB.",
-    ),
-]
 EngineOption = Annotated[
     str,
     typer.Option(
@@ -39,7 +36,7 @@ EngineOption = Annotated[
         "cuda, on this machine's first GPU."
     ),
 ]
-DeviceOption = Annotated[str, typer.Option(help="Where it is to run: cpu or cuda.")]
+DeviceOption = Annotated[str, DEVICES]
 ArchOption = Annotated[
     str | None,
     typer.Option(
@@ -155,7 +152,7 @@ def compile(
         ),
     ],
     name: Annotated[str, typer.Option(help="What clients call the model.")],
-    batch_sizes: SizesOption = None,
+    batch_sizes: Annotated[str | None, BATCH_SIZES] = None,
     store: ModelStore = DEFAULT_STORE,
     shape: ShapeOption = None,
     most: MaxOption = None,

@@ -18,13 +18,19 @@ from mainspring.cli.configuration.single import (
     with_typed,
 )
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
-from mainspring.cli.options import Controller, Insecure, KeysFolder, SecretFile, tls_option, token_file_option
+from mainspring.cli.options import (
+    EVENT_LOG,
+    HOSTS,
+    LISTEN,
+    Controller,
+    Insecure,
+    KeysFolder,
+    SecretFile,
+    tls_option,
+    token_file_option,
+)
 from mainspring.client.address import ADDRESS_VARIABLE
 
-Log = Annotated[
-    Path | None,
-    typer.Option(readable=False, help="Folder of an event log that is shown instead, with a time slider."),
-]
 Tls = Annotated[Path | None, tls_option("browsers", "an https:// address")]
 TokenFile = Annotated[
     Path | None,
@@ -35,20 +41,15 @@ TokenFile = Annotated[
 def console(
     context: typer.Context,
     config: ConfigFile = None,
-    address: Annotated[
-        str, typer.Option(help="Where browsers connect; port 0 takes any.")
-    ] = "http://127.0.0.1:8003",
+    address: Annotated[str, LISTEN] = "http://127.0.0.1:8003",
     controller: Controller = None,
     secret_file: SecretFile = None,
     keys: KeysFolder = None,
     insecure: Insecure = False,
-    log: Log = None,
+    log: Annotated[Path | None, EVENT_LOG] = None,
     tls: Tls = None,
     token_file: TokenFile = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(help="Another name by which browsers may call it, beside localhost; again for more."),
-    ] = None,
+    host: Annotated[list[str] | None, HOSTS] = None,
     log_level: LogLevel = "WARNING",
     log_format: LogFormat = "text",
 ) -> None:

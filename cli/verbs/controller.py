@@ -21,7 +21,9 @@ from mainspring.cli.configuration.single import (
     with_typed,
 )
 from mainspring.cli.launcher.foreground import (
+    COPIES,
     DEFAULT_DRAIN,
+    PROFILES,
     DrainTimeout,
     LogFormat,
     LogLevel,
@@ -30,7 +32,14 @@ from mainspring.cli.launcher.foreground import (
     begin,
     ready,
 )
-from mainspring.cli.options import Insecure, KeysFolder, SecretFile, duration_ns
+from mainspring.cli.options import (
+    EVENT_LOG,
+    STORE,
+    Insecure,
+    KeysFolder,
+    SecretFile,
+    duration_ns,
+)
 
 if TYPE_CHECKING:
     import threading
@@ -55,14 +64,6 @@ Address = Annotated[
         show_default=False,
     ),
 ]
-StoreFolder = Annotated[
-    Path | None,
-    typer.Option(readable=False, help="Folder of the model store; all of it is served. More: `models add`."),
-]
-EventLog = Annotated[
-    Path | None,
-    typer.Option(readable=False, help="Folder of the event log; without one nothing is logged."),
-]
 
 
 def controller(
@@ -73,14 +74,12 @@ def controller(
     secret_file: SecretFile = None,
     keys: KeysFolder = None,
     insecure: Insecure = False,
-    store: StoreFolder = None,
-    profiles: Annotated[
-        Path | None, typer.Option(help="For emulated workers: models from a CSV of profiles.")
-    ] = None,
-    copies: Annotated[int, typer.Option(min=1, help="Instances of each row of --profiles.")] = 1,
+    store: Annotated[Path | None, STORE] = None,
+    profiles: Annotated[Path | None, PROFILES] = None,
+    copies: Annotated[int, COPIES] = 1,
     policy: PolicyName = None,
     policy_option: PolicyOptions = None,
-    event_log: EventLog = None,
+    event_log: Annotated[Path | None, EVENT_LOG] = None,
     state_file: StateFile = None,
     drain_timeout: DrainTimeout = DEFAULT_DRAIN,
     log_level: LogLevel = "WARNING",

@@ -7,30 +7,30 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.options import duration_ns, seconds
+from mainspring.cli.options import (
+    STORE,
+    AsJson,
+    ReportFolder,
+    Seed,
+    SendFor,
+    TraceFile,
+    duration_ns,
+    seconds,
+)
 
 
 def demo(
-    duration: Annotated[str, typer.Option(help="How long to replay.")] = "120s",
+    duration: SendFor = "120s",
     load: Annotated[float, typer.Option(min=0.001, help="Share of the device's capacity.")] = 0.5,
     slo: Annotated[str, typer.Option(help="Deadline of each request.")] = "100ms",
-    trace: Annotated[
-        Path | None, typer.Option(help="Azure Functions file (2019 or 2021, .csv or .csv.gz).")
-    ] = None,
-    output: Annotated[
-        Path, typer.Option(readable=False, help="Folder for summary.json, report.png and the logs.")
-    ] = Path("out/demo"),
-    store: Annotated[
-        Path | None,
-        typer.Option(readable=False, help="Folder of the compiled models. Default: store in --output."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
+    trace: TraceFile = None,
+    output: ReportFolder = Path("out/demo"),
+    store: Annotated[Path | None, STORE] = None,
+    seed: Seed = 0,
     kill_worker_at: Annotated[
         str | None, typer.Option(help="Kill the worker so long after the beginning.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compile a small zoo, serve it, replay an Azure-like mix with deadlines, and report.
 

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import AsJson
+from mainspring.cli.options import (
+    STORE,
+    WORKERS,
+    AsJson,
+)
 
 if TYPE_CHECKING:
     from mainspring.cli.configuration.config import Config
@@ -18,10 +22,8 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    store: Annotated[
-        Path | None, typer.Option(readable=False, help="Check this model store too; ./store if it is there.")
-    ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Workers to place on the cores.")] = 1,
+    store: Annotated[Path | None, STORE] = None,
+    workers: Annotated[int, WORKERS] = 1,
     models: Annotated[
         int | None, typer.Option(min=1, help="Models to have files for. Default: the store's; else 1,000.")
     ] = None,

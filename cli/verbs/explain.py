@@ -9,6 +9,7 @@ import typer
 
 from mainspring.cli.options import (
     DEFAULT_GATEWAY,
+    WAIT,
     AsJson,
     GatewayAddress,
     KeysFolder,
@@ -41,7 +42,7 @@ def explain(
     ] = None,
     secret_file: SecretFile = None,
     keys: KeysFolder = None,
-    wait: Annotated[str, typer.Option(help="With --controller: how long to watch.")] = "10s",
+    wait: Annotated[str, WAIT] = "10s",
     log: Log = None,
     run: RunNumber = None,
     token: Token = None,

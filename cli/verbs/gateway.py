@@ -27,6 +27,7 @@ from mainspring.cli.launcher.foreground import (
 )
 from mainspring.cli.options import (
     DEFAULT_GATEWAY,
+    LISTEN,
     Controller,
     Insecure,
     KeysFolder,
@@ -40,9 +41,10 @@ from mainspring.gateway.config import STRICT
 if TYPE_CHECKING:
     from mainspring.cli.configuration.config import Config
 
-Http = Annotated[
-    str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
-]
+PORT = typer.Option(
+    help="Where its clients connect: http://0.0.0.0:8000, grpc://0.0.0.0:8001, for Prometheus "
+    "http://0.0.0.0:8002. Empty: nowhere."
+)
 Tls = Annotated[Path | None, tls_option("clients", "https:// and grpcs:// addresses")]
 CurveKey = Annotated[
     Path | None,
@@ -54,9 +56,6 @@ TokenFile = Annotated[Path | None, token_file_option("one of which clients need.
 
 ReadyWhen = Annotated[
     str, typer.Option(help="When it is ready: strict, if all models are; serving, if one is.")
-]
-Grace = Annotated[
-    str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")
 ]
 Age = Annotated[str, typer.Option(help="After which a client is told to make another connection. 0: never.")]
 LameDuck = Annotated[
@@ -80,10 +79,10 @@ def _shards(whole: Config) -> dict[str, object]:
 def gateway(
     context: typer.Context,
     config: ConfigFile = None,
-    address: Annotated[str, typer.Option(help="Where clients connect; port * takes any.")] = DEFAULT_GATEWAY,
-    http: Http = "",
-    grpc: Annotated[str, typer.Option(help="The same for gRPC, such as grpc://0.0.0.0:8001.")] = "",
-    metrics: Annotated[str, typer.Option(help="The same for Prometheus, such as http://0.0.0.0:8002.")] = "",
+    address: Annotated[str, LISTEN] = DEFAULT_GATEWAY,
+    http: Annotated[str, PORT] = "",
+    grpc: Annotated[str, PORT] = "",
+    metrics: Annotated[str, PORT] = "",
     controller: Controller = None,
     secret_file: SecretFile = None,
     keys: KeysFolder = None,
@@ -92,7 +91,6 @@ def gateway(
     tls: Tls = None,
     curve_key: CurveKey = None,
     token_file: TokenFile = None,
-    grace: Grace = "100ms",
     readiness: ReadyWhen = STRICT,
     max_connection_age: Age = "0",
     lame_duck: LameDuck = "0",
@@ -116,7 +114,6 @@ def gateway(
         "name": ("name", name),
         **{"tls": ("tls", str(tls)), "curve_key": ("curve_key", str(curve_key))},
         "token_file": ("token_file", str(token_file)),
-        "grace": ("grace_ms", _ms(grace, "--grace")),
         "readiness": ("readiness", readiness),
         "max_connection_age": ("max_connection_age_ms", _ms(max_connection_age, "--max-connection-age")),
         "lame_duck": ("lame_duck_ms", _ms(lame_duck, "--lame-duck")),

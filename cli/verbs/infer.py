@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token, duration_or_none_ns
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    AsJson,
+    GatewayAddress,
+    Rows,
+    Seed,
+    SloOrNone,
+    Token,
+    duration_or_none_ns,
+)
 from mainspring.messages.choices import did_you_mean
 
 if TYPE_CHECKING:
@@ -28,9 +37,9 @@ def infer(
         ),
     ] = None,
     random: Annotated[bool, typer.Option("--random", help="Make up inputs of the right shape.")] = False,
-    seed: Annotated[int, typer.Option(help="Of --random.", min=0)] = 0,
-    rows: Annotated[int, typer.Option(help="Of --random.", min=1)] = 1,
-    slo: Annotated[str, typer.Option(help="Time to the deadline, like 50ms, 0.05s or none.")] = "none",
+    seed: Seed = 0,
+    rows: Rows = 1,
+    slo: SloOrNone = "none",
     output: Annotated[
         list[str] | None, typer.Option("--output", help="An output that is wanted; all if none is named.")
     ] = None,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.options import HOSTS
+
 Folder = Annotated[
     Path,
     typer.Option(
@@ -44,10 +46,7 @@ def issue(
     name: Annotated[
         str, typer.Argument(help="The process's name, which no other may take; * for any of this role.")
     ],
-    host: Annotated[
-        list[str] | None,
-        typer.Option(help="A name or address by which clients reach the process; again for more."),
-    ] = None,
+    host: Annotated[list[str] | None, HOSTS] = None,
     days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 365,
     keys: Folder = DEFAULT_FOLDER,
 ) -> None:

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, DEFAULT_STORE, AsJson, GatewayAddress, Token, seconds
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    DEFAULT_STORE,
+    STORE,
+    AsJson,
+    GatewayAddress,
+    Interval,
+    ModelStore,
+    Token,
+    Watch,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from mainspring.client.repository import RepositoryClient
@@ -34,13 +45,9 @@ def show(
     context: typer.Context,
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
-    interval: Annotated[
-        str, typer.Option(help="With --watch: time between two looks, and what rates cover.")
-    ] = "2s",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of a table; with --watch a line for each look.")
-    ] = False,
+    watch: Watch = False,
+    interval: Interval = "2s",
+    as_json: AsJson = False,
 ) -> None:
     """Show the served models: pages, where they are, profile, and share of the goodput.
 
@@ -64,10 +71,7 @@ def show(
 def list_models(
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(readable=False, help="Show what this model store holds instead; needs no cluster."),
-    ] = None,
+    store: Annotated[Path | None, STORE] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the models: what they take and give, their size, and where they are."""
@@ -104,9 +108,7 @@ def add(
         list[str],
         typer.Argument(help="Models of the store; or .onnx files, which are sent to the model repository."),
     ],
-    store: Annotated[
-        Path, typer.Option(readable=False, help="Folder of the model store; the workers need it too.")
-    ] = DEFAULT_STORE,
+    store: ModelStore = DEFAULT_STORE,
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
@@ -197,28 +199,11 @@ def set_(
                 )
 
 
-@app.command("live")
-def live(
-    address: GatewayAddress = DEFAULT_GATEWAY,
-    token: Token = None,
-    interval: Annotated[str, typer.Option(help="Time between two looks, and what rates cover.")] = "2s",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each look.")] = False,
-) -> None:
-    """Show what `mainspring models --watch` does: the served models, refreshed until Ctrl-C."""
-    from mainspring.cli.views.models_view import watch_models
-    from mainspring.client.client import Client
-
-    interval_s = seconds(interval, "--interval", least_s=0.1)
-    with Client(address, token=token) as client:
-        watch_models(client, interval_s, as_json=as_json)
-
-
 @app.command("index")
 def index(
     address: GatewayAddress = DEFAULT_GATEWAY,
     http: Http = None,
     token: Token = None,
-    ready: Annotated[bool, typer.Option("--ready", help="Only what is served.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model repository holds: each version, whether it is served, and if not, why."""
@@ -226,7 +211,7 @@ def index(
 
     from mainspring.cli.views.models_view import print_index
 
-    entries = _repository(address, http, token).index(ready=ready)
+    entries = _repository(address, http, token).index()
     if as_json:
         print(json.dumps(msgspec.to_builtins(entries), indent=2))
     else:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Settings, Token, duration_ns
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    AsJson,
+    GatewayAddress,
+    ReportFolder,
+    Seed,
+    Settings,
+    Token,
+    Watch,
+    duration_ns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +50,6 @@ Window = Annotated[
         "cluster's own for so long.",
     ),
 ]
-Watch = Annotated[
-    bool, typer.Option("--watch", help="With --evaluate live: go on, and plan again when the load changes.")
-]
 Confidence = Annotated[
     float,
     typer.Option(
@@ -50,7 +57,6 @@ Confidence = Annotated[
     ),
 ]
 Evaluations = Annotated[int | None, typer.Option(min=1, help="Try at most this many pools.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the search. The spec has that of arrivals and draws.")]
 Kinds = Annotated[
     int,
     typer.Option(
@@ -80,10 +86,8 @@ def plan(
     start: Start = None,
     settings: Settings = None,
     resume: Resume = False,
-    output: Annotated[
-        Path, typer.Option(readable=False, help="Folder for plan.toml, plan.json, plots and the record.")
-    ] = Path("out/plan"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    output: ReportFolder = Path("out/plan"),
+    as_json: AsJson = False,
 ) -> None:
     """Find the cheapest pool of unlike devices that ends enough requests in time.
 

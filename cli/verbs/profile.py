@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_STORE, AsJson, LibraryOption, ModelStore, Threads, seconds
+from mainspring.cli.options import (
+    BATCH_SIZES,
+    DEFAULT_STORE,
+    DEVICE,
+    DEVICE_KIND,
+    AsJson,
+    LibraryOption,
+    ModelStore,
+    Realtime,
+    Threads,
+    seconds,
+)
 from mainspring.messages.choices import one_of
 
-Realtime = Annotated[
-    bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
-]
 WIDTH = 140
 """Width of what is printed where there is no terminal whose width would limit it."""
 
@@ -32,13 +40,9 @@ def profile(
     engine: Annotated[
         str, typer.Option(help="Engine that runs them; auto for the one that each was compiled for.")
     ] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, or cuda:0 for the first GPU.")] = "cpu",
-    device_kind: Annotated[
-        str | None, typer.Option(help="Under which profiles are stored; the device's own by default.")
-    ] = None,
-    batch_sizes: Annotated[
-        str | None, typer.Option(help="Batch sizes, separated by commas; all of each model by default.")
-    ] = None,
+    device: Annotated[str, DEVICE] = "cpu",
+    device_kind: Annotated[str | None, DEVICE_KIND] = None,
+    batch_sizes: Annotated[str | None, BATCH_SIZES] = None,
     effort: Annotated[
         str,
         typer.Option("--seconds", help="Time for each number; five runs are made in any case."),
@@ -46,7 +50,6 @@ def profile(
     threads: Threads = 1,
     op_library: LibraryOption = None,
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Store the profiles with the models.")] = False,
     fastest: Annotated[
         str | None, typer.Option(help="Store the fastest of the named models once more, under this name.")
@@ -70,7 +73,8 @@ def profile(
     if save or fastest:
         opened.check_writable()
     rows, kind = _measure(config, groups, sizes, Effort(seconds=seconds(effort, "--seconds")), quiet=as_json)
-    _write(rows, csv, markdown)
+    if csv is not None:
+        _write(rows, csv)
     if save:
         _save(opened, rows, device_kind or kind)
     if fastest:
@@ -150,13 +154,11 @@ def _measure(
     return rows, device.kind
 
 
-def _write(rows: Sequence[Measured], csv: Path | None, markdown: Path | None) -> None:
-    from mainspring.cli.profiling.profile_table import csv_table, markdown_table
+def _write(rows: Sequence[Measured], csv: Path) -> None:
+    from mainspring.cli.profiling.profile_table import csv_table
 
-    for path, text in ((csv, csv_table(rows)), (markdown, markdown_table(rows))):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+    csv.parent.mkdir(parents=True, exist_ok=True)
+    csv.write_text(csv_table(rows), encoding="utf-8")
 
 
 def _save(store: Store, rows: Sequence[Measured], device_kind: str) -> None:

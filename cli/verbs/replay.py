@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Token, duration_ns, duration_or_none_ns
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    EVENT_LOG,
+    MODELS,
+    AsJson,
+    GatewayAddress,
+    ReportFolder,
+    Rows,
+    Seed,
+    SendFor,
+    SloOrNone,
+    Token,
+    TraceFile,
+    duration_ns,
+    duration_or_none_ns,
+)
 from mainspring.traces.arrival import Kind
 
 if TYPE_CHECKING:
@@ -24,10 +39,6 @@ ChosenKind = Annotated[
         help=f"What to send: {', '.join(Kind)}. Default: what --trace holds, or else synthetic.",
     ),
 ]
-Trace = Annotated[
-    Path | None,
-    typer.Option(help="File of Azure Functions of 2019 or 2021, or of arrivals (csv); may be gzipped."),
-]
 Rate = Annotated[
     float | None,
     typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),
@@ -35,10 +46,6 @@ Rate = Annotated[
 TimeScale = Annotated[
     float, typer.Option(min=1e-9, help="Factor on the trace's time: 0.1 plays ten times as fast.")
 ]
-EventLog = Annotated[
-    Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
-]
-ReportFolder = Annotated[Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")]
 Retry = Annotated[
     str,
     typer.Option(
@@ -57,27 +64,23 @@ Shapes = Annotated[
 
 def replay(
     workload: ChosenKind = None,
-    trace: Trace = None,
+    trace: TraceFile = None,
     rate: Rate = None,
-    duration: Annotated[str, typer.Option(help="How long to send.")] = "60s",
-    slo: Annotated[str, typer.Option(help="Deadline of each request, or none.")] = "100ms",
-    models: Annotated[str, typer.Option(help="Glob of the models to use.")] = "*",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
-    scale: Annotated[float, typer.Option(min=1e-9, help="Factor on the number of requests.")] = 1.0,
+    duration: SendFor = "60s",
+    slo: SloOrNone = "100ms",
+    models: Annotated[str, MODELS] = "*",
+    seed: Seed = 0,
     time_scale: TimeScale = 1.0,
-    start: Annotated[str, typer.Option(help="Where in the trace to begin.")] = "0s",
-    rows: Annotated[int, typer.Option(min=1, help="Rows of each request.")] = 1,
+    rows: Rows = 1,
     shapes: Shapes = None,
-    cv: Annotated[float, typer.Option(min=1e-3, help="gamma: coefficient of variation of the gaps.")] = 4.0,
     zipf: Annotated[float, typer.Option(min=0, help="poisson, gamma: skew over models; 0 is none.")] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
-    think: Annotated[str, typer.Option(help="closed: pause between an answer and the next request.")] = "0s",
     retry: Retry = "none",
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
-    event_log: EventLog = None,
+    event_log: Annotated[Path | None, EVENT_LOG] = None,
     output: ReportFolder = Path("out/replay"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a workload to a running cluster, on schedule whatever the cluster does."""
     from mainspring.traces.recipe import Recipe
@@ -91,15 +94,11 @@ def replay(
         duration_ns=duration_ns(duration, "--duration"),
         slo_ns=duration_or_none_ns(slo, "--slo"),
         seed=seed,
-        scale=scale,
         time_scale=time_scale,
-        start_ns=duration_ns(start, "--start", least_ns=0),
         rows=rows,
         shapes=parse_shapes(shapes or []),
-        cv=cv,
         zipf_exponent=zipf,
         concurrency=concurrency,
-        think_ns=duration_ns(think, "--think", least_ns=0),
     )
     retry_ns = duration_or_none_ns(retry, "--retry") or 0
     config = ReplayConfig(address=address, seed=seed, token=token, retry_ns=retry_ns)

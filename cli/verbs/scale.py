@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token, duration_ns
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    WAIT,
+    AsJson,
+    GatewayAddress,
+    Token,
+    duration_ns,
+)
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client
@@ -33,12 +40,6 @@ Shard = Annotated[
         "go where there are fewest for the shard's weight.",
     ),
 ]
-Wait = Annotated[
-    str,
-    typer.Option(
-        metavar="DURATION", help="How long to wait until it is so, such as 30s or 5m; 0 for not at all."
-    ),
-]
 
 
 def scale(
@@ -46,7 +47,7 @@ def scale(
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
     shard: Shard = None,
-    wait: Wait = "60s",
+    wait: Annotated[str, WAIT] = "60s",
     as_json: AsJson = False,
 ) -> None:
     """Have N workers of each KIND from now on; without KIND=N, show the kinds and their workers.

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.launcher.foreground import PolicyOptions
-from mainspring.cli.options import Settings, typed
+from mainspring.cli.launcher.foreground import PolicyName, PolicyOptions
+from mainspring.cli.options import (
+    RAY,
+    SEED,
+    AsJson,
+    ReportFolder,
+    Settings,
+    TraceFile,
+    typed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,15 +32,6 @@ Sweeps = Annotated[
 Log = Annotated[
     Path | None,
     typer.Option(help="Decide a recorded event log again; with another --policy: what if?"),
-]
-Policy = Annotated[str | None, typer.Option(help="Instead of the spec's, or of the log's.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Instead of the spec's.")]
-Trace = Annotated[
-    Path | None,
-    typer.Option(help="File of the workloads that are read from one (azure2019, azure2021, csv)."),
-]
-Ray = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Sweep over this Ray cluster; local starts one.")
 ]
 Processes = Annotated[int | None, typer.Option(min=1, help="Of a sweep. Default: every core.")]
 Calibrate = Annotated[
@@ -66,23 +65,21 @@ _TAKEN = {
 def simulate(
     context: typer.Context,
     spec: Spec = None,
-    seed: Seed = None,
-    policy: Policy = None,
+    seed: Annotated[int | None, SEED] = None,
+    policy: PolicyName = None,
     policy_option: PolicyOptions = None,
     settings: Settings = None,
-    trace: Trace = None,
+    trace: TraceFile = None,
     log: Log = None,
     sweep: Sweeps = None,
-    ray: Ray = None,
+    ray: Annotated[str | None, RAY] = None,
     processes: Processes = None,
     validate: Annotated[bool, typer.Option("--validate", help="Check invariants as it runs (slow).")] = False,
     calibrate: Calibrate = False,
     scenario: Scenario = None,
     bound: Bound = None,
-    output: Annotated[
-        Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")
-    ] = Path("out/simulate"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    output: ReportFolder = Path("out/simulate"),
+    as_json: AsJson = False,
 ) -> None:
     """Simulate a cluster: the real scheduler and worker cores, in virtual time."""
     if sum(each is not None for each in (spec, log, scenario)) != 1:

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
-from mainspring.cli.options import DEFAULT_STORE, Insecure, ModelStore, tls_option, token_file_option
+from mainspring.cli.options import (
+    DEFAULT_STORE,
+    LISTEN,
+    Insecure,
+    ModelStore,
+    tls_option,
+    token_file_option,
+)
 
 app = typer.Typer(help="Serve compiled models to workers of other hosts.", no_args_is_help=True)
 # Without a callback, typer would take the only verb for the whole application.
@@ -18,9 +25,7 @@ app.callback()(lambda: None)
 @app.command("serve")
 def serve(
     store: ModelStore = DEFAULT_STORE,
-    address: Annotated[
-        str, typer.Option(help="Where workers connect; port 0 takes any.")
-    ] = "http://127.0.0.1:7600",
+    address: Annotated[str, LISTEN] = "http://127.0.0.1:7600",
     token_file: Annotated[
         Path | None,
         token_file_option("one of which workers need ([worker] store_token_file). Without it: none."),

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.options import MODELS
+
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -24,19 +26,12 @@ app.callback()(lambda: None)
 @app.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="Whose token it is, for messages and logs.")],
-    models: Annotated[
-        list[str] | None,
-        typer.Option("--models", help="A model that it may use, or a pattern like 'resnet*'; repeatable."),
-    ] = None,
+    models: Annotated[list[str] | None, MODELS] = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests a second that it may send; any number if not given.")
     ] = None,
     burst: Annotated[
         int | None, typer.Option(help="Requests at once; those of one second if not given.", min=1)
-    ] = None,
-    best_priority: Annotated[
-        int | None,
-        typer.Option(help="The best priority that it gets, 1 the highest, 0 none; any if not given.", min=0),
     ] = None,
     admin: Annotated[
         bool, typer.Option("--admin", help="Let it add, load, unload and remove models.")
@@ -60,7 +55,6 @@ def new(
                 "models": models or ["*"],
                 "rate": rate,
                 "burst": burst,
-                "best_priority": best_priority,
                 "admin": admin,
             },
             Token,

@@ -10,6 +10,7 @@ import typer
 
 from mainspring.cli.options import (
     DEFAULT_GATEWAY,
+    LOOK,
     Controller,
     GatewayAddress,
     KeysFolder,
@@ -59,9 +60,7 @@ def top(
     ] = False,
     watch: Annotated[
         str,
-        typer.Option(
-            help="Of one picture of a live cluster: how long to watch first; rates need some seconds."
-        ),
+        LOOK,
     ] = "0s",
 ) -> None:
     """Show the cluster, workers' memory, schedules and models, refreshed twice a second."""

@@ -9,6 +9,7 @@ import typer
 
 from mainspring.cli.options import (
     DEFAULT_GATEWAY,
+    LOOK,
     Controller,
     GatewayAddress,
     KeysFolder,
@@ -41,7 +42,7 @@ def trace(
     secret_file: SecretFile = None,
     keys: KeysFolder = None,
     token: Token = None,
-    duration: Annotated[str, typer.Option(help="Live: how long to watch; Ctrl-C ends it earlier.")] = "10s",
+    duration: Annotated[str, LOOK] = "10s",
     from_: From = None,
     to: To = None,
     last: Last = None,

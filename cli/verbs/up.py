@@ -7,19 +7,26 @@ from typing import Annotated, Any
 
 import typer
 
-from mainspring.cli.launcher.foreground import PolicyName, PolicyOptions
-from mainspring.cli.options import Insecure, duration_ns
+from mainspring.cli.launcher.foreground import (
+    COPIES,
+    DRAIN_TIMEOUT,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    PROFILES,
+    PolicyName,
+    PolicyOptions,
+)
+from mainspring.cli.options import (
+    DEVICES,
+    ENGINE,
+    PAGES,
+    RAY,
+    STORE,
+    WORKERS,
+    Insecure,
+    duration_ns,
+)
 
-DrainTimeout = Annotated[
-    str | None,
-    typer.Option(
-        help="After Ctrl-C or SIGTERM, how long the whole cluster may take to finish what it accepted; "
-        "then it is killed. 10s by default. A second signal ends it at once."
-    ),
-]
-StoreFolder = Annotated[
-    Path | None, typer.Option(readable=False, help="Folder of the model store; all of it is served.")
-]
 RepositoryFolder = Annotated[
     Path | None,
     typer.Option(
@@ -45,9 +52,6 @@ ConfigFile = Annotated[
         help="A mainspring.toml. Flags override it. Without one: ./mainspring.toml if it is there."
     ),
 ]
-ProfilesFile = Annotated[
-    Path | None, typer.Option(help="For the emulated engine: models from a CSV of profiles.")
-]
 GatewayPort = Annotated[
     int | None,
     typer.Option(
@@ -56,16 +60,10 @@ GatewayPort = Annotated[
         help="The gateway's port. 0: any.",
     ),
 ]
-HttpPort = Annotated[
-    str | None,
-    typer.Option(metavar="PORT|off", help="8000 by default, like the next three: any free with --port 0."),
-]
-GrpcPort = Annotated[str | None, typer.Option(metavar="PORT|off", help="8001 by default.")]
-MetricsPort = Annotated[str | None, typer.Option(metavar="PORT|off", help="8002 by default.")]
-ConsolePort = Annotated[str | None, typer.Option(metavar="PORT|off", help="8003 by default.")]
-DeviceName = Annotated[
-    str | None, typer.Option(help="cpu, or cuda for a worker on each of this machine's GPUs.")
-]
+PORT = typer.Option(
+    metavar="PORT|off",
+    help="By default 8000 (HTTP), 8001 (gRPC), 8002 (metrics), 8003 (console); any with --port 0.",
+)
 PlannedDevices = Annotated[
     Path | None,
     typer.Option(
@@ -81,44 +79,36 @@ KeysOfAll = Annotated[
         help="Folder of `mainspring keys`, with one for each process: TLS between them over TCP.",
     ),
 ]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS|local",
-        help="Run each process as an actor of this Ray cluster (HOST:PORT, or auto), of which this machine "
-        "is a node, or of a Ray that is started here.",
-    ),
-]
 RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")]
 
 
 def up(
     config: ConfigFile = None,
-    store: StoreFolder = None,
+    store: Annotated[Path | None, STORE] = None,
     model_repository: RepositoryFolder = None,
     model_control_mode: ControlMode = None,
     load_model: LoadModels = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, each one device.")] = None,
-    device: DeviceName = None,
+    workers: Annotated[int | None, WORKERS] = None,
+    device: Annotated[str | None, DEVICES] = None,
     devices: PlannedDevices = None,
-    engine: Annotated[str | None, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = None,
-    pages: Annotated[int | None, typer.Option(min=1, help="Pages of 16 MiB in each worker's cache.")] = None,
+    engine: Annotated[str | None, ENGINE] = None,
+    pages: Annotated[int | None, PAGES] = None,
     policy: PolicyName = None,
     policy_option: PolicyOptions = None,
     port: GatewayPort = None,
-    http_port: HttpPort = None,
-    grpc_port: GrpcPort = None,
-    metrics_port: MetricsPort = None,
-    console_port: ConsolePort = None,
-    profiles: ProfilesFile = None,
-    copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
+    http_port: Annotated[str | None, PORT] = None,
+    grpc_port: Annotated[str | None, PORT] = None,
+    metrics_port: Annotated[str | None, PORT] = None,
+    console_port: Annotated[str | None, PORT] = None,
+    profiles: Annotated[Path | None, PROFILES] = None,
+    copies: Annotated[int | None, COPIES] = None,
     run_dir: RunFolder = None,
     keys: KeysOfAll = None,
-    ray: RayAddress = None,
+    ray: Annotated[str | None, RAY] = None,
     insecure: Insecure = False,
-    drain_timeout: DrainTimeout = None,
-    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text, or json: one object on each line.")] = None,
+    drain_timeout: Annotated[str | None, DRAIN_TIMEOUT] = None,
+    log_level: Annotated[str | None, LOG_LEVEL] = None,
+    log_format: Annotated[str | None, LOG_FORMAT] = None,
 ) -> None:
     """Run controller, gateway and workers on this machine until Ctrl-C or SIGTERM, which drain."""
     from mainspring.cli.configuration.policies import parse_options

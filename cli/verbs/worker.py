@@ -30,10 +30,15 @@ from mainspring.cli.launcher.foreground import (
 )
 from mainspring.cli.options import (
     DEFAULT_STORE,
+    DEVICE,
+    DEVICE_KIND,
+    ENGINE,
+    PAGES,
     Controller,
     Insecure,
     KeysFolder,
     ModelStore,
+    Realtime,
     SecretFile,
     Threads,
     duration_ns,
@@ -69,21 +74,6 @@ StoreFrom = Annotated[
         show_default=False,
     ),
 ]
-Pages = Annotated[
-    int | None,
-    typer.Option(min=1, help="Pages of weights memory, 16 MiB each; 64, or all of a GPU, by default."),
-]
-Realtime = Annotated[
-    bool, typer.Option(help="Pinned threads, real-time priority, locked memory, where permitted.")
-]
-InstructionSet = Annotated[
-    str,
-    typer.Option(
-        help="By which a worker on a CPU says which artifacts it runs, such as x86_64-avx2; by default the "
-        "processor's, which is the most.",
-        show_default=False,
-    ),
-]
 ExecCore = Annotated[int | None, typer.Option(help="Core for EXEC alone; the last one by default.")]
 
 
@@ -100,11 +90,10 @@ def worker(
     data_host: DataHost = "",
     store: ModelStore = DEFAULT_STORE,
     store_from: StoreFrom = "",
-    engine: Annotated[str, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = "onnxruntime",
-    device: Annotated[str, typer.Option(help="cpu, or cuda:N for a GPU.")] = "cpu",
-    device_kind: Annotated[str, typer.Option(help="Which of a model's profiles is this device's.")] = "cpu",
-    instruction_set: InstructionSet = "",
-    pages: Pages = None,
+    engine: Annotated[str, ENGINE] = "onnxruntime",
+    device: Annotated[str, DEVICE] = "cpu",
+    device_kind: Annotated[str, DEVICE_KIND] = "cpu",
+    pages: Annotated[int | None, PAGES] = None,
     threads: Threads = 1,
     realtime: Realtime = True,
     exec_core: ExecCore = None,
@@ -123,7 +112,6 @@ def worker(
     door = find(controller or address_of(whole, shard), secret, keys)
     drain_ms = max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6))
     own: dict[str, object] = {"data_address": data_address, "data_host": data_host, "pages": pages}
-    own |= {"instruction_set": instruction_set}
     own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}
     flags = {each: (each, value) for each, value in own.items()}
     flags["drain_timeout"] = ("drain_timeout_ms", drain_ms)

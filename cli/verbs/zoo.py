@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_STORE, AsJson, ModelStore
+from mainspring.cli.launcher.foreground import COPIES
+from mainspring.cli.options import (
+    BATCH_SIZES,
+    DEFAULT_STORE,
+    AsJson,
+    ModelStore,
+    Seed,
+)
 from mainspring.cli.verbs.compile import (
     DEFAULT_BATCH_SIZES,
     ArchOption,
-    BatchSizesOption,
     DeviceOption,
     EngineOption,
     PrecisionOption,
@@ -30,10 +36,10 @@ if TYPE_CHECKING:
 
 def zoo(
     architectures: Annotated[list[str] | None, typer.Argument(help="Architectures; see --list.")] = None,
-    copies: Annotated[int, typer.Option(help="Copies of each, with weights of their own.")] = 1,
+    copies: Annotated[int, COPIES] = 1,
     store: ModelStore = DEFAULT_STORE,
-    seed: Annotated[int, typer.Option(help="Seed of the first copy's weights.")] = 0,
-    batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
+    seed: Seed = 0,
+    batch_sizes: Annotated[str, BATCH_SIZES] = DEFAULT_BATCH_SIZES,
     engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
     arch: ArchOption = None,

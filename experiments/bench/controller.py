@@ -1,6 +1,6 @@
 """What a request costs the controller: its processor time by thread and part, its turns and its system calls.
 
-The models and devices of `console_fleet`, which is a gateway and twelve workers over real connections in
+The models and devices of `controller_peers`, which is a gateway and twelve workers over real connections in
 another process; the controller runs as `mainspring up` runs it, with its event log, and a console is
 connected. In turns with it run a controller without a console, and one without log and console: what they
 take less is what these cost. Beside them stand a controller that decides nothing (`controller_bare`), and the
@@ -24,7 +24,13 @@ import typer
 
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import CONSOLE_NICE
-from mainspring.experiments.bench.console import MODELS, bare_controller, console, controller, fleet
+from mainspring.experiments.bench.controller_processes import (
+    MODELS,
+    bare_controller,
+    console,
+    controller,
+    fleet,
+)
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import Usage, calls_of, usage_of, usage_of_threads
 from mainspring.experiments.scheduler_cost import measure as cost_of

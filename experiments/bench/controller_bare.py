@@ -1,6 +1,6 @@
 """A controller that decides nothing: what its connections and messages cost by themselves.
 
-It takes the same peers over the same connections (`console_fleet`), decodes every message, answers each
+It takes the same peers over the same connections (`controller_peers`), decodes every message, answers each
 arrival with an INFER for the next worker and a Dispatch, both encoded, and what one turn has to say to a peer
 leaves in one write, as the controller's does. The scheduler's cost alone is measured beside it; the sum of
 the two is what a controller with this scheduler could take at least.
@@ -18,7 +18,7 @@ import time
 from collections import defaultdict
 
 from mainspring.cli.launcher.plan import CONTROL_PRIORITY
-from mainspring.experiments.bench.console_fleet import LIMITS
+from mainspring.experiments.bench.controller_peers import LIMITS
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer
 from mainspring.messages.codec import TO_CONTROLLER, encode

@@ -69,7 +69,7 @@ def test_a_file(tmp_path: Path) -> None:
         ('[state.h]\noutput = "y"\ninitial = "none.bin"', "none.bin can't be read: No such file"),
         ("[sequence]\nidle_s = 0", "sequence.idle_s is 0; it is a number of seconds"),
         ("[sequence]\nstart = 3", "sequence.start is 3; it is a text"),
-        ("[sequence]\nbegin = 'x'", "there is no key sequence.begin; known are idle_s, start"),
+        ("[sequence]\nzzz = 'x'", "there is no key sequence.zzz; known are idle_s, start"),
     ],
 )
 def test_what_makes_no_sense(tmp_path: Path, text: str, says: str) -> None:

@@ -89,6 +89,13 @@ def joined(store: Store, run_dir: Path, *options: str) -> Iterator[None]:
         other.wait(PATIENCE_S)
 
 
+def claims_little(folder: Path) -> Path:
+    """Write a configuration in which a worker claims less than its processor has."""
+    path = folder / "mainspring.toml"
+    path.write_text(f'[worker]\ninstruction_set = "{LOW}"\n')
+    return path
+
+
 def await_state(client: Client, name: str, holds: Callable[[ModelStatus], object]) -> ModelStatus:
     """Return a model's state once it is so; fail after `PATIENCE_S`."""
     deadline_s = time.monotonic() + PATIENCE_S
@@ -141,7 +148,7 @@ def test_what_no_worker_can_run_is_refused_with_the_reason(
 ) -> None:
     with (
         Client(cluster.address) as client,
-        joined(store, tmp_path / "run", "--instruction-set", LOW),
+        joined(store, tmp_path / "run", "--config", str(claims_little(tmp_path))),
     ):
         client.remove_model("both")
         (tvm,) = [spec for spec in store.specs() if spec.target.startswith("tvm-")]

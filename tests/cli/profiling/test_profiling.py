@@ -18,7 +18,6 @@ from mainspring.cli.profiling.profile_table import (
     csv_table,
     family_of,
     heading,
-    markdown_table,
     terminal_table,
     titles,
 )
@@ -280,22 +279,6 @@ def test_titles_are_architectures_unless_that_is_ambiguous() -> None:
     assert titles(again) == ["resnet50-1", "a", "resnet50-v", "resnet50-9"]
     assert [family_of(row) for row in rows] == ["ResNet", "other", "ResNet"]
     assert family_of(measured("a", "/models/Inception_v3.onnx", 1)) == "Inception"
-
-
-def test_markdown_has_the_papers_columns_and_each_family_once() -> None:
-    lines = markdown_table(
-        [
-            measured("vgg19", "vgg19", 31_000_000, infer={1: Timing(9, 123_456_789, 1, 1)}),
-            measured("resnet50", "resnet50", 2_610_000),
-            measured("resnet18", "resnet18", 12_345_678),
-        ]
-    ).splitlines()
-    assert lines[0].startswith(
-        "| model family | model | input (kB) | output (kB) | weights (MB) | transfer (ms) |"
-    )
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["ResNet", "", "VGG"]
-    assert lines[2].endswith("| 1.00 | 12.3 | 12.3 |")
-    assert lines[4].endswith("| 1.00 | 31.0 | 123 |")
 
 
 def test_engines_have_a_column_if_there_are_several() -> None:

@@ -156,7 +156,7 @@ def test_a_cluster_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 def test_a_gateway_says_where_it_listens_and_leaves_in_good_order() -> None:
     with fake_cluster() as cluster:
-        options = ["--address", "tcp://127.0.0.1:*", "--controller", cluster.address, "--grace", "50ms"]
+        options = ["--address", "tcp://127.0.0.1:*", "--controller", cluster.address]
         process = subprocess.Popen(
             [sys.executable, "-m", "mainspring", "gateway", *options], stdout=subprocess.PIPE, text=True
         )

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring.cli.configuration.config import read_config
@@ -53,12 +52,6 @@ def test_no_two_are_alike_and_lines_of_several_make_one_file() -> None:
         (("*",), None, False),
         (("*",), None, True),
     ]
-
-
-@pytest.mark.parametrize("best", [None, 0, 2])
-def test_a_best_priority_comes_back_from_the_file(best: int | None) -> None:
-    [made] = parse_tokens(run("x", *([] if best is None else ["--best-priority", str(best)])).stdout)
-    assert made.best_priority == best
 
 
 def test_what_makes_no_sense_is_refused() -> None:

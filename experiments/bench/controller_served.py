@@ -1,6 +1,6 @@
 """A controller of `varieties`, for a benchmark; with an event log if it is given a folder.
 
-``python -m mainspring.experiments.bench.console_controller ADDRESS MODELS [FOLDER]`` prints a line once it
+``python -m mainspring.experiments.bench.controller_served ADDRESS MODELS [FOLDER]`` prints a line once it
 listens.
 """
 

@@ -2,7 +2,7 @@
 
 Twelve workers and a gateway in one process, so that a machine of two cores carries a controller that decides
 thousands of requests a second.
-``python -m mainspring.experiments.bench.console_fleet ADDRESS RATE SECONDS MODELS``.
+``python -m mainspring.experiments.bench.controller_peers ADDRESS RATE SECONDS MODELS``.
 """
 
 from __future__ import annotations

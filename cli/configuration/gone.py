@@ -1,4 +1,4 @@
-"""Keys of ``mainspring.toml`` that there are no more, and what to do instead.
+"""Keys of ``mainspring.toml``, options and verbs that there are no more, and what to do instead.
 
 A number that no operator had a reason to set is a field of the process's struct, with its reason beside it,
 and not a key: `FIXED` has these. `MOVED` has keys that another one replaces.
@@ -49,3 +49,18 @@ MOVED: dict[tuple[str, str], str] = {
     ("scheduler", "goodput_weights"): "set goodput_weight in [models.NAME]",
 }
 """Keys that another one replaces, by table and key."""
+
+OPTIONS: dict[str, str] = {
+    "simulate --refuse": "with a SPEC, --set scheduler.refuse_wrongly=0 refuses nothing early",
+    "replay --scale": "multiply --rate instead",
+    "replay --start": "cut the trace's file instead",
+    "replay --cv": "simulate a workload of kind gamma, or replay a trace",
+    "replay --think": "simulate a workload of kind closed with think_ms, or send less by --concurrency",
+    "models index --ready": "--json says the state of each",
+    "models live": "mainspring models --watch shows the same",
+    "profile --markdown": "--csv and --json write the table",
+    "token new --best-priority": "set best_priority in the line of the token's file",
+    "worker --instruction-set": "set [worker] instruction_set in the file of --config",
+    "gateway --grace": "set [gateway] grace_ms in the file of --config",
+}
+"""Options, and verbs of verbs, by how they were typed."""
