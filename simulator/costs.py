@@ -12,7 +12,6 @@ import msgspec
 
 from mainspring.messages.actions import Sent
 from mainspring.messages.choices import did_you_mean
-from mainspring.messages.commands import Sent
 from mainspring.messages.events import Event, Wakeup
 from mainspring.simulator.checks import check_range, most_of
 
