@@ -79,7 +79,7 @@ class DemoReport(msgspec.Struct, frozen=True):
 
 
 def run_demo(options: DemoOptions, console: Console) -> DemoReport:
-    """Run the demonstration and write its report; ``console`` is told how it goes.
+    """Run the demonstration and write its report; ``console`` shows how it goes.
 
     Raises `ConfigError` if another one is using the output folder.
     """

@@ -26,7 +26,7 @@ from mainspring.messages.events import RequestArrived
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 
 LOOKED_AFTER = 2_000
-"""Records of a log between two looks at whether the request has ended."""
+"""Records of a log between two checks whether the request has ended."""
 POLL_NS = 100_000_000
 ANSWER_S = 10.0
 """Time in which a console must answer."""
@@ -81,7 +81,7 @@ def from_console(url: str, which: str, token: str | None) -> Story:
 def live(door: Door, which: str, patience_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> Story:
     """Return the story of a request that waits or runs now, or ends while the controller is watched.
 
-    A controller does not tell of what is over. Raises `NotFound`, and ValueError for a bad address.
+    A controller does not report what is over. Raises `NotFound`, and ValueError for a bad address.
     """
     view, stream = (
         View(Limits(keep_ns=60 * SECOND_NS)),

@@ -80,7 +80,7 @@ class Planning:
         self._load = 1.0
 
     def run(self, *, resume: bool = False) -> Plan:
-        """Search, write the plan and tell of it; raise `PlanError` and as the estimator."""
+        """Search, write the plan and report it; raise `PlanError` and as the estimator."""
         options, cluster = self._options, self._cluster
         if cluster is None:
             found = self._found(options.evaluate, resume=resume)

@@ -30,7 +30,7 @@ own (the open-loop replayer) uses it directly::
   flight are lost. `link_lost` counts the breaks: compare it before and after.
 
 Not thread-safe, and of one process: a child of a fork makes another. A caller with a poller of its own waits
-for `descriptors` and looks whether it is `ready`; then, and when `hello_is_due`, `receive` is to be called
+for `descriptors` and checks whether it is `ready`; then, and when `hello_is_due`, `receive` is to be called
 until it returns None.
 """
 

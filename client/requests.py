@@ -25,11 +25,11 @@ from mainspring.messages import clients
 from mainspring.messages.codes import Reason
 
 _BURST = 16
-"""Requests that are sent before replies are looked at again."""
+"""Most requests that are sent before replies are read again."""
 
 
 _SPARE_S = 30.0
-"""Beyond a call's own patience, what it may take to connect and to hand its outcome over."""
+"""Time beyond a call's own patience to connect and to hand its outcome over."""
 
 
 class Calls(Protocol):

@@ -36,7 +36,7 @@ _HEARTBEAT_MS: Final = 2_000
 _GREETING_NS: Final = 1_000_000_000
 """Time within which a gateway on this host must greet; then ZeroMQ is tried."""
 _COPIED_BYTES: Final = 1 << 16
-"""Below this, callers may change a buffer once it is sent."""
+"""Size below which callers may change a buffer once it is sent."""
 _ANY_BYTES: Final = 1 << 40
 """The gateway is trusted with the size of what it sends, as it is over ZeroMQ."""
 _WOKEN: Final = object()
@@ -197,7 +197,7 @@ class ZeroMqWay:
         return [frame.buffer for frame in frames]
 
     def grew(self) -> bool:
-        """Say that it has: ZeroMQ looks after signs of life itself."""
+        """Say that it has: ZeroMQ has heartbeats of its own."""
         return True
 
     def follow(self) -> Event | None:
@@ -260,7 +260,7 @@ class LocalWay:
         return [self._hub.epoll.fileno()]
 
     def ready(self) -> bool:
-        """Look without waiting."""
+        """Check without waiting."""
         return self._link.pending() or self._look(0) or self._woken or self._changed()
 
     def send(self, encoded: bytes, views: Sequence[Any]) -> bool:

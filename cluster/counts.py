@@ -13,10 +13,10 @@ class RequestCounts:
     def __init__(self, arrived: int = 0, finished: int = 0, late: int = 0, rejected: int = 0) -> None:
         self.arrived = arrived
         self.finished = finished
-        """Those executed by their deadline; best-effort ones count too."""
+        """Requests executed by their deadline; best-effort ones count too."""
         self.late = late
         self.rejected = rejected
-        """Those given up by the scheduler, on arrival or later."""
+        """Requests given up by the scheduler, on arrival or later."""
         self.slo_ns: int | None = None
         """The time to its deadline that the newest one had when it came; None if it had no deadline."""
         self.outlier: Outlier | None = None

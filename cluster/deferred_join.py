@@ -1,6 +1,6 @@
 """Deferred entry of what a joining worker has prepared, part by part: it may be tens of thousands of models.
 
-What is asked about earlier is entered then (`cluster.residency_bits`). So the state is, at each look at it,
+What is asked about earlier is entered then (`cluster.residency_bits`). So the state is, whenever it is read,
 as if all had been entered when the worker joined, and a join holds nobody up.
 """
 
@@ -34,7 +34,7 @@ class Joining:
         self._prepared = prepared
         self._names: Iterator[str] = reversed(prepared)
         self._left = len(prepared)
-        """Those whose turn is still to come, and how many they are."""
+        """Number of the models whose turn is still to come, which ``_names`` yields."""
         self._entered: set[str] = set()
         self._early: dict[str, Placement] = {}
         """Placements that were entered early and have to be taken off the worker, by the model's name."""

@@ -1,13 +1,13 @@
 """The kinds of devices in the cluster, since every model has estimates for each of them.
 
 The first worker of a kind, and the last one's leave, concern all models, and these may be tens of thousands.
-So the change alone is noted when it happens. A model catches up once its estimates are looked at, and the
-others do bit by bit: each goes through the changes that it has missed, in their order. What it finds is as if
-all models had been entered at each change:
+So the change alone is noted when it happens. A model catches up once its estimates are read, and the others
+do part by part: each goes through the changes that it has missed, in their order. What it finds is as if all
+models had been entered at each change:
 
 * A kind that went and came back is the last one again.
 * An estimate that models share begins with what the first of them says that was served when the kind came,
-  whichever of them is looked at first.
+  whichever of them is read first.
 * Where it begins with what the kind's LOADs have taken, that is what was known when the kind came.
 """
 
@@ -44,7 +44,7 @@ class DeviceKinds:
     __slots__ = ("_changes", "_estimates", "_line", "_settled", "_target", "_walk", "at_once", "version")
 
     def __init__(self, line: ServedModels, estimates: Estimates) -> None:
-        """``line`` has the cluster's models, and is told here of each; ``estimates`` are the cluster's."""
+        """``line`` has the cluster's models, each of which is added here; ``estimates`` are the cluster's."""
         self.at_once = 0
         """Number of models and buckets that `settle_some` updates; 0: all are updated at each change."""
         self.version = 0

@@ -89,7 +89,7 @@ class InferTimes:
         """The policy's own, dropped where a doubt changes an estimate."""
         self._rolling = [Rolling(seed_ns, rank=rank, known=known) for seed_ns in self.ns]
         self._transfers: dict[int, Rolling] = {}
-        """Those that were ever measured to be more than nothing."""
+        """Transfer times that were measured to be more than nothing, by index of the batch size."""
         self.opening: Rolling | None = None
         """Estimate of an OPEN of the executable, once one was measured."""
         self.spreads = Spreads(len(sizes))
@@ -130,7 +130,7 @@ class InferTimes:
         return outlying
 
     def give_up(self, now_ns: int, index: int, duration_ns: int) -> None:
-        """Take in that a batch was waited for in vain."""
+        """Record that a batch was awaited in vain."""
         self._set(index, self._rolling[index].give_up(now_ns, duration_ns))
         self.spreads.add(index, duration_ns)
 

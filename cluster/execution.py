@@ -156,7 +156,7 @@ def _measured(
 
 
 def running(now_ns: int, worker: Worker) -> Infer | None:
-    """Return the INFER that a worker is at, as far as predictions tell; None if it is at none."""
+    """Return the INFER that a worker is at, by the predictions; None if it is at none."""
     slot = worker.exec.first()
     if slot is None or not isinstance(slot.action, Infer) or slot.begin_ns > now_ns:
         return None

@@ -29,7 +29,7 @@ class Model:
     """One model: its queues, and where it is.
 
     One with symbols has a model for each bucket of shapes, with queues and estimates of its own: policies
-    look at those, and know nothing of shapes. The queues of the model itself stay empty then.
+    read those, and know nothing of shapes. The queues of the model itself stay empty then.
     """
 
     __slots__ = (

@@ -29,11 +29,11 @@ class State(enum.Enum):
     RESIDENT = "resident"
     RELEASING = "releasing"
     BROKEN = "broken"
-    """Like FAILED, but prepared: LOADs or INFERs failed again and again."""
+    """Prepared but given up: LOADs or INFERs failed again and again."""
 
 
 PREPARED_STATES: Final = (State.PREPARED, State.LOADING, State.RESIDENT)
-"""Those of a model that a worker could run, or load."""
+"""States of a model that a worker could run, or load."""
 _PREPARED: Final = State.PREPARED
 _LOADING: Final = State.LOADING
 _RESIDENT: Final = State.RESIDENT
@@ -78,7 +78,7 @@ class Placement:
         self.of: Placement | None = None
         """The model's own, of a bucket's."""
         self.buckets = NO_BUCKETS
-        """Those of the model's buckets, in their order."""
+        """Placements of the model's buckets, in their order."""
         self.times = times
         self.load_time = load_time
         self.state = State.KNOWN
@@ -154,7 +154,7 @@ class Placement:
 
     @property
     def by_bucket(self) -> list[Placement]:
-        """Those whose models have queues: the buckets', or this one if the model has no symbols."""
+        """Return the placements whose models have queues: the buckets', or this one without symbols."""
         return self.buckets or [self]
 
     @property

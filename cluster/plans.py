@@ -149,7 +149,7 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
 
 
 def soonest_in_time_ns(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int) -> int:
-    """Return when the first of `plans` ends that ends by ``due_ns``, which is the soonest of those looked at;
+    """Return when the first of `plans` ends that ends by ``due_ns``, which is the soonest of those compared;
     -1 if none of a worker that holds the model does."""
     soonest_ns, index, looked_at = now_ns + cluster.dispatch_delay_ns, model.index_of[rows], 0
     for placement in model.usable.values():

@@ -19,4 +19,4 @@ class Kind:
         self.in_time = self.late = 0
         """Requests that its workers answered in time, and late."""
         self.workers = offer.workers
-        """Those that the provider is to run, whether it does or not; among them those that are to leave."""
+        """Workers that the provider is to run, whether it does or not; among them those that are to leave."""

@@ -25,9 +25,9 @@ class Takers:
 
     def __init__(self, run: int, load: int, pages: int, silent: Container[str]) -> None:
         self.run = run
-        """Those that run what they hold."""
+        """Workers that run what they hold."""
         self.load = load
-        """Those that load, too."""
+        """Workers that load, too."""
         self.pages = pages
         """Least number of pages of a worker that loads."""
         self.silent = silent

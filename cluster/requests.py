@@ -218,7 +218,7 @@ class DeadlineQueue:
     def rows_due_from(self, due_ns: int) -> int:
         """Return the rows of the requests due at or after an instant.
 
-        Where all have one row they need not be looked at.
+        Where all have one row they need not be read.
         """
         dues = self.dues
         if not dues or dues[0] >= due_ns:

@@ -383,7 +383,7 @@ def _model(cluster: Cluster, state: ModelState) -> None:
 
 
 def _bucket(cluster: Cluster, model: Model, state: ModelState) -> None:
-    """Have a model or one of its buckets on workers, and requests in its queue, in the order that is told."""
+    """Have a model or one of its buckets on workers, and requests in its queue, in the order of the entry."""
     model.usable = _ordered(model.usable, state.usable)
     model.recount()
     kinds = state.device_kinds

@@ -161,7 +161,7 @@ class Rolling:
         return self._take(now_ns, duration_ns)
 
     def give_up(self, now_ns: int, duration_ns: int) -> int:
-        """Take in that an action was waited for in vain for so long; return the estimate.
+        """Record that an action was awaited in vain for a time; return the estimate.
 
         Once that says as little as an outlier. After another outlier it is taken in as often as it takes for
         every rank to count it. The shortest of what was measured before stays: were nothing else known than
@@ -219,7 +219,7 @@ class Rolling:
         return self._estimate_ns
 
     def _weigh(self, duration_ns: int) -> None:
-        """Look whether a measurement bears the last doubt out, or most of them contradict it."""
+        """Check whether a measurement confirms the last doubt, or most of them contradict it."""
         if duration_ns < self._halfway_ns:
             self._doubts = self._returns = 0
             self._doubted = False

@@ -1,4 +1,4 @@
-"""A cluster grows and shrinks: what providers say, what they are told, and which workers are to leave."""
+"""Growing and shrinking a cluster: providers' offers, the answers to them, and which workers are to leave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wanted(cluster: Cluster, kind: str) -> int | None:
 
 
 def provider_said(cluster: Cluster, event: ProviderSaid) -> None:
-    """Enter what a provider runs. One that has only just connected is to run that until it is told more."""
+    """Enter what a provider runs. One that has only just connected is to run that until the next command."""
     name = event.provider
     for offer in event.offers:
         kind = cluster.kinds.get(offer.kind)

@@ -1,4 +1,4 @@
-"""The models that are served in one line, to be gone through bit by bit: there may be tens of thousands.
+"""The models that are served in one line, to be gone through part by part: there may be tens of thousands.
 
 Even to copy references to all of them takes longer than any call should. So there is one list, from which
 those that are gone are dropped once they are many, and each walk through the models has a place in it.
@@ -55,7 +55,7 @@ class ServedModels:
         self.models: list[Model] = []
         """All of them, and some that are gone."""
         self.walks: list[Walk] = []
-        """Those that are not closed."""
+        """Walks that are not closed."""
         self._gone = 0
         """Number of models in the list that are gone."""
 

@@ -93,7 +93,7 @@ def _requests(cluster: Cluster) -> Iterator[Part]:
 
 
 def _models(cluster: Cluster) -> Iterator[Part]:
-    """Yield what is to be said of models once all else is said."""
+    """Yield the entries of models that come after all others."""
     yield [_numbering(cluster)]
     names = list(cluster.models)
     for first in range(0, len(names), AT_ONCE):
@@ -196,7 +196,7 @@ def _request(request: Request) -> RequestState:
 
 
 def _placements(cluster: Cluster, worker: Worker) -> Iterator[Part]:
-    """Yield what is to be said of a worker's placements, as long as it is there."""
+    """Yield the entries of a worker's placements, as long as it is there."""
     placements = [placement for placement in of_worker(worker) if not _is_plain(placement)]
     for first in range(0, len(placements), AT_ONCE):
         if cluster.workers.get(worker.name) is not worker:

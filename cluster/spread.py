@@ -15,17 +15,17 @@ LONG: Final = 99, 100
 TYPICAL: Final = 1, 2
 """The median."""
 ERRATIC_FROM: Final = 3
-"""A model is erratic once its long quantile passes so many times its median."""
+"""Ratio of the long quantile to the median above which a model becomes erratic."""
 EVEN_BELOW: Final = 2
-"""It is no longer once that is below this, for all batch sizes."""
+"""Ratio below which it is no longer erratic, at all batch sizes."""
 FEWEST: Final = 200
-"""Durations of a batch size before which nothing is said of it."""
+"""Fewest durations of a batch size by which it is judged."""
 MOST: Final = 1_000
 """Number of durations from which on all counts are halved, so that older ones count less."""
 REVIEWED_EVERY: Final = 16
 """Number of samples between two checks whether a model is erratic."""
 _FINE: Final = 4
-"""Two to this power are the parts of an octave that are told apart: each is 6 % wide at most."""
+"""Number of parts of an octave, as a power of two: each part is 6 % wide at most."""
 
 
 class Chances:

@@ -1,7 +1,7 @@
 """The bit that stands for each worker in sets of workers, which are ints.
 
 The seat of a worker that has left is another one's later: once nothing is left of it in any model, which is
-looked for bit by bit, since there may be tens of thousands of models.
+searched part by part, since there may be tens of thousands of models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mainspring.cluster.workers import Worker
 
 SWEPT_AT_ONCE: Final = 256
-"""Models that are looked at a time for what is left of workers that are gone."""
+"""Models that are searched at a time for what is left of workers that are gone."""
 
 
 class WorkerBits:
@@ -32,7 +32,7 @@ class WorkerBits:
         self._stale = 0
         """Bits of workers that are gone, which may still be in `Model.prepared` and `Model.absent`."""
         self._since = 0
-        """Those of workers that have left since the search for them began."""
+        """Bits of workers that have left since the search for them began."""
         self._walk = Walk(served)
         """Goes to the models from which they have yet to be taken."""
         self._unswept = 0
@@ -51,7 +51,7 @@ class WorkerBits:
         self.taken |= worker.bit
 
     def leave(self, worker: Worker) -> None:
-        """Have a worker's seat free for another one, by and by."""
+        """Free a worker's seat for another one, part by part."""
         self.workers[worker.bit.bit_length() - 1] = None
         self.taken &= ~worker.bit
         self._since |= worker.bit
@@ -85,7 +85,7 @@ class WorkerBits:
             self._begin()
 
     def _begin(self) -> None:
-        """Begin to look for workers that have left; models that come later know nothing of them."""
+        """Begin to search for workers that have left; models that come later know nothing of them."""
         self._walk.close()
         self._stale, self._since = self._since, 0
         if self._stale:

@@ -17,7 +17,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import Profile
 
 AUTO = "auto"
-"""Instead of an engine's name: the faster engine."""
+"""Value in place of an engine's name: the faster engine."""
 
 _NS_PER_MS = 1e6
 

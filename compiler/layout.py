@@ -51,7 +51,7 @@ class _Extent:
         self.pages = pages
         self.used_bytes = 0
         self.tensors: list[tuple[int, int]] = []
-        """(tensor, offset in the extent)."""
+        """Tensors, each with its offset in the extent."""
 
     @property
     def free_bytes(self) -> int:
@@ -85,7 +85,7 @@ def _fill(sizes: list[int]) -> list[_Extent]:
     """Return extents that hold tensors of these aligned sizes, in no particular order."""
     extents: list[_Extent] = []
     room: list[tuple[int, int]] = []
-    """(free bytes, extent) of each extent with room, ascending."""
+    """Free bytes and number of each extent with room, ascending."""
     for tensor, size in sorted(enumerate(sizes), key=lambda item: (-item[1], item[0])):
         slot = bisect.bisect_left(room, (size, -1)) if size < PAGE_BYTES else len(room)
         if slot < len(room):

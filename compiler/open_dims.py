@@ -15,7 +15,7 @@ class OpenAxis(NamedTuple):
 
     input: int
     axis: int
-    """Without the batch axis."""
+    """Number of the axis, without the batch axis."""
     name: str
 
 

@@ -1,6 +1,6 @@
 """The libraries that a model's operators are of (`artifact.op_libraries`), and how sessions know them.
 
-Operators that neither ONNX Runtime nor a function of the model has are looked for in the libraries that are
+Operators that neither ONNX Runtime nor a function of the model has are searched in the libraries that are
 allowed here. While a model is compiled, every session of the compiler's knows the libraries that it needs.
 """
 
@@ -45,7 +45,7 @@ _needed: ContextVar[Needed] = ContextVar("needed", default=NOTHING)
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Forget, behind the block, what `use` was told within it."""
+    """Forget, behind the block, what `use` was given within it."""
     token = _needed.set(NOTHING)
     try:
         yield

@@ -3,7 +3,7 @@
 Kernels are of fixed shapes, so a model with open dimensions is compiled for each batch size and bucket, and
 every request is padded to its bucket's ceilings (`padding` says with what). Compiling takes time for each of
 them, so there are fewer buckets than where shapes may be open. Each is compared with the original on requests
-of sizes in between, side by side, since one bucket's kernels tell nothing of another's.
+of sizes in between, side by side, since one bucket's kernels say nothing of another's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Padded(NamedTuple):
     values: dict[str, float]
     """Value with which each input that has an open dimension is padded to them."""
     declared: Mapping[str, float]
-    """Those of the values that were said; empty if it is proven that any will do."""
+    """Values of these that were declared; empty if it is proven that any will do."""
 
     @property
     def buckets(self) -> list[Sizes]:

@@ -17,7 +17,7 @@ Sizes = Mapping[str, int]
 """Sizes by the name of an open dimension."""
 
 _MOST_NAMES = 8
-"""Names among which a sum is looked for."""
+"""Most names among which a sum is searched."""
 _TRIED = (32, 16, 48)
 """Sizes at which it is."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {

@@ -35,7 +35,7 @@ from mainspring.messages.sequencing import Sequencing
 
 _MOST_TRIED = 24
 _MOST_FOLDED = 2
-"""That ONNX Runtime folds, where the graph as it is proves none: that takes as long as to open the model."""
+"""Most candidates that ONNX Runtime folds, where the graph as it is proves none: each is slow."""
 _ROWS_NAME = re.compile(r"n|b|bs|batch.*", re.IGNORECASE)
 """Usual names of the dimension of the rows, where its author means no other by it."""
 

@@ -17,7 +17,7 @@ from mainspring.compiler.work import MOST_WORK, Counter
 from mainspring.messages.model import TensorSpec
 
 LONGEST_S = 0.25
-"""CPU time of one row up to which larger sizes are looked for, of a model whose work can't be counted."""
+"""CPU time of one row up to which larger sizes are tried, of a model whose work can't be counted."""
 _MOST_S = 10 * LONGEST_S
 """The same of one whose work is counted, for operators that take far longer than their count says."""
 COMMON = ((640, 100_000_000_000), (1_280, 40_000_000_000))
@@ -26,7 +26,7 @@ each with the work of one row up to which sizes are looked for that are no large
 batch can have them, the batch has fewer rows."""
 LARGEST_COMMON = COMMON[-1][0]
 FEWEST_ROWS = 2
-"""That the largest batch has to have room for at a common size."""
+"""Rows that the largest batch must have room for at a common size."""
 MOST_IO_BYTES = 128 << 20
 """Inputs and outputs of the largest batch up to which larger sizes are looked for."""
 MOST_WORKSPACE_BYTES = 2 << 30

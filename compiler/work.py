@@ -25,8 +25,8 @@ from mainspring.compiler.stock import optimise_portably
 Shape = tuple[int, ...]
 
 MOST_WORK = 20_000_000_000
-"""Multiplications with addition of one row up to which larger sizes are looked for: less than half a second
-of one core."""
+"""Multiplications with addition of one row up to which larger sizes are tried: less than half a second of one
+core."""
 _ELEMENT_WORK = 32
 """Multiplications that a core does while it reads and writes one element of an operator's output in
 memory."""

@@ -37,7 +37,7 @@ HELLO_NS = 500_000_000
 SILENCE_NS = 1_000_000_000
 """A controller that says nothing for this long is taken for lost; it says something ten times in it."""
 TICK_NS = 100_000_000
-"""The longest time between two looks at what is due."""
+"""Longest time between two checks of what is due."""
 LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=16 << 20, backlog_messages=1_000)
 _WAKEUP = Wakeup()
 

@@ -10,7 +10,7 @@ from mainspring.telemetry.percentiles import DurationHistogram
 
 FIRST_STEP_NS = 1_000_000_000
 MOST = 480
-"""Steps: about as many as a slider has pixels to tell apart."""
+"""Most steps: about as many as a slider has pixels to distinguish."""
 
 
 class _Step:

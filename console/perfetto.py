@@ -22,12 +22,12 @@ from mainspring.messages.events import RequestArrived
 from mainspring.telemetry.lifecycles import OPEN_OUTCOMES, ActionLife, Lifecycles, RequestLife
 
 COUNTER_NS = 1_000_000
-"""Counters are looked at once in this time at most, and written if they changed."""
+"""Least time between two samples of the counters, which are written if they changed."""
 REQUESTS_SHOWN = 16
 """Ids of an INFER's requests that stand in its arguments at most."""
 _REQUESTS_PID = 1
 _FIRST_TID = 100_000
-"""Above all process ids: spans and counters are written as if by a thread with its process's id."""
+"""First thread id, above all process ids: spans and counters belong to a thread with its process's id."""
 _ARRIVALS_TID = _FIRST_TID
 _RAN = (Status.OK, Status.ENGINE_ERROR, Status.BAD_VALUES, Status.OUTPUT_LOST)
 _EXECUTORS = ("EXEC", "LOAD", "OTHER", "NOT RUN")

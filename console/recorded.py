@@ -20,7 +20,7 @@ from mainspring.messages.events import Wakeup
 from mainspring.telemetry.runs import choose_run
 
 LOOKED_AFTER = 32
-"""Records between two looks at the clock."""
+"""Records between two readings of the clock."""
 PLAYING_S = 0.02
 IDLE_S = 1.0
 """Time until there is something to do again, unless somebody seeks."""

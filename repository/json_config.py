@@ -18,7 +18,7 @@ from mainspring.repository.textproto import MAX_DEPTH, MAX_VALUES, Entry, Messag
 _ENUMS = frozenset({"data_type", "kind", "format", "priority", "timeout_action"})
 _MAPS = frozenset({"parameters", "metric_tags", "cc_model_filenames", "priority_queue_policy"})
 _BY_NUMBER = frozenset({"priority_queue_policy"})
-"""Those maps whose keys are numbers."""
+"""Maps whose keys are numbers."""
 _NUMBERS = frozenset(
     {
         *("dims", "shape", "versions", "priority_levels", "default_priority_level", "num_versions"),

@@ -18,7 +18,8 @@ PLAIN_WORDS = (
 """Folders whose docstrings are all plain; of mainspring the package's own files. Others follow."""
 
 QUESTIONS = "What Whether When Where Which Who Whose Whom How Why"
-ORPHANS = "Since Until Of From For By In To With At On Not So As If Than Between After Before Likewise And"
+ORPHANS = "Since Until Of From For By In To With At On Not So As If Than Between "
+ORPHANS += "After Before Likewise And That Those Without About"
 REFUSED = frozenset(f"{QUESTIONS} {ORPHANS}".split())
 
 

@@ -42,16 +42,16 @@ class Told:
                 self.shard_map = message
 
     def complete(self) -> None:
-        """It has told all."""
+        """Note that it has sent all."""
         self.known = True
 
     def welcomed(self) -> None:
-        """It begins again."""
+        """Forget what it sent, because it begins again."""
         self.known = False
         self.models.clear()
 
     def lost(self) -> None:
-        """It is gone."""
+        """Note that the controller is gone."""
         self.known = False
 
 

@@ -65,7 +65,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``onnxruntime-extensions``, .so files, or folders, of whose files a ``config.pbtxt`` may name some (a path
     has a / in it). They are code that compiler and workers run. Relative to the file."""
     profiles: str | None = None
-    """Instead of a store, for the emulated engine: a CSV file of profiles. Relative to the file."""
+    """CSV file of profiles in place of a store, for the emulated engine. Relative to the file."""
     copies: int = 1
     """Instances of each row of ``profiles``."""
     run_dir: str = "out/run"

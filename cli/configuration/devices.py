@@ -84,7 +84,7 @@ def of_plan(path: Path) -> tuple[list[dict[str, Any]], str | None]:
 
 def preferring(scheduler: SchedulerConfig, groups: Sequence[DeviceConfig]) -> SchedulerConfig:
     """Return the scheduler's configuration in which `first-free` prefers the groups in their order, as plans
-    have them, unless it is told another one."""
+    have them, unless another one is given."""
     options = scheduler.policy_options
     if scheduler.policy != FIRST_FREE or "kinds" in options:
         return scheduler

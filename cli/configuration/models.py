@@ -27,7 +27,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_models(tables: object, source: str) -> dict[str, ModelConfig]:
-    """Return what is said of each model that is named; raise `ConfigError`."""
+    """Return the settings of each model that is named; raise `ConfigError`."""
     if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
         raise ConfigError(f"{source}: models has a table for each model: write [{MODELS}.NAME]")
     return {

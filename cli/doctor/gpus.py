@@ -19,7 +19,7 @@ from mainspring.worker.engines.cuda.nvml import NvmlMissing, read_states
 from mainspring.worker.engines.cuda.state import GpuState, Problem, describe, idle_clock, problems
 
 CONTROL_FILE = Path("/dev/nvidiactl")
-"""There where the kernel has NVIDIA's driver."""
+"""Device file that exists where the kernel has NVIDIA's driver."""
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def with_gpus(tables: Tables) -> dict[str, dict[str, Any]]:
 def gpu_findings(
     read: Callable[[], Sequence[GpuState]] = read_states, control_file: Path = CONTROL_FILE
 ) -> list[Finding]:
-    """Return what is to be said of this machine's GPUs; nothing where there is none."""
+    """Return findings about this machine's GPUs; nothing where there is none."""
     try:
         states = read()
     except NvmlMissing as error:

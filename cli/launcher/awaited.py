@@ -1,4 +1,4 @@
-"""Models of a store that can't be read when a controller starts: they are looked at until they can be."""
+"""Models of a store that can't be read when a controller starts: they are retried until they can be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADOPTING = "%s; serving what workers hold, until it can be read"
 
 
 def read(source: ModelSource, stop: threading.Event, *, adopt: bool) -> tuple[list[ModelSpec], Awaited]:
-    """Return a source's models, and what could not be read; a thread looks at that until ``stop``.
+    """Return a source's models, and what could not be read; a thread retries that until ``stop``.
 
     ``adopt``: if nothing can be read, serve what workers hold instead of raising `StoreError`.
     """

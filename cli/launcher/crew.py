@@ -46,7 +46,7 @@ class Crew:
         self._kinds = {name: kind.kind for kind in pool.kinds for name in kind.first}
         """The kind of each worker that is to run."""
         self._leaving: dict[str, tuple[Process, int]] = {}
-        """Workers that were told to leave, each with when it is killed."""
+        """Workers that were asked to leave, each with the instant at which it is killed."""
         self._unmade: dict[str, _Unmade] = {}
 
     def offers(self) -> tuple[Offer, ...]:
@@ -100,7 +100,7 @@ class Crew:
 
     @property
     def leaving(self) -> list[Process]:
-        """Workers that were told to leave and have not yet."""
+        """Workers that were asked to leave and have not yet."""
         return [process for process, _ in self._leaving.values()]
 
     def _hire(self, kind: str, name: str, now_ns: int) -> None:

@@ -33,7 +33,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     essential: bool = True
     """True if the cluster can't begin to serve without it."""
     lent_cores: tuple[int, ...] = ()
-    """Instead of ``cores``, if it gets its real-time priority; empty for no others."""
+    """Cores in place of ``cores`` if it gets its real-time priority; empty for no others."""
 
 
 class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):

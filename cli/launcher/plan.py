@@ -48,7 +48,7 @@ LAUNCHER = "launcher"
 """Name of the launcher as the provider of workers, and of the folder of its own keys."""
 CONSOLE = "console"
 CONSOLE_NICE = 5
-"""It may wait for those that serve."""
+"""Niceness of the console, which may wait for the processes that serve."""
 
 DRAIN_SHARE = 0.7
 """Share of the time to stop that the gateway may use, so that it can answer before it would be killed."""
@@ -154,7 +154,7 @@ def also_serves(gateway: GatewayConfig) -> tuple[tuple[str, str], ...]:
 def _listeners(config: Config, shards: list[LocalShard]) -> Iterator[tuple[str, str, str]]:
     """Yield what listens on TCP: the key that says where, the address, and how to choose another.
 
-    The last is empty for what is not looked at before the start.
+    The last is empty for what is not checked before the start.
     """
     choose = "choose another with"
     data, repository = config.worker.data_address, config.repository

@@ -71,7 +71,7 @@ class Process:
         self.restart_at_ns = now_ns + self._backoff.died(0)
 
     def reap(self, now_ns: int) -> str | None:
-        """Return how the child died if it has since the last call, and settle when it may start again."""
+        """Return how the child died if it has since the last call, and set when it may start again."""
         if self._child is None or (code := self._child.poll()) is None:
             return None
         self._child = None

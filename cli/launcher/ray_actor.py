@@ -21,11 +21,11 @@ from mainspring.cli.launcher.jobs import Job
 from mainspring.cli.launcher.run_dir import open_private
 
 LAST_WORDS = 300
-"""Characters of a dead child's last line that are told."""
+"""Most characters of a dead child's last line that are reported."""
 TOLD_S = 2.0
 """Time that the actor of a dead child waits to be asked why, before it ends."""
 SENT_S = 0.2
-"""Then, until its answer has left."""
+"""Time after that until its answer has left."""
 
 
 class ChildActor:

@@ -38,7 +38,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def placed(wanted: Resources) -> Any:
-    """Return a placement group of one bundle; Ray looks for another node for it if its node is lost."""
+    """Return a placement group of one bundle; Ray finds another node for it if its node is lost."""
     from ray.util.placement_group import placement_group
 
     return placement_group([wanted], strategy="STRICT_PACK")

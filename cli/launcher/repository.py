@@ -15,7 +15,7 @@ from mainspring.repository.served_files import ServedFiles, State
 
 NAME = "repository"
 NICE = 5
-"""It only looks and asks; compiling is done by a child of the lowest priority."""
+"""Niceness of its process, which only polls; compiling is done by a child of the lowest priority."""
 
 
 def with_store(config: Config, run_dir: Path) -> Config:
@@ -65,7 +65,7 @@ def is_store(folder: Path) -> bool:
 def repository_job(
     repository: RepositoryConfig, controllers: Sequence[str], pages: tuple[int, ...], cores: tuple[int, ...]
 ) -> RepositoryJob:
-    """Return what the repository's process is told; ``pages``: the weights of several controllers."""
+    """Return the job of the repository's process; ``pages``: the weights of several controllers."""
     told = msgspec.structs.replace(
         repository,
         controller_address=controllers[0],
@@ -96,7 +96,7 @@ class FirstLook:
             raise ConfigError(f"can't write to {error.filename or self._store}: {error.strerror}") from None
 
     def done(self) -> bool:
-        """Look again."""
+        """Check again."""
         if self._is_there:
             self.state = self._files.state()
         return self.state.settled

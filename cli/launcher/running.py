@@ -174,7 +174,7 @@ class Running(ABC):
             self.faults, self.served = readiness.faults, readiness.served
 
     def _wait_for_console(self, stop: threading.Event) -> None:
-        """Wait a moment until the console, if there is one, can be looked at; serve without it if not."""
+        """Wait a moment until the console, if there is one, answers; serve without it if not."""
         give_up = time.monotonic() + CONSOLE_PATIENCE_S
         address = self.plan.console_address
         while address and not stop.is_set() and not answers(address):

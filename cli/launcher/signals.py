@@ -48,7 +48,7 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 
 
 ENDED_BY: list[int] = []
-"""Signals that `stopping` heard of. The command line's exit code tells of the first, whatever the result."""
+"""Signals that `stopping` received. The command line's exit code tells of the first, whatever the result."""
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class Supervisor(Running):
         self._say(process.fault)
 
     def _stop(self) -> None:
-        """Stop in the order in which work flows, so that each has drained before the next is told.
+        """Stop in the order in which work flows, so that each has drained before the next is stopped.
 
         ``stop_timeout_s`` is for all of them together.
         """

@@ -151,8 +151,8 @@ def announcement(plan: Plan, models: int) -> list[str]:
 
 
 def remedies(cores: Sequence[tuple[Core, State]], gateway: GatewayConfig) -> list[str]:
-    """Return what is to be said of cores that run as Python although that was not asked for, in one line, and
-    of a limit of open files that leaves too few clients."""
+    """Return the lines about cores that run as Python although that was not asked for, in one line, and of a
+    limit of open files that leaves too few clients."""
     slow = [(core, state) for core, state in cores if state.use in (Use.MISSING, Use.STALE)]
     said = [f"not all is compiled: {state.detail}" for _, state in cores if state.use is Use.PARTLY]
     if slow:
@@ -163,13 +163,13 @@ def remedies(cores: Sequence[tuple[Core, State]], gateway: GatewayConfig) -> lis
 
 
 def _to_say(config: Config, *, here: bool) -> list[str]:
-    """Return what is to be said of this machine at the start; ``here`` if it is where the cluster runs."""
+    """Return the lines about this machine at the start; ``here`` if it is where the cluster runs."""
     said = remedies([(core, core.state()) for core in (CORE, PATH)], config.gateway)
     return [*said, *bounds(config)] if here else said
 
 
 def bounds(config: Config) -> list[str]:
-    """Return what is to be said of this machine's limits, and of workers without a core of their own."""
+    """Return the lines about this machine's limits, and of workers without a core of their own."""
     limits, workers = read_limits(), config.cluster.workers
     said = limits.sentences()
     emulated = config.cluster.engine == "emulated"
@@ -216,7 +216,7 @@ def with_plan(tables: Tables, flags: Tables, devices: Path) -> dict[str, dict[st
 
 
 def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:
-    """Return what a cluster of `mainspring up` is beside what it is told."""
+    """Return what a cluster of `mainspring up` is unless it is configured otherwise."""
     names = list(DEFAULT_PORTS)
     *ports, console = free_ports(len(names) + 1) if any_port else [*DEFAULT_PORTS.values(), CONSOLE_PORT]
     return {

@@ -1,4 +1,4 @@
-"""The workers of a local cluster, those that may come later, too: what each is told, its cores and device."""
+"""The workers of a local cluster, those that may come later, too: each one's settings, cores and device."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class WorkerKind(msgspec.Struct, frozen=True):
 
     kind: str
     stem: str
-    """Those that come later are called this, ``-`` and a number."""
+    """Beginning of the names of workers that come later, before ``-`` and a number."""
     first: tuple[str, ...]
-    """Those that the cluster begins with."""
+    """Workers that the cluster begins with."""
     gpus: tuple[FoundDevice, ...] = ()
     """The devices that they share in turn; none for the CPU."""
     pages: int | None = None
@@ -69,7 +69,7 @@ class WorkerPool(msgspec.Struct, frozen=True):
         return [self.job(kind.kind, name) for kind in self.kinds for name in kind.first]
 
     def job(self, kind: str, name: str) -> WorkerJob:
-        """Return what a worker is told; raise `ConfigError` if it lacks something, such as keys."""
+        """Return a worker's job; raise `ConfigError` if it lacks something, such as keys."""
         of_kind = next(each for each in self.kinds if each.kind == kind)
         of_its_kind, number = self._numbers(of_kind, name)
         if number >= len(self.exec_cores):

@@ -84,7 +84,7 @@ def measure_models(
     effort: Effort | None = None,
     begun: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Measured]:
-    """Yield what each group's first model takes; ``begun`` is told its name before.
+    """Yield what each group's first model takes; ``begun`` gets its name before.
 
     The device holds one model at a time. Raises what the engine raises, and `ConfigError` of `chosen_sizes`.
     """

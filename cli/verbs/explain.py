@@ -84,7 +84,7 @@ def _story(
     run: int | None,
     token: str | None,
 ) -> Story:
-    """Look where it was asked to, or else with the console and, without one, with the controller."""
+    """Search where it was asked to, or else with the console and, without one, with the controller."""
     from mainspring.cli.controllers import find_for
     from mainspring.cli.explaining import NoConsole, from_console, from_log, live
     from mainspring.cli.places import CONSOLE, place

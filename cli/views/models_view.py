@@ -1,4 +1,4 @@
-"""The served models and a repository's index as tables; of served models one row for each, from two looks."""
+"""The served models and a repository's index as tables; of served models one row for each, from two polls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN_WORKERS = 3
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One model at one look."""
+    """One model at one poll."""
 
     model: str
     pages: int
@@ -38,13 +38,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     infer_ms: dict[str, dict[int, float]]
     """Duration of INFER by device kind and batch size, as profiled when it was compiled."""
     finished: int
-    """Executed by their deadline, since the look before, as all that follow."""
+    """Requests executed by their deadline since the last poll, like all that follow."""
     late: int
     rejected: int
     goodput_share: float | None
     """Share of what was executed by its deadline for any model; None if nothing was."""
     goodput_per_s: float | None
-    """None without a look before."""
+    """None at the first poll."""
     erratic: bool = False
     """True if how long its INFERs take differs too much for any estimate."""
     outliers: int = 0

@@ -48,7 +48,7 @@ def _estimates(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def told(found: Plan, output: Path) -> list[str]:
-    """Return what a person is told."""
+    """Return the lines for a person."""
     tried = len(found.evaluations)
     made = f"{tried} pools tried, {found.violating} of them violating; {found.ended}"
     best = found.best

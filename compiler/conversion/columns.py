@@ -1,8 +1,7 @@
 """The columns that a fitted estimator of scikit-learn expects, and the kind of each: numbers or text.
 
-An estimator does not keep the types that it was fitted on. What its first steps are tells: vectorizers of
-text take a column of texts, encoders and imputers keep values that they were fitted on, the others take
-numbers.
+An estimator does not keep the types that it was fitted on. Its first steps show them: vectorizers of text
+take a column of texts, encoders and imputers keep values that they were fitted on, the others take numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Column(NamedTuple):
 
 
 def columns_of(estimator: Any) -> list[Column]:
-    """Return the inputs of a fitted estimator; raise `CompileError` if it does not tell."""
+    """Return the inputs of a fitted estimator; raise `CompileError` if it does not say."""
     first = next(_steps(estimator), estimator)
     count = getattr(estimator, "n_features_in_", None) or getattr(first, "n_features_in_", None)
     if count is None:

@@ -143,7 +143,7 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """
     offsets = [0] * len(lifetimes)
     placed: list[tuple[int, int, Lifetime]] = []
-    """(begin, end, lifetime), ascending."""
+    """Begin, end and lifetime of each placed array, ascending."""
     order = sorted(range(len(lifetimes)), key=lambda index: (-lifetimes[index].size_bytes, index))
     for index in order:
         life = lifetimes[index]

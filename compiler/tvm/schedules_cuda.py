@@ -33,7 +33,7 @@ from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked,
 _ROOMY = 512
 """Threads of a multiprocessor that copy ahead and have up to 128 registers each, so that none is spilled."""
 _UNROLLED = 256
-"""Steps of nested loops that the GPU's compiler is told to unroll."""
+"""Steps of nested loops that the GPU's compiler is asked to unroll."""
 
 
 def schedule_cuda(

@@ -21,7 +21,7 @@ from mainspring.compiler.tvm.schedules_cuda import candidates, product_of, sched
 from mainspring.compiler.tvm.tiles import Choice, cycles
 
 REPEATED = 10
-"""Launches of a variant between two looks at the GPU's clock, whose ticks are as long as a short kernel."""
+"""Launches of a variant between two readings of the GPU's clock, which ticks about once in a short kernel."""
 
 Compile = Callable[[bytes, str], bytes | None]
 """Compiles source for an architecture; None where no compiler is installed."""

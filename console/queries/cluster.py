@@ -23,7 +23,7 @@ from mainspring.messages.operating import described
 BUSY_SECONDS = 10
 """Whole seconds over which executors' shares are taken."""
 LEAST_SAMPLES = 20
-"""Actions of a worker without which nothing is said of how well they are predicted."""
+"""Fewest actions of a worker for which the errors of their predictions are shown."""
 
 
 def cluster(view: View, *, recent: int = 50) -> Cluster:

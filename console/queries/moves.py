@@ -82,7 +82,7 @@ def _loads_of(view: View, found: Request) -> list[tuple[str, Action]]:
 def _opens_of(view: View, found: Request) -> list[tuple[str, Action]]:
     """Return the OPENs that were under way while a request was there, with their workers.
 
-    They are those of its model, and those on workers that ran it, hold its model now, or were looked at when
+    They are those of its model, and those on workers that ran it, hold its model now, or were considered when
     it was rejected.
     """
     until_ns = found.ended_ns or view.now_ns

@@ -140,7 +140,7 @@ def _lies_in(action: Action, from_ns: int, to_ns: int) -> bool:
 
 
 LOOKED_AT = 4_000
-"""Open requests that are looked at; the oldest come first."""
+"""Most open requests that are read; the oldest come first."""
 LINES = 50
 """Models that are named."""
 _FAR_NS = 1 << 62

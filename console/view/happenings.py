@@ -14,9 +14,9 @@ from mainspring.console.view.actions import Action
 from mainspring.console.view.limits import SECOND_NS
 
 SLOW_FACTOR = 3
-"""An action is slow if it took more than this times what was predicted,"""
+"""Ratio to the predicted duration above which an action is slow, if it is also longer by `SLOW_NS`."""
 SLOW_NS = 20_000_000
-"""and longer by at least this."""
+"""Least excess over the predicted duration of a slow action."""
 PAUSE_NS = 10 * SECOND_NS
 """Least time between two marks that the same executor was slow."""
 REMEMBERED = 1_000
@@ -79,7 +79,7 @@ class Happenings:
         """Instant at which a gateway last refused requests for a reason, by gateway and reason."""
         self._run = 0
         self._second: dict[tuple[str, int], Happening] = {}
-        """Those that name models, by kind and second of Unix time."""
+        """Happenings that name models, by kind and second of Unix time."""
 
     def newest(self) -> Iterator[Happening]:
         """Yield what happened, the newest first."""

@@ -47,7 +47,7 @@ class Request(msgspec.Struct, gc=False):
     worker: str = ""
     """Worker to which its last INFER was sent."""
     action_id: int = 0
-    """That INFER; 0 if there was none."""
+    """Id of that INFER; 0 if there was none."""
     attempts: int = 0
     """INFERs that it was in."""
 

@@ -207,7 +207,8 @@ class View:
         return self.traffic.ended.get(request_id)
 
     def outstanding(self, lane: Lane) -> list[Action]:
-        """Return what an executor was told to do and has not ended, in the order in which it was sent."""
+        """Return an executor's actions that were sent and have not ended, in the order in which it was
+        sent."""
         worker = self.cluster.workers.get(lane.worker)
         if worker is None:
             return []

@@ -21,7 +21,7 @@ from mainspring.transport.greeting import read_secret
 from mainspring.transport.keys import read_keys
 
 _LOOKED_AFTER = 64
-"""Records between two looks at the clock."""
+"""Records between two readings of the clock."""
 
 
 class LiveSource:

@@ -20,9 +20,9 @@ from mainspring.console.web.source import Source
 
 _LOGGER = logging.getLogger(__name__)
 _KEPT = 256
-"""Shows whose pictures of their last beat are remembered at most,"""
+"""Most shows whose pictures of their last beat are remembered."""
 _KEPT_NS = 10_000_000_000
-"""and for how long after it."""
+"""Longest time for which they are remembered after that beat."""
 _FASTEST = 1
 """Level of compression: the higher ones save a tenth and take three times as long."""
 

@@ -52,7 +52,7 @@ class RecordedSource:
         return head(self.view, self._recording.state)
 
     def replay(self) -> Replay:
-        """Return where the run is looked at."""
+        """Return the position in the run."""
         recording = self._recording
         return Replay(
             first_ns=recording.run.first_ns,
@@ -68,7 +68,7 @@ class RecordedSource:
         return self._recording.overview()
 
     def seek(self, to: Seek) -> None:
-        """Look elsewhere at the run; raise ValueError for a speed that is none."""
+        """Move to another position in the run; raise ValueError for an impossible speed."""
         self._recording.seek(to.at_ns, speed=to.speed, playing=to.playing)
         self._sought.set()
 

@@ -82,7 +82,7 @@ class ScheduleParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     from_ns: Instant | None = None
     to_ns: Instant | None = None
     workers: Annotated[tuple[Name, ...], Meta(max_length=_MOST_WORKERS)] = ()
-    """Those to show; all if there are none."""
+    """Workers to show; all if there are none."""
     limit: Annotated[int, Meta(ge=1, le=_MOST_ACTIONS)] = 4_000
     """Actions in one picture; of more the newest come."""
 
@@ -120,11 +120,11 @@ class RecentParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     outcomes: Annotated[tuple[Outcome, ...], Meta(min_length=1, max_length=5)] = ("rejected", "late", "lost")
     model: Annotated[str, Meta(max_length=_LONGEST_NAME)] = ""
-    """Those of this model alone; of all if it is empty."""
+    """Model whose requests are shown; empty for all models."""
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     from_ns: Instant | None = None
     to_ns: Instant | None = None
-    """Those that ended in ``[from_ns, to_ns)``; of all that is remembered if they are not there."""
+    """End of ``[from_ns, to_ns)``, the span in which the requests ended; None: they are of any time."""
 
     def __post_init__(self) -> None:
         """Check the values together."""

@@ -73,13 +73,13 @@ class Source(Protocol):
         """Return what a picture of this moment is of."""
 
     def replay(self) -> Replay | None:
-        """Return where a recorded run is looked at; None for a live one."""
+        """Return the position in a recorded run; None for a live one."""
 
     def overview(self) -> Overview | None:
         """Return what became of a recorded run's requests; None for a live one."""
 
     def seek(self, to: Seek) -> None:
-        """Look elsewhere at a recorded run. Raises ValueError if it can't be, or nothing is recorded."""
+        """Move to another position in a recorded run. Raises ValueError if that is impossible."""
 
     async def operate(self, command: OperatorCommand, who: str) -> Granted:
         """Ask the controller for a change. Raises `Unanswered`."""

@@ -76,7 +76,7 @@ def streamed_refusal(asked_id: str, refusal: Refuse, *, triton: bool = False) ->
 
 
 def streamed_error(asked_id: str, detail: str) -> bytes:
-    """Return why a request has no answer, where no reason code tells, as a ModelStreamInferResponse."""
+    """Return why a request has no answer, where no reason code says it, as a ModelStreamInferResponse."""
     return bytes(_error(asked_id, detail).SerializeToString())
 
 

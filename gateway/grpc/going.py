@@ -4,7 +4,7 @@ gRPC's own server sends GOAWAY by a connection's age, or once it stops, and then
 in the same instant. So this frame, which changes nothing for the server, is written to the client's socket
 beside it: the client begins no more calls over the connection, and closes it once those under way have their
 answers (RFC 9113, section 6.8). It may stand only between two frames: it is written where nothing that the
-server wrote is on its way, at two looks in a row. Over TLS it can't be; there the age alone counts.
+server wrote is on its way, at two checks in a row. Over TLS it can't be; there the age alone counts.
 """
 
 from __future__ import annotations

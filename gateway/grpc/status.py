@@ -33,7 +33,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class Ended(Exception):
-    """A call that brings no answer, of which no reason code tells: the name of gRPC's code, and why."""
+    """A call that brings no answer, which no reason code describes: the name of gRPC's code, and why."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)

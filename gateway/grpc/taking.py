@@ -109,7 +109,7 @@ class Said(NamedTuple):
     place: Place
     asked: Asked
     answer_bytes: int
-    """About what its answer will have, all outputs taken."""
+    """Approximate bytes of its answer, with all outputs."""
     uncopied: bool
     """True if its tensors are its raw contents as they came, one for each input."""
 
@@ -122,7 +122,7 @@ class Read(NamedTuple):
     """A message as it came."""
 
     beside: bytes
-    """Without its raw contents."""
+    """Bytes of the message without its raw contents."""
     raw: list[Any]
     message: Message
     """Message without the raw contents, decoded from `beside`."""
@@ -137,7 +137,7 @@ class Taken(NamedTuple):
     request: InferRequest
     frames: list[Any]
     answer_bytes: int
-    """About what its answer will have, all outputs taken."""
+    """Approximate bytes of its answer, with all outputs."""
     parts: Parts
     """Places in shared memory of the inputs that are yet to be read, and of the outputs."""
     taken_ns: int

@@ -29,8 +29,8 @@ class Malformed(ValueError):
 def cut(message: bytes, number: int) -> tuple[bytes, list[memoryview]]:
     """Return a message without its fields of this number, which hold bytes, and their values, uncopied.
 
-    Raises `Malformed` if a field ends behind the message, or if there are more than `MOST_FIELDS`; of what is
-    in the others nothing is looked at.
+    Raises `Malformed` if a field ends behind the message, or if there are more than `MOST_FIELDS`; what is in
+    the others is not read.
     """
     view = memoryview(message)
     kept: list[memoryview] = []

@@ -121,7 +121,7 @@ _TRITON = (
 )
 
 _REASONS = sorted(set(Reason) - {Reason.MODEL_EXISTS})
-"""That requests for inference get."""
+"""Reasons that requests for inference may get."""
 _TRITONS_REASON = {Reason.CANCELLED: "CANCELED", Reason.WORKER_FAILED: "BACKEND"}
 _OVERLOAD = frozenset(
     {Reason.OVERLOADED, Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_PASSED, Reason.TIMED_OUT}

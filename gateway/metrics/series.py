@@ -64,7 +64,7 @@ class Series:
         self.output_ns = 0
         self.cold = 0
         self.with_slo = 0
-        """Requests with a deadline that ended as it pleased the server, not the client."""
+        """Requests with a deadline that ended for a reason of the server's, not of the client's."""
         self.in_time = 0
         """Number of these that were answered in time."""
         self.best_effort = 0
@@ -72,7 +72,7 @@ class Series:
         self.hits = self.hit_ns = 0
         """Requests that the prediction cache answered, and the time that it took for them."""
         self.misses = self.miss_ns = 0
-        """Requests that it was asked for in vain, and the time of that and of keeping their outputs."""
+        """Requests that it could not answer, and the time of looking them up and of storing their outputs."""
         self.rejected: Counter[Reason] = Counter()
 
     def answered(self, total_ns: int, left_ns: int | None) -> None:
@@ -87,7 +87,7 @@ class Series:
             self.in_time += 1
 
     def missed(self, cache_ns: int) -> None:
-        """Count a request that ended and that the prediction cache had been asked for in vain."""
+        """Count a request that ended and that the prediction cache could not answer."""
         self.misses += 1
         self.miss_ns += cache_ns
 

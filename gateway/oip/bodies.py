@@ -46,7 +46,7 @@ class RequestInput(msgspec.Struct):
 
 
 class LooseInput(msgspec.Struct):
-    """An input whose values are made before they are looked at: JSON with NaN or Infinity in it."""
+    """An input whose values are made before they are checked: JSON with NaN or Infinity in it."""
 
     name: str
     shape: tuple[int, ...]

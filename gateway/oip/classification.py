@@ -16,9 +16,9 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 
 MOST_CLASSES = 4_096
-"""That may be asked for of one row that has more values: to order more takes long."""
+"""Most classes that may be asked for of one row that has more values: to order more takes long."""
 _SLICE_CLASSES = 1_024
-"""That are written in one slice, which takes half a millisecond."""
+"""Classes that are written in one slice, which takes half a millisecond."""
 
 
 def check_classes(signature: Signature, output: str, count: int) -> None:

@@ -17,7 +17,7 @@ _GZIP_BITS = zlib.MAX_WBITS | 16
 _MOST_MEMBERS = 4_096
 _READ_BYTES = 1 << 16
 _PADDING_BYTES = 64
-"""Zeros behind the last member, of which so many are looked at."""
+"""Most zeros behind the last member that are read."""
 BODY_KEY, JSON_KEY = "http_max_body_bytes", "http_max_json_bytes"
 _LEVEL = 1
 """Tensors hardly shrink further at higher ones, which take several times as long."""

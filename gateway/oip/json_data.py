@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 
 class _Input(msgspec.Struct, omit_defaults=True):
-    """An input as it came; its data are looked at elsewhere."""
+    """An input as it came; its data are read elsewhere."""
 
     name: Any = None
     shape: Any = None

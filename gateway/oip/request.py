@@ -47,7 +47,7 @@ _UNCOUNTED_BYTES = 1 << 16
 _MOST_OTHER_VALUES = 4_096
 """Most values in the JSON of a request beside those of its tensors."""
 _MOST_TENSORS = 256
-"""That are looked at one by one, of a model that has fewer."""
+"""Most tensors that are checked one by one, of a model that has fewer."""
 
 _DECODER = msgspec.json.Decoder(InferRequest)
 _NO_PARAMETERS = RequestParameters()

@@ -16,7 +16,7 @@ Steps = Generator[None, None, T]
 SLICE_VALUES = 4_096
 """Values that are written as JSON in one slice: less than half a millisecond."""
 SLICE_BYTES = 1 << 18
-"""Bytes of BYTES elements that are looked at in one slice."""
+"""Bytes of BYTES elements that are read in one slice."""
 
 
 def whole(steps: Steps[T]) -> T:

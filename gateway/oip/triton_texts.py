@@ -1,7 +1,7 @@
 """Triton's texts for requests that can't be served, for `compatibility = "triton"`. Pure.
 
-Programs that were written for Triton, its own tests among them, look at how an error's text begins. So there
-a text begins with Triton's sentence, and what this server has to say beside it follows; the reason code stays
+Programs that were written for Triton, its own tests among them, check how an error's text begins. So there a
+text begins with Triton's sentence, and what this server has to say beside it follows; the reason code stays
 in its own field. The sentences are those of Triton's ``infer_request.cc``.
 """
 
@@ -51,7 +51,7 @@ def worded(error: BadRequest, *, triton: bool) -> str:
 def of_request(error: BadRequest, request: InferRequest, sizes: Sequence[int], signature: Signature) -> str:
     """Return the text for a request that did not pass the check of a model's signature.
 
-    ``sizes`` are the bytes of its inputs. The request is looked at in Triton's order; what Triton would have
+    ``sizes`` are the bytes of its inputs. The request is checked in Triton's order; what Triton would have
     taken is said in this server's words.
     """
     if error.reason not in (Reason.BAD_INPUT, Reason.BAD_OUTPUT, Reason.TOO_MANY_ROWS):

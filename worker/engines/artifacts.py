@@ -4,8 +4,8 @@ Hashing a file takes about as long as reading it, so a state that was found righ
 device, inode, length and time of modification; an altered file differs in one of them.
 
 The files of a model that a worker failed on are watched until they change and another try is worthwhile. The
-PREPARE thread looks at those files alone, a bounded number at a time, so that serving never waits for the
-file system. The executors report failures and successes, the network thread takes changed models.
+PREPARE thread checks those files alone, a bounded number at a time, so that serving never waits for the file
+system. The executors report failures and successes, the network thread takes changed models.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _READ_BYTES = 16 << 20
 _REMEMBERED = 65_536
 """Most states that are remembered as right; a forgotten one, the oldest, is hashed again if it returns."""
 INTERVAL_NS = 1_000_000_000
-"""Time between two looks."""
+"""Time between two checks."""
 LOOKED_AT = 256
-"""Most models that one look takes; the next look continues with the others."""
+"""Most models that one check covers; the next check continues with the others."""
 
 
 def check_runs(model: ModelSpec, targets: Sequence[str]) -> None:
@@ -149,7 +149,7 @@ def _state(file: int) -> State:
 class _Waiting(NamedTuple):
     model: ModelSpec
     files: Fingerprint
-    """Those when it failed, or when their change was last reported."""
+    """State of the files when it failed, or when their change was last reported."""
 
 
 def _never(_name: str, _now_ns: int) -> bool:
@@ -190,7 +190,7 @@ class StoreWatch:
         return True
 
     def look(self) -> None:
-        """PREPARE thread: look at the files of the next models that failed."""
+        """PREPARE thread: check the files of the next models that failed."""
         for name in list(islice(self._waiting, LOOKED_AT)):
             if (waiting := self._waiting.pop(name, None)) is None:
                 continue

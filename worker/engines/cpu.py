@@ -42,7 +42,7 @@ READY_SLOTS = 4
 """Batches of the largest size for which a prepared model has IO memory taken from the system; batches beyond
 them are the first to write where they are, and wait for the system then."""
 READY_IO_BYTES = 16 << 20
-"""IO memory that is taken in any case."""
+"""IO memory that is taken from the system in any case."""
 
 Pages = tuple[int, ...]
 
@@ -288,7 +288,7 @@ class CpuEngine:
         return time.monotonic_ns() - begin_ns
 
     def interrupt(self, action_id: int) -> None:
-        """See `mainspring.worker.engine.Interrupts`: ONNX Runtime looks between two nodes whether to end."""
+        """See `mainspring.worker.engine.Interrupts`: ONNX Runtime checks between two nodes whether to end."""
         computing = self._computing
         if computing is None or computing.action_id != action_id:
             return

@@ -86,7 +86,7 @@ def _compiled(driver: Driver, source: Path, arch: str) -> bytes:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a file aside and rename it into place; a store that can't be written is none the worse."""
+    """Write a file aside and rename it into place; a store that can't be written is left as it is."""
     try:
         file, aside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         with os.fdopen(file, "wb") as stream:

@@ -241,7 +241,7 @@ class CudaEngine:
     def _probe(self) -> None:
         """Ask a device that has nothing to do whether it answers; raise `DeviceLost` if it does not.
 
-        While it works, its work tells, and the question could hold it up.
+        While it works, its work shows it, and the question could delay that.
         """
         if time.monotonic_ns() - self._used_ns < IDLE_NS or self._runs.busy:
             return

@@ -21,7 +21,7 @@ from mainspring.worker.engines.cuda.state import GpuState, Problem, graph_health
 LOG = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-"""Time between two looks."""
+"""Time between two readings."""
 OVER_S = 60.0
 """Time without a problem after which the log says that it is over; it doubles each time the problem has come
 back. Under load, a GPU at its power limit has its clocks held down again and again."""
@@ -51,7 +51,7 @@ class StateReader(Protocol):
 
 
 class GpuMonitor:
-    """A thread that looks at one GPU from when `health` is first asked for; one thread asks."""
+    """A thread that monitors one GPU from when `health` is first asked for; one thread asks."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class GpuMonitor:
         return tuple(notes)
 
     def _is_news(self, costs: str, now_s: float) -> bool:
-        """Note that a problem is seen; return whether the log has to tell of it."""
+        """Note that a problem is seen; return whether it is to be logged."""
         told = self._told.get(costs)
         if told is None:
             self._told[costs] = _Told(now_s)

@@ -87,7 +87,7 @@ class Reader:
             self._nvml.nvmlShutdown()
 
     def _register(self) -> Any:
-        """Ask for Xid errors; None where the driver does not tell them."""
+        """Ask for Xid errors; None where the driver does not report them."""
         nvml = self._nvml
         try:
             events = nvml.nvmlEventSetCreate()

@@ -278,7 +278,7 @@ def _load_libraries() -> None:
 
     The provider names them without a folder: libraries outside the search path must be open before it loads.
     Where it finds no convolution without tensor cores it takes one with them, in spite of its options: cuDNN
-    and cuBLAS are told too, unless the environment says otherwise.
+    and cuBLAS get the option too, unless the environment says otherwise.
     """
     os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     onnxruntime.preload_dlls()

@@ -25,7 +25,7 @@ from mainspring.worker.engines.cuda.programs import Bound, Times
 RUNS = 3
 """Number of runs whose events are kept: the last that has ended, the one that computes, the one behind it."""
 DRIFT = 5_000
-"""One in so many is what the device's clock may go wrong against the host's."""
+"""Largest drift of the device's clock against the host's, as a divisor of the time."""
 LONGEST_NS = 1_000_000_000
 """Longest time between two ends that the device's clock is asked for."""
 
@@ -39,7 +39,7 @@ class Run:
         self.times = times
         """The device has its inputs at the first, and its outputs at the second."""
         self.told_ns = time.monotonic_ns()
-        """It can't have begun before."""
+        """Earliest instant at which it can have begun."""
         self.failed: Exception | None = None
         """Error because of which the batch was not launched, or not as a whole."""
 
@@ -58,7 +58,7 @@ class Runs:
         self.alone = threading.Lock()
         """Held by who gives the stream something, so that nothing comes between what belongs together."""
         self.kernels = Times(driver.event(timed=True), driver.event(timed=True))
-        """Around the kernels of the batch that was given last."""
+        """Events around the kernels of the batch that was given last."""
         self._driver = driver
         self._transfers = transfers
         self._stream = stream
@@ -143,7 +143,7 @@ def bounds_ns(
 ) -> tuple[int, int]:
     """Return begin and end of a run on the host's clock.
 
-    The device was told of it at ``told_ns``; it took ``whole_ns``, and the host saw its end at ``seen_ns``,
+    The device was given it at ``told_ns``; it took ``whole_ns``, and the host saw its end at ``seen_ns``,
     which may be late: its thread may have had to wait for a core. The run before ended at ``last_ns``, and on
     the device's clock ``since_ns`` before this one; None if that is not known.
     """
