@@ -18,7 +18,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.pages import PageTable
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.residency import vacate
+from mainspring.cluster.residency import give_pages_back
 from mainspring.cluster.residency_bits import find, tidy
 from mainspring.cluster.restore import enter, restore, serve
 from mainspring.cluster.state import Cluster
@@ -53,7 +53,10 @@ def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None
 
 def _follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None:
     match entry:
-        case RequestArrived() | Result() | Wakeup():
+        case RequestArrived() | Wakeup():
+            apply(cluster, now_ns, entry)
+        case Result():
+            _ends(cluster, entry)
             apply(cluster, now_ns, entry)
         case Infer():
             settle(cluster)
@@ -97,13 +100,45 @@ def _action(cluster: Cluster, action: Load | Unload | Release | Prepare | Open) 
     """Know what an action is about."""
     match action:
         case Load():
-            _make_room(_placement(cluster, action.worker, action.model), action.pages)
-        case Unload() | Release():
-            _left(cluster, action.worker, action.model)
+            placement = _placement(cluster, action.worker, action.model)
+            _make_room(placement, action.pages)
+            _was(placement, State.PREPARED)
+        case Unload():
+            _was(_left(cluster, action.worker, action.model), State.RESIDENT)
+        case Release():
+            _was(_left(cluster, action.worker, action.model), State.PREPARED, State.BROKEN, State.CLOSED)
         case Prepare():
-            _know_model(cluster, action)
+            _was(_know_model(cluster, action), State.KNOWN, State.CLOSED)
         case Open():
-            _placement(cluster, action.worker, action.model)
+            _was(_placement(cluster, action.worker, action.model), State.CLOSED)
+
+
+def _was(placement: Placement, *states: State) -> None:
+    """Make up the first of some states if a model has none of them: the entries between were missed."""
+    if placement.state not in states:
+        enter(placement, states[0])
+
+
+def _ends(cluster: Cluster, result: Result) -> None:
+    """Make up the state of a model during an action that ends, if a missed entry had changed it."""
+    worker = cluster.workers.get(result.worker)
+    if worker is None:
+        return
+    outstanding = worker.outstanding(result.action_id)
+    if outstanding is None:
+        return
+    match outstanding[0]:
+        case Load(model=name):
+            during = State.LOADING
+        case Open(model=name):
+            during = State.OPENING
+        case Prepare(model=spec):
+            name, during = spec.name, State.PREPARING
+        case _:
+            return
+    placement = worker.placements.get(name)
+    if placement is not None:
+        _was(placement, during)
 
 
 def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:
@@ -145,17 +180,17 @@ def _placement(cluster: Cluster, worker_name: str, name: str, size: int = 0) -> 
     if placement is not None:
         if placement.model is model:
             return placement
-        vacate(placement, State.KNOWN)
+        give_pages_back(placement)
+        placement.make_up(State.KNOWN)
         placement.lose()
         model.absent &= ~worker.bit
     return cluster.place(model, worker)
 
 
-def _left(cluster: Cluster, worker_name: str, name: str) -> None:
-    """Know a model that a worker is to give up; it need not be served any more."""
+def _left(cluster: Cluster, worker_name: str, name: str) -> Placement:
+    """Return a model that a worker is to give up; it need not be served any more."""
     worker = _worker(cluster, worker_name)
-    if find(cluster, worker, name) is None:
-        cluster.place(_made_up_model(name, (1,)), worker)
+    return find(cluster, worker, name) or cluster.place(_made_up_model(name, (1,)), worker)
 
 
 def _made_up_model(name: str, sizes: tuple[int, ...]) -> Model:
@@ -174,12 +209,12 @@ def _worker(cluster: Cluster, name: str) -> Worker:
     return worker
 
 
-def _know_model(cluster: Cluster, action: Prepare) -> None:
-    """Serve a model that is prepared, if nothing or only its name is known of it."""
+def _know_model(cluster: Cluster, action: Prepare) -> Placement:
+    """Return a model that is prepared; it is served from now on if only its name, or nothing, was known."""
     known = cluster.models.get(action.model.name)
     if known is None or (not known.number and known.spec != action.model):
         serve(cluster, Model(action.model, 0))
-    _placement(cluster, action.worker, action.model.name)
+    return _placement(cluster, action.worker, action.model.name)
 
 
 def _make_room(placement: Placement, pages: tuple[int, ...]) -> None:
@@ -192,14 +227,16 @@ def _make_room(placement: Placement, pages: tuple[int, ...]) -> None:
             if owner is not None:
                 worker.pages.take(owner, (page,))
     if placement.pages:
-        vacate(placement, State.PREPARED)
+        give_pages_back(placement)
+        placement.make_up(State.PREPARED)
     for page in pages:
         owner = worker.pages.owner(page)
         if owner is None:
             continue
         holder = worker.placements.get(owner)
         if holder is not None and page in holder.pages:
-            vacate(holder, State.PREPARED)
+            give_pages_back(holder)
+            holder.make_up(State.PREPARED)
         else:
             # The model went, and a reader missed that its pages had been given up before.
             worker.pages.give_back(owner, (page,))

@@ -32,6 +32,22 @@ class State(enum.Enum):
     """Prepared but given up: LOADs or INFERs failed again and again."""
 
 
+TRANSITIONS: Final = {
+    State.KNOWN: (State.PREPARING, State.PREPARED, State.RESIDENT, State.FAILED),
+    State.PREPARING: (State.PREPARED, State.CLOSED, State.FAILED),
+    State.CLOSED: (State.OPENING, State.PREPARING, State.RELEASING),
+    State.OPENING: (State.PREPARED, State.CLOSED, State.FAILED),
+    State.PREPARED: (State.LOADING, State.RESIDENT, State.BROKEN, State.RELEASING),
+    State.LOADING: (State.RESIDENT, State.PREPARED, State.BROKEN),
+    State.RESIDENT: (State.PREPARED, State.BROKEN),
+    State.BROKEN: (State.RELEASING,),
+    State.RELEASING: (),
+    State.FAILED: (),
+}
+"""The states that may follow each state; a placement whose last state has none is dropped, not changed.
+
+A worker that joins says what is prepared and resident there, so KNOWN may become RESIDENT at once.
+"""
 PREPARED_STATES: Final = (State.PREPARED, State.LOADING, State.RESIDENT)
 """States of a model that a worker could run, or load."""
 _PREPARED: Final = State.PREPARED
@@ -103,6 +119,14 @@ class Placement:
         """True if INFERs may be sent, now or once the LOAD under way ends (`Model.usable` has those)."""
 
     def enter(self, state: State, load_slot: Slot[Load] | None = None) -> None:
+        """Have the model in another state on the worker; ``load_slot`` while it is LOADING.
+
+        Raises AssertionError if the state may not follow the present one (`TRANSITIONS`).
+        """
+        assert state in TRANSITIONS[self.state], f"{self}: it can't be {state.value} next"
+        self.make_up(state, load_slot)
+
+    def make_up(self, state: State, load_slot: Slot[Load] | None = None) -> None:
         """Note where the model is on the worker from now on; ``load_slot`` while it is LOADING."""
         worker, model = self.worker, self.model
         worker.prepared += (state in PREPARED_STATES) - (self.state in PREPARED_STATES)

@@ -157,10 +157,15 @@ def _found(cluster: Cluster, worker: Worker, name: str) -> Placement:
 
 
 def vacate(placement: Placement, state: State) -> None:
-    """Free a model's pages."""
+    """Free a model's pages; ``state`` is its next."""
+    give_pages_back(placement)
+    placement.enter(state)
+
+
+def give_pages_back(placement: Placement) -> None:
+    """Free a model's pages, and leave its state to the caller."""
     worker, name = placement.worker, placement.model.name
     worker.pages.give_back(name, placement.pages)
     worker.lru.pop(name, None)
     placement.pages = ()
     placement.last_used_ns = 0
-    placement.enter(state)

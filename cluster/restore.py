@@ -9,7 +9,7 @@ from mainspring.cluster.membership import lose, note_standing, set_draining
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.residency import vacate
+from mainspring.cluster.residency import give_pages_back
 from mainspring.cluster.residency_bits import find
 from mainspring.cluster.scaling import restore_scale
 from mainspring.cluster.state import Cluster
@@ -192,7 +192,7 @@ def enter(placement: Placement, state: State) -> None:
         worker.lru.setdefault(name, placement)
     else:
         worker.lru.pop(name, None)
-    placement.enter(state, placement.load_slot if state is State.LOADING else None)
+    placement.make_up(state, placement.load_slot if state is State.LOADING else None)
 
 
 def _end_infers(cluster: Cluster, worker: Worker) -> None:
@@ -285,7 +285,8 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     if known is not None and known.model.number == state.number:
         return known
     if known is not None:
-        vacate(known, State.KNOWN)
+        give_pages_back(known)
+        known.make_up(State.KNOWN)
         known.lose()
     kind, estimates = worker.kind, cluster.estimates
     seeds_ns = [0] * len(spec.batch_sizes)

@@ -246,7 +246,7 @@ def test_those_that_could_not_run_the_model_come_last_each_with_its_reason() -> 
     stopping = Result(1_002, "w2", Status.STOPPING, 4, 4)
     apply(cluster, 4, stopping)
     broken = at(cluster, model, cluster.workers["w1"])
-    broken.enter(State.BROKEN)
+    broken.make_up(State.BROKEN)
     broken.detail = "no memory " * 100
     evidence = reject_evidence(cluster, model, plans(cluster, 4, model, 1, 0), 0)
     assert evidence.best is not None
@@ -256,10 +256,10 @@ def test_those_that_could_not_run_the_model_come_last_each_with_its_reason() -> 
     assert [each.finish_ns for each in evidence.others] == [0, 0, 0]
     assert evidence.others[0].detail.startswith("no memory")
     assert len(evidence.others[0].detail) < 300
-    broken.enter(State.RELEASING)
+    broken.make_up(State.RELEASING)
     broken.leave()
     assert readiness(broken) is Readiness.RELEASING
-    broken.enter(State.PREPARED)
+    broken.make_up(State.PREPARED)
     assert readiness(broken) is Readiness.LEAVING
 
 
