@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 
-from mainspring.client.arrays import from_reply
 from mainspring.client.connection import Connection, refused
 from mainspring.client.errors import (
     GatewayUnreachable,
@@ -30,6 +29,7 @@ from mainspring.client.errors import (
 from mainspring.client.memory import ClientMemory
 from mainspring.client.outbox import Outbox
 from mainspring.client.requests import Call, InferCall, Requests
+from mainspring.client.result import from_reply
 from mainspring.messages import clients
 
 MAX_CALLS = 65_536

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mainspring.client.address import gateway_address
-from mainspring.client.arrays import check_mapping, is_plain, to_tensors
 from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
 from mainspring.client.channel import Channel
 from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of, within
@@ -25,7 +24,7 @@ from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
 from mainspring.client.processes import OfOneProcess, PerProcess
 from mainspring.client.requests import Call, InferCall
-from mainspring.client.result import InferResult
+from mainspring.client.result import InferResult, check_mapping, is_plain, to_tensors
 from mainspring.client.scaling import shares
 from mainspring.client.sequences import NOWHERE, Place, Places, Sequence
 from mainspring.messages import clients

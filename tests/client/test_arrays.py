@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mainspring.client.arrays import cast_plain, is_plain, to_tensors
+from mainspring.client.result import cast_plain, is_plain, to_tensors
 from mainspring.messages.model import array_dtype
 
 
