@@ -53,10 +53,17 @@ from mainspring.client.errors import (
     Overloaded,
     Unauthenticated,
 )
-from mainspring.client.heartbeat import Heartbeat
 from mainspring.client.memory import ClientMemory, Lending
 from mainspring.client.processes import OfOneProcess
-from mainspring.client.ways import Event, Way, ZeroMqSettings, ZeroMqWay, checked_key, local_way
+from mainspring.client.transports import (
+    Event,
+    Heartbeat,
+    Way,
+    ZeroMqSettings,
+    ZeroMqWay,
+    checked_key,
+    local_way,
+)
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.clients import (
     Alive,

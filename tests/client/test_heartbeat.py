@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mainspring.client.heartbeat import PATIENCE_NS, QUIET_NS, Heartbeat
+from mainspring.client.transports import PATIENCE_NS, QUIET_NS, Heartbeat
 
 MS = 1_000_000
 

@@ -19,7 +19,7 @@ import pytest
 import mainspring
 from mainspring import Client
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.client import heartbeat
+from mainspring.client import transports
 from mainspring.client.connection import Connection
 from mainspring.gateway import local_clients
 from mainspring.messages import PROTOCOL_VERSION, clients
@@ -314,15 +314,15 @@ def test_who_wakes_the_connection_is_heard_whatever_is_called_meanwhile(cluster:
 def test_a_quiet_connection_asks_for_a_sign_of_life_and_goes_on(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "QUIET_NS", 20_000_000)
+    monkeypatch.setattr(transports, "QUIET_NS", 20_000_000)
     asked: list[int] = []
-    note = heartbeat.Heartbeat.asked
+    note = transports.Heartbeat.asked
 
-    def noted(self: heartbeat.Heartbeat, now_ns: int) -> None:
+    def noted(self: transports.Heartbeat, now_ns: int) -> None:
         asked.append(now_ns)
         note(self, now_ns)
 
-    monkeypatch.setattr(heartbeat.Heartbeat, "asked", noted)
+    monkeypatch.setattr(transports.Heartbeat, "asked", noted)
     with gateway(cluster.address, local_clients=True) as address, Client(address) as client:
         wait_until(lambda: len(client.models()) >= 5)
         before = len(asked)
@@ -346,8 +346,8 @@ def test_a_gateway_that_stands_still_is_noticed_and_found_again(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before a call's guard would end it."""
-    monkeypatch.setattr(heartbeat, "QUIET_NS", 100_000_000)
-    monkeypatch.setattr(heartbeat, "PATIENCE_NS", 400_000_000)
+    monkeypatch.setattr(transports, "QUIET_NS", 100_000_000)
+    monkeypatch.setattr(transports, "PATIENCE_NS", 400_000_000)
     address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
     command = [sys.executable, "-c", STANDS, cluster.address, address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
