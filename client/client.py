@@ -19,10 +19,17 @@ from mainspring.client.address import gateway_address
 from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
 from mainspring.client.channel import Channel
 from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of, within
-from mainspring.client.errors import GatewayUnreachable, MainspringError, TimedOut, Unavailable, kind_of
+from mainspring.client.errors import (
+    GatewayUnreachable,
+    MainspringError,
+    OfOneProcess,
+    PerProcess,
+    TimedOut,
+    Unavailable,
+    kind_of,
+)
 from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
-from mainspring.client.processes import OfOneProcess, PerProcess
 from mainspring.client.requests import Call, InferCall
 from mainspring.client.result import InferResult, check_mapping, is_plain, to_tensors
 from mainspring.client.scaling import shares

@@ -50,11 +50,11 @@ from mainspring.client.errors import (
     GatewayUnreachable,
     InvalidInput,
     MainspringError,
+    OfOneProcess,
     Overloaded,
     Unauthenticated,
 )
 from mainspring.client.memory import ClientMemory, Lending
-from mainspring.client.processes import OfOneProcess
 from mainspring.client.transports import (
     Event,
     Heartbeat,

@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mainspring.client.catalog import duration_nanoseconds
-from mainspring.client.errors import DeadlinePassed, InvalidSlo
-from mainspring.client.processes import OfOneProcess
+from mainspring.client.errors import DeadlinePassed, InvalidSlo, OfOneProcess
 from mainspring.messages.codes import Reason
 
 _BLOCKS: ContextVar[tuple[Deadline, ...]] = ContextVar("deadlines", default=())

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from numpy.typing import ArrayLike
 
 from mainspring.client.deadlines import AnyDeadline, deadline_of
-from mainspring.client.errors import TimedOut, UnknownSequence, kind_of
-from mainspring.client.processes import OfOneProcess, PerProcess
+from mainspring.client.errors import OfOneProcess, PerProcess, TimedOut, UnknownSequence, kind_of
 from mainspring.client.result import InferResult
 
 if TYPE_CHECKING:
