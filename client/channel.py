@@ -18,8 +18,13 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 
+import msgspec
+
 from mainspring.client.connection import Connection, refused
+from mainspring.client.durations import format_duration
 from mainspring.client.errors import (
+    DeadlinePassed,
+    DeadlineUnreachable,
     GatewayUnreachable,
     MainspringError,
     Overloaded,
@@ -28,12 +33,16 @@ from mainspring.client.errors import (
 )
 from mainspring.client.memory import ClientMemory
 from mainspring.client.outbox import Outbox
-from mainspring.client.requests import Call, InferCall, Requests
+from mainspring.client.paths import Paths
+from mainspring.client.requests import Call, InferCall
 from mainspring.client.result import from_reply
 from mainspring.messages import clients
+from mainspring.messages.codes import Reason
 
 MAX_CALLS = 65_536
 """Calls without a reply in all; one more is refused here as overloaded."""
+_BURST = 16
+"""Requests that are sent before replies are looked at again."""
 _IDLE_S = 60.0
 _SPARE_TIMERS = 1_024
 
@@ -63,7 +72,11 @@ class Channel:
             wakes=self._wake_read.fileno(),
             memory=memory,
         )
-        self._requests = Requests(self._connection, Outbox() if outbox is None else outbox, self)
+        self._outbox = Outbox() if outbox is None else outbox
+        self._paths = Paths()
+        self._landed: deque[tuple[InferCall, int]] = deque()
+        self._more = False
+        """Whether requests may be sent at once that were not."""
         self._keys = itertools.count(1)
         self._commands: deque[Call] = deque()
         self._unsent: deque[Call] = deque()
@@ -120,7 +133,8 @@ class Channel:
 
     def landed(self, call: InferCall, now_ns: int) -> None:
         """The caller has the outcome of a call now."""
-        self._requests.landed(call, now_ns)
+        if call.left_gateway_ns is not None:
+            self._landed.append((call, now_ns))
 
     def _begin(self, call: Call) -> Call:
         if len(self._calls) + len(self._commands) >= MAX_CALLS:
@@ -163,9 +177,9 @@ class Channel:
                 self._connection.poll(self._wait_ms())
                 self._take_commands()
                 self._receive()
-                self._requests.refuse_hopeless()
+                self._refuse_hopeless()
                 self._send_questions()
-                self._requests.send()
+                self._send_requests()
                 self._expire()
         finally:
             with self._lock:
@@ -182,7 +196,7 @@ class Channel:
         wait_ns = round(_IDLE_S * 1e9)
         if self._timers:
             wait_ns = min(wait_ns, self._timers[0][0] - now_ns)
-        requests_ns = self._requests.next_wakeup_ns(now_ns)
+        requests_ns = self._requests_due_ns(now_ns)
         if requests_ns is not None:
             wait_ns = min(wait_ns, requests_ns - now_ns)
         if self._connection.hello_at is not None:
@@ -202,10 +216,10 @@ class Channel:
             self._calls[call.message.key] = call
             self.wake_at(call, call.called_ns + self._connect_timeout_ns)
             if isinstance(call, InferCall):
-                self._requests.add(call)
+                self._outbox.add(call)
             else:
                 self._unsent.append(call)
-        self._requests.learn()
+        self._learn_landed()
 
     def _cancelled(self, call: Call) -> None:
         """Tell the gateway of a cancelled call, which may not have been sent yet, or have ended."""
@@ -238,13 +252,13 @@ class Channel:
             message, frames = received
             now_ns = monotonic_ns()
             key = getattr(message, "key", -1)
-            self._requests.read(key, message, now_ns)
+            self._read(key, message, now_ns)
             call = self._calls.get(key)
             if call is None or isinstance(message, clients.Received):
                 continue
             outcome = _outcome(message, frames, call, now_ns)
             if isinstance(call, InferCall) and isinstance(message, clients.InferReply | clients.ErrorReply):
-                self._requests.replied(call, message, frames)
+                self._replied(call, message, frames)
             self.end(call, outcome)
         if self._connection.link_lost != self._links_lost:
             self._links_lost = self._connection.link_lost
@@ -255,7 +269,7 @@ class Channel:
 
     def _link_lost(self) -> None:
         """Fail the calls that were sent; those that wait may be sent on the next link, if one comes soon."""
-        self._requests.link_lost()
+        self._outbox.link_lost()
         again_ns = monotonic_ns() + self._connect_timeout_ns
         broke = f"the connection to the gateway at {self.address} broke before the reply came"
         for call in list(self._calls.values()):
@@ -290,7 +304,7 @@ class Channel:
 
     def _unanswered(self, call: Call, now_ns: int) -> MainspringError:
         if not call.sent:
-            return self._requests.unsent_outcome(call, now_ns)
+            return self._unsent_outcome(call, now_ns)
         return TimedOut(f"the gateway at {self.address} did not answer in {call.patience_s:g} s")
 
     def _fail_all(self, why: str) -> None:
@@ -303,13 +317,101 @@ class Channel:
         call.ended = True
         if isinstance(call, InferCall):
             call.frames = ()
-            self._requests.ended(call)
+            self._outbox.ended(call.message.key)
         if not call.set_running_or_notify_cancel():
             return
         if isinstance(outcome, BaseException):
             call.set_exception(outcome)
         else:
             call.set_result(outcome)
+
+    def _learn_landed(self) -> None:
+        """Learn from what has landed."""
+        while self._landed:
+            self._learn(*self._landed.popleft())
+
+    def _requests_due_ns(self, now_ns: int) -> int | None:
+        """Return when there is something to do next, if nothing else happens."""
+        if self._more:
+            return now_ns
+        hopeless_ns = self._outbox.next_wakeup_ns(self._paths.slowest_ns(now_ns))
+        found = [each for each in (hopeless_ns, self._outbox.next_look_ns()) if each is not None]
+        return min(found, default=None)
+
+    def _send_requests(self) -> None:
+        """Send waiting requests: at most a burst, and at most as many as may be on their way."""
+        self._more = False
+        for _ in range(_BURST):
+            welcome = self._connection.welcome
+            if welcome is None:
+                return
+            call = self._outbox.next(welcome.max_in_flight, acknowledged=welcome.acknowledges)
+            if call is None:
+                return
+            self._send_request(call, acknowledges=welcome.acknowledges)
+        self._more = True
+
+    def _send_request(self, call: InferCall, *, acknowledges: bool) -> None:
+        now_ns = monotonic_ns()
+        message, left_ns, back_ns = call.message, call.message.slo_ns, 0
+        if message.slo_ns is not None and call.deadline_ns is not None:
+            back_ns = self._paths.back_ns(now_ns, message.model, message.slo_ns)
+            left_ns = call.deadline_ns - now_ns - self._paths.one_way_ns
+            if left_ns <= back_ns:
+                self.end(call, _passed(call, now_ns))
+                return
+        acknowledge = acknowledges and self._outbox.acknowledgement_due(now_ns, call)
+        message = msgspec.structs.replace(
+            message, slo_ns=left_ns, sent_ns=now_ns, back_ns=back_ns, acknowledge=acknowledge
+        )
+        try:
+            self._connection.send(message, call.frames)
+        except MainspringError as error:
+            self.end(call, error)
+            return
+        call.sent = True
+        self._outbox.sent(now_ns, call, acknowledge=acknowledge)
+        self.wake_at(call, call.called_ns + round(call.patience_s * 1e9))
+
+    def _refuse_hopeless(self) -> None:
+        """Refuse what waits here and has no time left, before its deadline."""
+        now_ns = monotonic_ns()
+        back_ns = self._paths.slowest_ns(now_ns)
+        while (call := self._outbox.hopeless(now_ns, back_ns)) is not None:
+            self.end(call, self._unsent_outcome(call, now_ns))
+            now_ns = monotonic_ns()
+        if self._connection.welcome is not None:
+            for call in self._outbox.surplus(now_ns):
+                self.end(call, _too_many(call, len(self._outbox), now_ns))
+
+    def _unsent_outcome(self, call: Call, now_ns: int) -> MainspringError:
+        """Return why a call ends that was never sent."""
+        if self._connection.welcome is None:
+            return self._connection.unreachable(float(f"{(now_ns - call.called_ns) / 1e9:.2g}"))
+        return _passed(call, now_ns)
+
+    def _read(self, key: int, message: object, now_ns: int) -> None:
+        """Note from a message of the gateway's that it has read a request."""
+        if (sent_ns := self._outbox.read(key)) is not None and isinstance(message, clients.Received):
+            self._paths.round_trip(now_ns - sent_ns)
+
+    def _replied(
+        self, call: InferCall, message: clients.InferReply | clients.ErrorReply, frames: list[Any]
+    ) -> None:
+        """Note a reply; it is learnt from once its caller has it."""
+        call.left_gateway_ns = message.sent_ns
+        call.reply_bytes = sum([len(frame) for frame in frames])
+        call.succeeded = isinstance(message, clients.InferReply)
+        if call.succeeded:
+            self._outbox.answered(call)
+        if not call.awaited:
+            self._landed.append((call, monotonic_ns()))
+
+    def _learn(self, call: InferCall, at_ns: int) -> None:
+        """Learn from what an answer took from the gateway to its caller."""
+        if call.left_gateway_ns is not None:
+            model = call.message.model if call.succeeded else None
+            self._paths.came_back(call.left_gateway_ns, at_ns, call.reply_bytes, model)
 
 
 def _outcome(message: object, frames: list[Any], call: Call, now_ns: int) -> object:
@@ -329,3 +431,23 @@ def _outcome(message: object, frames: list[Any], call: Call, now_ns: int) -> obj
             return message.status
         case _:
             return None
+
+
+def _too_many(call: Call, waiting: int, now_ns: int) -> DeadlineUnreachable:
+    """Return the refusal of a request that others stand before for longer than it has."""
+    waited_ms = (now_ns - call.called_ns) / 1e6
+    return DeadlineUnreachable(
+        f"waited {waited_ms:.1f} ms in this client, where {waiting} requests wait for their turn: more than "
+        "can be sent and answered by its deadline",
+        Reason.DEADLINE_UNREACHABLE,
+    )
+
+
+def _passed(call: Call, now_ns: int) -> DeadlinePassed:
+    """Return the refusal of a request whose time ran out in this client."""
+    slo = format_duration(call.message.slo_ns)
+    return DeadlinePassed(
+        f"waited {format_duration(now_ns - call.called_ns)} in this client to be sent, and what is left of "
+        f"its {slo} is too short for the way to the gateway and back",
+        Reason.DEADLINE_PASSED,
+    )

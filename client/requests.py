@@ -19,8 +19,7 @@ from mainspring.client.errors import (
     GatewayUnreachable,
     MainspringError,
 )
-from mainspring.client.outbox import Outbox
-from mainspring.client.paths import Paths
+from mainspring.client.requests import Outbox, Paths
 from mainspring.messages import clients
 from mainspring.messages.codes import Reason
 
