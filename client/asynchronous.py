@@ -20,8 +20,7 @@ from mainspring.client.client import Arguments, Client, delivered, no_types
 from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of
 from mainspring.client.errors import OfOneProcess, PerProcess
 from mainspring.client.memory import MEMORY_BYTES
-from mainspring.client.outbox import MAX_UNREAD_BYTES
-from mainspring.client.requests import Call
+from mainspring.client.requests import MAX_UNREAD_BYTES, Call
 from mainspring.client.result import InferResult
 from mainspring.client.sequences import AsyncSequence, Places
 from mainspring.messages.model import ModelSpec

@@ -32,9 +32,7 @@ from mainspring.client.errors import (
     error_of,
 )
 from mainspring.client.memory import ClientMemory
-from mainspring.client.outbox import Outbox
-from mainspring.client.paths import Paths
-from mainspring.client.requests import Call, InferCall
+from mainspring.client.requests import Call, InferCall, Outbox, Paths
 from mainspring.client.result import from_reply
 from mainspring.messages import clients
 from mainspring.messages.codes import Reason

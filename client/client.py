@@ -29,8 +29,7 @@ from mainspring.client.errors import (
     kind_of,
 )
 from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
-from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
-from mainspring.client.requests import Call, InferCall
+from mainspring.client.requests import MAX_UNREAD_BYTES, Call, InferCall, Outbox
 from mainspring.client.result import InferResult, check_mapping, is_plain, to_tensors
 from mainspring.client.scaling import shares
 from mainspring.client.sequences import NOWHERE, Place, Places, Sequence

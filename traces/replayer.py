@@ -29,7 +29,7 @@ import zmq
 
 from mainspring.client.connection import Connection
 from mainspring.client.errors import GatewayUnreachable, error_of
-from mainspring.client.paths import Paths
+from mainspring.client.requests import Paths
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest, ListModels, ModelList, ToClient
 from mainspring.messages.model import ModelSpec
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError

@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from mainspring.client.outbox import Outbox
-from mainspring.client.requests import InferCall
+from mainspring.client.requests import InferCall, Outbox
 from mainspring.messages.clients import InferRequest
 from tests.fuzz import seeded
 

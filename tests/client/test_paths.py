@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.client.paths import Paths
+from mainspring.client.requests import Paths
 
 MS = 1_000_000
 OFFSET = 123_456_789_000

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.client.outbox import Outbox
-from mainspring.client.requests import InferCall
+from mainspring.client.requests import InferCall, Outbox
 from tests.client.test_outbox import MS, call
 
 
