@@ -19,11 +19,11 @@ own (the open-loop replayer) uses it directly::
   reply is in. What the kernel does not take at once may leave only in ``poll`` and ``receive``.
 * The gateway bounds what a connection may have in flight (``welcome.max_in_flight``) and refuses the rest
   with ``overloaded``; a connection that does not read its replies is cut off.
-* It goes over ZeroMQ, or, to a gateway of this user on this host that allows it, past it (`client.ways`),
+* It goes over ZeroMQ, or, to a gateway of this user on this host that allows it, past it (`client.transports`),
   which saves some tenths of a millisecond a request; all else is the same. There large inputs go through
   memory that the gateway reads (`client.memory`).
 * A gateway past ZeroMQ that says nothing for 2 s is asked for a sign of life, as ZeroMQ does by itself; the
-  connection is broken if none comes within 4 s more (`client.heartbeat`).
+  connection is broken if none comes within 4 s more (`client.transports`).
 * A gateway that is about to stop, or finds the connection too old, tells the client to go: `welcome` is None
   from then on, and once all that was sent has its replies, `receive` makes another connection.
 * When the connection breaks, it is made again by itself and `receive` says hello again; requests that were in
@@ -58,11 +58,11 @@ from mainspring.client.memory import ClientMemory, Lending
 from mainspring.client.transports import (
     Event,
     Heartbeat,
-    Way,
+    Transport,
     ZeroMqSettings,
-    ZeroMqWay,
+    ZeroMqTransport,
     checked_key,
-    local_way,
+    local_transport,
 )
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.clients import (
@@ -146,7 +146,7 @@ class Connection(OfOneProcess):
         self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes, checked_key(curve))
         self._may_be_local = self._allows_local = local
         """True while a gateway on this host is looked for by name; and if that is allowed."""
-        self._way: Way = self._local_way() or self._by_zeromq()
+        self._way: Transport = self._local_way() or self._by_zeromq()
 
     def open(self, timeout_s: float) -> ClientWelcome:
         """Wait for the gateway's welcome and return it.
@@ -209,7 +209,7 @@ class Connection(OfOneProcess):
         """Return the exception for a gateway that did not welcome this client within ``timeout_s``."""
         if self.turned_away is not None:
             return refused(self.address, self.turned_away)
-        if isinstance(self._way, ZeroMqWay) and self._way.unknown_host:
+        if isinstance(self._way, ZeroMqTransport) and self._way.unknown_host:
             return GatewayUnreachable(
                 f"no gateway answers at {self.address}: {self._way.unknown_host}; is the address right?"
             )
@@ -256,7 +256,7 @@ class Connection(OfOneProcess):
     @property
     def socket(self) -> zmq.Socket[bytes]:
         """The socket of a connection over ZeroMQ."""
-        assert isinstance(self._way, ZeroMqWay), "this connection does not go over ZeroMQ"
+        assert isinstance(self._way, ZeroMqTransport), "this connection does not go over ZeroMQ"
         return self._way.socket
 
     def receive(self) -> tuple[ToClient, list[Any]] | None:
@@ -306,13 +306,13 @@ class Connection(OfOneProcess):
         """Close the connection; what waits to be sent is dropped."""
         self._way.close()
 
-    def _local_way(self) -> Way | None:
+    def _local_way(self) -> Transport | None:
         """Return the way to a gateway of this user on this host; None if there is none to be tried."""
-        return local_way(self._zeromq) if self._may_be_local else None
+        return local_transport(self._zeromq) if self._may_be_local else None
 
-    def _by_zeromq(self) -> Way:
+    def _by_zeromq(self) -> Transport:
         try:
-            return ZeroMqWay(self._zeromq, self._context)
+            return ZeroMqTransport(self._zeromq, self._context)
         except zmq.ZMQError as error:
             raise GatewayUnreachable(
                 f"{self.address!r} is not an address ({error}); write it like tcp://127.0.0.1:7400"
@@ -381,7 +381,7 @@ class Connection(OfOneProcess):
             self._way.send(encode(Alive()), ())
         return False
 
-    def _take(self, way: Way) -> None:
+    def _take(self, way: Transport) -> None:
         self._way.close()
         self._way = way
         self._lending.begin()

@@ -1,4 +1,4 @@
-"""The ways from a client to a gateway: ZeroMQ, and past it to one of the same user on the same host.
+"""The transports between a client and a gateway: ZeroMQ, or a framed connection on the same host.
 
 Over either go the same messages. The local way is a framed connection like those between processes
 (`transport`), found by a name that the gateway's address gives: the kernel says of each end that the other is
@@ -52,7 +52,7 @@ class Event(Enum):
     """There is no gateway that way after all."""
 
 
-class Way(Protocol):
+class Transport(Protocol):
     """See the module's docstring."""
 
     is_local: bool
@@ -94,7 +94,7 @@ class ZeroMqSettings(NamedTuple):
     longest_retry_ms: int
     """Longest time between two attempts to connect."""
     wakes: int | None
-    """A descriptor that ends `Way.poll`, too."""
+    """A descriptor that ends `Transport.poll`, too."""
     curve_key: str = ""
     """The gateway's public key of CURVE; empty: what is said over ZeroMQ is not encrypted."""
 
@@ -110,7 +110,7 @@ def checked_key(text: str) -> str:
     return text
 
 
-class ZeroMqWay:
+class ZeroMqTransport:
     """A DEALER, which connects again by itself."""
 
     is_local = False
@@ -224,7 +224,7 @@ def _readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(zmq.zmq_poll([(socket, _POLLIN)], 0))
 
 
-class LocalWay:
+class LocalTransport:
     """A framed connection to a process of this user on this host, until it ends."""
 
     is_local = True
@@ -319,11 +319,11 @@ class LocalWay:
         return self._link.connected is not self._opened or (not self._opened and self._over())
 
 
-def local_way(settings: ZeroMqSettings) -> LocalWay | None:
+def local_transport(settings: ZeroMqSettings) -> LocalTransport | None:
     """Return the way to a gateway of this user on this host at an address; None if none listens there."""
     try:
         where = addresses.parse_tcp(settings.address)
-        return LocalWay(addresses.Named(*where), settings)
+        return LocalTransport(addresses.Named(*where), settings)
     except (OSError, ValueError):
         return None
 
