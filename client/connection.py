@@ -19,8 +19,8 @@ own (the open-loop replayer) uses it directly::
   reply is in. What the kernel does not take at once may leave only in ``poll`` and ``receive``.
 * The gateway bounds what a connection may have in flight (``welcome.max_in_flight``) and refuses the rest
   with ``overloaded``; a connection that does not read its replies is cut off.
-* It goes over ZeroMQ, or, to a gateway of this user on this host that allows it, past it (`client.transports`),
-  which saves some tenths of a millisecond a request; all else is the same. There large inputs go through
+* It goes over ZeroMQ, or, to a gateway of this user on this host that allows it, past it,
+  which saves some tenths of a millisecond a request (`client.transports`). There large inputs go through
   memory that the gateway reads (`client.memory`).
 * A gateway past ZeroMQ that says nothing for 2 s is asked for a sign of life, as ZeroMQ does by itself; the
   connection is broken if none comes within 4 s more (`client.transports`).
