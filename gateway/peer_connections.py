@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -28,7 +28,7 @@ from mainspring.messages.peers import (
     Taken,
 )
 from mainspring.messages.roles import Role
-from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.bounds import Delivery, Limits, Port
 from mainspring.transport.greeting import Pass, present
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
@@ -41,30 +41,6 @@ _LARGEST_PART: Final = 8
 
 Sent = tuple[Input, Sequence[Any], list[Any]]
 """A message, its frames, and what of the slab it names."""
-
-
-class Port(Protocol):
-    """The end of the connection that is the gateway's: a `Link`."""
-
-    opened: int
-    ended: int
-
-    @property
-    def connected(self) -> bool:
-        """Say whether there is a connection."""
-
-    @property
-    def local(self) -> bool:
-        """Say whether it is to a process of this host."""
-
-    def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
-        """As `Link.send`."""
-
-    def send_descriptor(self, parts: Sequence[Any], descriptor: int) -> Delivery:
-        """As `Link.send_descriptor`."""
-
-    def descriptor(self) -> int | None:
-        """As `Link.descriptor`."""
 
 
 class Shared:

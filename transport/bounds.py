@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -37,6 +38,67 @@ class Delivery(Enum):
     """There is no connection to the peer."""
     FULL = "peer_too_slow"
     """The bytes or messages that are allowed to wait for the peer already do."""
+
+
+class Port(Protocol):
+    """One end of a connection that this process begins, as code sees it that a test drives without sockets.
+
+    `transport.link.Link` provides it and documents its methods.
+    """
+
+    opened: int
+    ended: int
+
+    @property
+    def connected(self) -> bool:
+        """Say whether there is a connection."""
+
+    @property
+    def local(self) -> bool:
+        """Say whether it is to a process of this host."""
+
+    def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
+        """Send a message."""
+
+    def send_descriptor(self, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """Send a message with a descriptor."""
+
+    def descriptor(self) -> int | None:
+        """Return the descriptor that came last, and forget it."""
+
+
+class Connection(Port, Protocol):
+    """The same for code that receives by it and ends it, too."""
+
+    def receive(self) -> list[Any] | None:
+        """Return the next message."""
+
+    def close(self, until_ns: int) -> None:
+        """End the connection for good; what waits to be sent may leave until then."""
+
+
+class Peers(Protocol):
+    """The connections of peers to this process, likewise; `transport.listener.Listener` provides it."""
+
+    on_end: Callable[[bytes], object]
+
+    def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
+        """Send a peer a message."""
+
+    def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
+        """Send a peer a message with a descriptor."""
+
+    def descriptor(self, peer: bytes) -> int | None:
+        """Return the descriptor that came last from a peer, and forget it."""
+
+
+class Listening(Peers, Protocol):
+    """The same for code that receives by it, too."""
+
+    ended: int
+
+    def receive(self) -> tuple[bytes, list[Any]] | None:
+        """Return the next message and its sender."""
 
 
 class Shortage:

@@ -10,7 +10,8 @@ import gc
 import logging
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,7 +36,8 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.messages.sharding import AGAIN, MOVED
-from mainspring.transport.bounds import Delivery
+from mainspring.transport.bounds import Connection, Delivery, Listening
+from mainspring.transport.hub import Hub
 from mainspring.transport.link import ControllerSession
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engine import DeviceLost, Monitored, SharesInputs
@@ -44,7 +46,6 @@ from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.segments import OVERTAKEN, Segments
-from mainspring.worker.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
 
@@ -64,6 +65,19 @@ IDLE_NS = 1_000_000_000
 """Time without an action after which garbage is collected."""
 UNSENT = {Delivery.GONE: "gateway: gone before its output", Delivery.FULL: "gateway: reads too slowly"}
 """Reasons why an output could not be sent, by the outcome of sending."""
+
+
+class Sockets(NamedTuple):
+    """A worker's connections; the hub waits for both, and for the outbox's bell."""
+
+    hub: Hub
+    controller: Connection
+    data: Listening
+    """Listener for the tensors of gateways."""
+    data_address: str
+    """Address at which gateways connect to it."""
+    greet: Callable[[str], Connection]
+    """Begins to connect to another controller; raises OSError if it is not an address."""
 
 
 class Network:

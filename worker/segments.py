@@ -23,7 +23,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from mainspring.messages.peers import (
     Segment,
     Taken,
 )
-from mainspring.transport.bounds import Delivery
+from mainspring.transport.bounds import Delivery, Peers
 from mainspring.transport.shared_memory import Bytes, OwnMemory, Unusable, map_to_read
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Reader, Slab
 from mainspring.worker.engine import SharedInputs, SharesInputs
@@ -51,21 +51,6 @@ MOST_CLIENTS = 1024
 
 Frames = Sequence[Any]
 """Tensors' bytes, each as bytes, or an array or memoryview of them."""
-
-
-class Port(Protocol):
-    """The listener that gateways connect to: a `Listener`."""
-
-    on_end: Callable[[bytes], object]
-
-    def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
-        """Same as `Listener.send`."""
-
-    def send_descriptor(self, peer: bytes, parts: Sequence[Any], descriptor: int) -> Delivery:
-        """Same as `Listener.send_descriptor`."""
-
-    def descriptor(self, peer: bytes) -> int | None:
-        """Same as `Listener.descriptor`."""
 
 
 class _Peer:
@@ -97,7 +82,7 @@ class Segments:
 
     def __init__(
         self,
-        data: Port,
+        data: Peers,
         slab_bytes: int,
         device: SharesInputs | None = None,
         spoil: Callable[[int, int], object] = lambda _action_id, _request_id: None,

@@ -38,10 +38,9 @@ from mainspring.worker.executors import Executors
 from mainspring.worker.fetching import Fetcher
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.limits import LimitWatch, read_limits
-from mainspring.worker.network import Network
+from mainspring.worker.network import Network, Sockets
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
-from mainspring.worker.sockets import Sockets
 from mainspring.worker.sources import source_of
 
 LOG = logging.getLogger(__name__)
