@@ -265,7 +265,7 @@ class Administration:
         if slo_ns is not None and not 0 < slo_ns <= MAX_DURATION_NS:
             given, most = in_milliseconds(slo_ns), in_milliseconds(MAX_DURATION_NS)
             return f"a default SLO of {given} can't be; give more than 0 and at most {most}"
-        is_set = name in self._scheduler.default_slos_ns()
+        is_set = name in self._scheduler.core.default_slos_ns()
         if self._registry.is_known(name) or (slo_ns is None and is_set):
             return None
         spec = self._registry.models.get(name)

@@ -18,7 +18,6 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.cluster.snapshot import Part
-from mainspring.cluster.state import Cluster
 from mainspring.controller.outbox import Dropped
 from mainspring.messages.actions import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup
@@ -151,7 +150,7 @@ def about(config: SchedulerConfig) -> dict[str, object]:
 
 
 class LoggedScheduler:
-    """A `Scheduler` with its log; it has the same methods, none of which raises."""
+    """A `Scheduler` with its log: none of the methods raises what a bug in the scheduler raises."""
 
     def __init__(
         self, scheduler: Scheduler, log: EventLogWriter | None, dropped: Dropped, metrics_models: int = 50
@@ -165,7 +164,10 @@ class LoggedScheduler:
         """The records since the observers' last batch, while there are observers."""
         self.requests = 0
         """Requests that came."""
-        self._scheduler = scheduler
+        self.core = scheduler
+        """The scheduler, for questions that change nothing."""
+        self.cluster = scheduler.cluster
+        """The state, to be read only."""
         self._log = log
         self._dropped = dropped
         self._actions = ActionCounts(metrics_models)
@@ -179,36 +181,23 @@ class LoggedScheduler:
         self.requests += type(event) is RequestArrived
         self._unwritten.append((now_ns, event))
         try:
-            self._scheduler.handle(now_ns, event)
+            self.core.handle(now_ns, event)
         except Exception:
             self._report("handle", now_ns, event)
-        self._decided(now_ns, self._scheduler.taken())
+        self._decided(now_ns, self.core.taken())
 
     def refusal(self, command: OperatorCommand) -> str | None:
         """Return why an operator's command can't be carried out now, or None if it can."""
         try:
-            return self._scheduler.refusal(command)
+            return self.core.refusal(command)
         except Exception:
             self._report("refusal", 0, None)
             return "the scheduler failed at looking at it; see the controller's log"
 
-    @property
-    def cluster(self) -> Cluster:
-        """The state, to be read only."""
-        return self._scheduler.cluster
-
-    def prepared_anywhere(self, name: str) -> bool:
-        """Say whether any worker has a model prepared."""
-        return self._scheduler.prepared_anywhere(name)
-
     def asked(self, about: tuple[str, str]) -> OperatorAsked | None:
         """Return what operators set about a subject (`messages.operating.subject`), as it counts now."""
-        found = self._scheduler.cluster.operations.get(about)
+        found = self.cluster.operations.get(about)
         return None if found is None else found[1]
-
-    def default_slos_ns(self) -> dict[str, int]:
-        """Return the default SLOs that operators set (`Cluster.default_slos_ns`)."""
-        return self._scheduler.default_slos_ns()
 
     def due(self, now_ns: int) -> bool:
         """Say whether it is time to call ``schedule``."""
@@ -222,7 +211,7 @@ class LoggedScheduler:
         self.handle(now_ns, _WAKEUP)
         self.dirty = False
         try:
-            commands = self._scheduler.schedule(now_ns)
+            commands = self.core.schedule(now_ns)
         except Exception:
             self._paused_until_ns = now_ns + ERROR_PAUSE_NS
             self._report("schedule", now_ns, None)
@@ -262,10 +251,6 @@ class LoggedScheduler:
         if not observed:
             self.records.waiting.take()
 
-    def snapshot(self) -> Iterator[Part]:
-        """Yield the parts of a snapshot (`cluster.snapshot`); raise what a bug in the scheduler raises."""
-        return self._scheduler.snapshot()
-
     @property
     def run(self) -> int | None:
         """The log's number of this run of the controller; None without a log."""
@@ -274,27 +259,17 @@ class LoggedScheduler:
     @property
     def about(self) -> dict[str, object]:
         """The content of the log's header."""
-        return about(self._scheduler.config)
+        return about(self.core.config)
 
     def next_wakeup_ns(self) -> int | None:
         """Return when ``schedule`` is to be called even if no event arrives; None for never."""
-        wakeup_ns = self._scheduler.next_wakeup_ns()
+        wakeup_ns = self.core.next_wakeup_ns()
         return None if wakeup_ns is None else max(wakeup_ns, self._paused_until_ns)
-
-    @property
-    def queued(self) -> int:
-        """The number of requests that wait in the scheduler, without the cost of a status."""
-        return self._scheduler.queued
-
-    @property
-    def departed(self) -> int:
-        """Same as `Scheduler.departed`."""
-        return self._scheduler.departed
 
     def status(self) -> ClusterStatus:
         """Return the scheduler's status, with the number of unlogged records."""
         self.settle()
-        status = self._scheduler.status()
+        status = self.core.status()
         if self._log is None or self._log.problem is None:
             return status
         return msgspec.structs.replace(
@@ -304,7 +279,7 @@ class LoggedScheduler:
     def metrics(self, now_ns: int, models_served: int) -> ClusterMetrics:
         """Return the cluster's metrics for a gateway that is scraped."""
         self.settle()
-        return self._actions.metrics(now_ns, models_served, self._scheduler.cluster)
+        return self._actions.metrics(now_ns, models_served, self.cluster)
 
     def flush(self) -> None:
         """Hand what the log has buffered to the operating system."""

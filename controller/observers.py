@@ -262,7 +262,7 @@ class Observers:
         self._snapshot, self._receivers, self._stalled_ns = None, self._waiting(), None
         if self._receivers:
             header = SegmentHeader(FORMAT, self._run, False, time.time_ns(), self._scheduler.about)
-            self._snapshot = SnapshotStream(header, self._scheduler.snapshot(), self._clock)
+            self._snapshot = SnapshotStream(header, self._scheduler.core.snapshot(), self._clock)
 
     def _waiting(self) -> dict[bytes, Observer]:
         """Return the observers that wait for a snapshot and read fast enough."""

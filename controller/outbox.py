@@ -143,7 +143,6 @@ class Outbox:
         self._dropped = dropped
         self._limit = AnswerLimit()
         self._broken: dict[Session, str] = {}
-        self._gathering = False
         self._gathered: dict[Session, list[bytes]] = {}
         """Messages that wait for `deliver`, in order."""
 
@@ -152,29 +151,29 @@ class Outbox:
         return self._wire.host_of(peer)
 
     def send(self, session: Session, message: msgspec.Struct) -> bool:
-        """Send a message; return False, and mark the session as broken, if that is not possible."""
-        if session in self._broken:
-            self._dropped.count(self._broken[session])
+        """Send a message behind what was gathered; return False, and mark the session as broken, if that is
+        not possible."""
+        if self._gathered:
+            self.deliver()
+        if self._is_broken(session):
             return False
-        data = encode(message)
-        if not self._gathering:
-            return self._sent(session, self._wire.send(session.peer, (data,)), 1)
-        waiting = self._gathered.get(session)
-        if waiting is None:
-            self._gathered[session] = [data]
-        else:
-            waiting.append(data)
+        return self._sent(session, self._wire.send(session.peer, (encode(message),)), 1)
+
+    def _gather(self, session: Session, message: msgspec.Struct) -> bool:
+        """Keep a message for `deliver`; return False if the session is broken."""
+        if self._is_broken(session):
+            return False
+        self._gathered.setdefault(session, []).append(encode(message))
         return True
 
-    def gather(self) -> None:
-        """Keep what `send` is given, from now on, for `deliver`; it can't fail before that."""
-        self._gathering = True
+    def _is_broken(self, session: Session) -> bool:
+        why = self._broken.get(session)
+        if why is not None:
+            self._dropped.count(why)
+        return why is not None
 
     def deliver(self) -> None:
-        """Send what was gathered, peer by peer; what follows is sent at once again."""
-        self._gathering = False
-        if not self._gathered:
-            return
+        """Send what was gathered, peer by peer."""
         gathered, self._gathered = self._gathered, {}
         for session, messages in gathered.items():
             if len(messages) == 1:
@@ -211,7 +210,7 @@ class Outbox:
         return broken
 
     def dispatch(self, action: Infer) -> None:
-        """Send an INFER to its gateways, then to its worker: the inputs have the longer way."""
+        """Gather an INFER for its gateways, then for its worker: the inputs have the longer way."""
         worker = self._worker_of(action)
         if worker is None:
             return
@@ -220,25 +219,25 @@ class Outbox:
             if gateway is None:
                 self._dropped.count("gateway_gone", len(dispatch.request_ids))
             else:
-                self.send(gateway, dispatch)
-        if self.send(worker, on_worker_clock(action, worker.clock)):
+                self._gather(gateway, dispatch)
+        if self._gather(worker, on_worker_clock(action, worker.clock)):
             worker.infers_out.add(action.action_id)
 
     def reject(self, now_ns: int, reject: Reject) -> None:
-        """Send a rejection to the request's gateway, with its instant as a time from now."""
+        """Gather a rejection for the request's gateway, with its instant as a time from now."""
         gateway = self._sessions.gateway(gateway_of(reject.request_id))
         if gateway is None:
             self._dropped.count("gateway_gone")
             return
         finish_ns = reject.earliest_finish_ns
         left_ns = None if finish_ns is None else finish_ns - now_ns
-        self.send(gateway, Rejected(reject.request_id, reject.reason, reject.detail, left_ns))
+        self._gather(gateway, Rejected(reject.request_id, reject.reason, reject.detail, left_ns))
 
     def act(self, action: Action) -> None:
-        """Send any other action to its worker."""
+        """Gather any other action for its worker."""
         worker = self._worker_of(action)
         if worker is not None:
-            self.send(worker, on_worker_clock(action, worker.clock))
+            self._gather(worker, on_worker_clock(action, worker.clock))
 
     def _worker_of(self, action: Action) -> WorkerSession | None:
         session = self._sessions.workers.get(action.worker)

@@ -70,7 +70,7 @@ class ModelRecovery:
         if known.artifact == spec.artifact:
             _LOGGER.warning("the files of %s have changed: %s tries it again", spec.name, session.name)
             self._scheduler.handle(now_ns, ModelRestored(session.name, spec.name))
-        elif known.served_as or self._scheduler.prepared_anywhere(spec.name) or spec_fault(spec) is not None:
+        elif known.served_as or spec_fault(spec) or self._scheduler.core.prepared_anywhere(spec.name):
             _LOGGER.warning("%s has another artifact of %s than is served", session.name, spec.name)
         else:
             _LOGGER.warning("%s was compiled again: it is served as it is now", spec.name)

@@ -221,7 +221,7 @@ class ModelRegistry:
             self._outbox.send(gateway, ModelUp(spec))
         for served in self.served.values():
             self._outbox.send(gateway, Served(served))
-        for name, slo_ns in self._scheduler.default_slos_ns().items():
+        for name, slo_ns in self._scheduler.core.default_slos_ns().items():
             self._outbox.send(gateway, DefaultSlo(name, slo_ns))
         for name in self._draining.joined(gateway.number):
             moves = name in self._draining.moving

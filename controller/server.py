@@ -222,7 +222,7 @@ class Controller:
         if self._requests != self._logged.requests:
             self._requests = self._logged.requests
             self._quiet_since_ns = now_ns
-        gone = self._logged.departed - self._departed
+        gone = self.scheduler.departed - self._departed
         if gone >= MOST_GONE or (gone and now_ns - self._quiet_since_ns >= QUIET_NS):
             self._departed += gone
             gc.unfreeze()

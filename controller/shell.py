@@ -198,7 +198,7 @@ class Shell:
 
     def drained(self) -> bool:
         """Say whether every accepted request is answered, as far as the controller can know."""
-        return len(self._grace) + self._scheduler.queued == 0 and self.sessions.infers_out() == 0
+        return len(self._grace) + self._scheduler.core.queued == 0 and self.sessions.infers_out() == 0
 
     def settle_start(self, now_ns: int) -> None:
         """Hold requests after the start; release them once a worker has joined or the time is over."""
@@ -224,7 +224,6 @@ class Shell:
         A command that raises is a bug of Mainspring: it is counted and logged, and the other commands leave
         all the same. Its worker is dropped when its result is overdue.
         """
-        self._outbox.gather()
         for command in commands:
             try:
                 self._carry_out(now_ns, command)
@@ -289,7 +288,6 @@ class Shell:
                     self.peers.moved(now_ns, worker, to)
                 else:
                     self.peers.drop(now_ns, worker, reason)
-                self._outbox.gather()
             case _:
                 self._outbox.act(command)
 
