@@ -74,7 +74,7 @@ class Channel:
         self._paths = Paths()
         self._landed: deque[tuple[InferCall, int]] = deque()
         self._more = False
-        """Whether requests may be sent at once that were not."""
+        """True if requests may be sent at once that were not."""
         self._keys = itertools.count(1)
         self._commands: deque[Call] = deque()
         self._unsent: deque[Call] = deque()
