@@ -15,12 +15,12 @@ from time import monotonic_ns, time_ns
 
 import msgspec
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Dispatched
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.timing import computed, kept
 from mainspring.gateway.log_file import LogFile
+from mainspring.gateway.services import Services
 from mainspring.gateway.tracing import parse_traceparent
 from mainspring.messages.clients import InferRequest, Timing
 from mainspring.messages.codes import Reason
@@ -172,9 +172,9 @@ class ServedLog:
         await asyncio.to_thread(self._file.close, max(grace_s, 0.1))
 
 
-def start_access_log(calls: Calls, config: GatewayConfig) -> ServedLog:
+def start_access_log(services: Services, config: GatewayConfig) -> ServedLog:
     """Log requests from now on; raise OSError, which says what to do, if the file can't be written."""
-    path, loop, counts = config.access_log, asyncio.get_running_loop(), calls.driver.counts
+    path, loop, counts = config.access_log, asyncio.get_running_loop(), services.driver.counts
 
     def count(lines: int) -> None:
         counts[DROPPED] += lines
@@ -193,7 +193,7 @@ def start_access_log(calls: Calls, config: GatewayConfig) -> ServedLog:
             f"the gateway can't write its access_log {path!r}: {error.strerror or error}; name a file in a "
             "folder that exists and that it may write to, or leave access_log empty"
         ) from error
-    calls.driver.core.observers.add(AccessLog(config, file.add))
+    services.driver.core.observers.add(AccessLog(config, file.add))
     return ServedLog(file, path)
 
 

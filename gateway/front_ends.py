@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.services import Services
 
 
 class Addresses(NamedTuple):
@@ -36,16 +36,16 @@ class Served(Protocol):
         """Take nothing new; let what is in flight be answered within ``grace_s``; then close all."""
 
 
-Starter = Callable[[Calls, GatewayConfig], Awaitable[Served]]
+Starter = Callable[[Services, GatewayConfig], Awaitable[Served]]
 
 
-async def start(calls: Calls, config: GatewayConfig) -> dict[str, Served]:
+async def start(services: Services, config: GatewayConfig) -> dict[str, Served]:
     """Serve every protocol that has an address, by name; raise OSError, with none served, if one can't be."""
     served: dict[str, Served] = {}
     try:
         for name, starter in STARTERS.items():
             if getattr(config, _KEYS.get(name, f"{name}_address")):
-                served[name] = await starter(calls, config)
+                served[name] = await starter(services, config)
     except BaseException:
         for each in served.values():
             with contextlib.suppress(OSError):
@@ -54,34 +54,34 @@ async def start(calls: Calls, config: GatewayConfig) -> dict[str, Served]:
     return served
 
 
-async def _serve_http(calls: Calls, config: GatewayConfig) -> Served:
+async def _serve_http(services: Services, config: GatewayConfig) -> Served:
     from mainspring.gateway.http.server import serve_http
 
-    return await serve_http(calls, config)
+    return await serve_http(services, config)
 
 
-async def _serve_grpc(calls: Calls, config: GatewayConfig) -> Served:
+async def _serve_grpc(services: Services, config: GatewayConfig) -> Served:
     from mainspring.gateway.grpc.server import serve_grpc
 
-    return await serve_grpc(calls, config)
+    return await serve_grpc(services, config)
 
 
-async def _serve_metrics(calls: Calls, config: GatewayConfig) -> Served:
+async def _serve_metrics(services: Services, config: GatewayConfig) -> Served:
     from mainspring.gateway.metrics.server import serve_metrics
 
-    return await serve_metrics(calls, config)
+    return await serve_metrics(services, config)
 
 
-async def _start_tracing(calls: Calls, config: GatewayConfig) -> Served:
+async def _start_tracing(services: Services, config: GatewayConfig) -> Served:
     from mainspring.gateway.otlp import start_tracing
 
-    return start_tracing(calls, config)
+    return start_tracing(services, config)
 
 
-async def _start_access_log(calls: Calls, config: GatewayConfig) -> Served:
+async def _start_access_log(services: Services, config: GatewayConfig) -> Served:
     from mainspring.gateway.access_log import start_access_log
 
-    return start_access_log(calls, config)
+    return start_access_log(services, config)
 
 
 _KEYS = {"access_log": "access_log"}

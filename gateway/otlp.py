@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mainspring import extras
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.services import Services
 from mainspring.gateway.tracing import Parent, Step, Trace, Tracing
 
 _PATH = "/v1/traces"
@@ -103,11 +103,11 @@ class OtlpExporter:
         )
 
 
-def start_tracing(calls: Calls, config: GatewayConfig) -> OtlpExporter:
+def start_tracing(services: Services, config: GatewayConfig) -> OtlpExporter:
     """Trace requests from now on; raise `TracingMissing`, or OSError on an address that is none."""
     exporter = OtlpExporter(config.trace_address, config.name or "gateway")
-    calls.driver.core.observers.add(
-        Tracing(config, calls.trace_settings, exporter.export, calls.driver.counts)
+    services.driver.core.observers.add(
+        Tracing(config, services.trace_settings, exporter.export, services.driver.counts)
     )
     return exporter
 

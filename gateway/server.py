@@ -21,12 +21,12 @@ from typing import Final
 import uvloop
 
 from mainspring.gateway import reclaiming
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import shortage
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.front_ends import Addresses, Served, start
 from mainspring.gateway.local_clients import serve_local
+from mainspring.gateway.services import Services
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
@@ -83,7 +83,7 @@ async def _serve(
     server = _Server(config)
     front_ends: dict[str, Served] = {}
     try:
-        front_ends = await start(server.calls, config)
+        front_ends = await start(server.services, config)
         if (few := shortage(config)) is not None:
             log.warning("%s", few)
         server.watch()
@@ -120,7 +120,7 @@ class _Server:
         except BaseException:
             self._hub.close()
             raise
-        self.calls = Calls(self._driver, self._settle, uploads)
+        self.services = Services(self._driver, self._settle, uploads)
         self._reclaiming = reclaiming.of_this_process(self._driver.workers.renew_slab)
 
     @property

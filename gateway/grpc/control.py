@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import ParseDict
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
@@ -21,6 +20,7 @@ from mainspring.gateway.oip.metadata import model_metadata, server_metadata
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.repository import ModelRepository, index_of
+from mainspring.gateway.services import Services
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 
@@ -37,9 +37,9 @@ _METHODS = methods(INFERENCE)
 class Control:
     """Answers them, for one server."""
 
-    def __init__(self, calls: Calls, shared: SharedMemory) -> None:
-        self._calls = calls
-        self._driver = calls.driver
+    def __init__(self, services: Services, shared: SharedMemory) -> None:
+        self._services = services
+        self._driver = services.driver
         self._shared = shared
         found = {
             "ServerLive": _at_once(lambda _: {"live": True}),
@@ -109,7 +109,7 @@ class Control:
     async def _model_statistics(self, request: Message, caller: Caller) -> Message:
         response = _METHODS["ModelStatistics"].response()
         for spec in self._specs(request, caller):
-            found = msgspec.to_builtins(self._calls.statistics.of(spec))
+            found = msgspec.to_builtins(self._services.statistics.of(spec))
             ParseDict(found, response.model_stats.add())
             # Of thousands of models this takes long, and others are to be served meanwhile.
             await asyncio.sleep(0)
@@ -131,7 +131,7 @@ class Control:
     def _trace(self, request: Message) -> Message:
         if request.model_name:
             self._driver.catalog.resolve(request.model_name)
-        return trace(self._calls.trace_settings, request)
+        return trace(self._services.trace_settings, request)
 
     def _signature(self, request: Message) -> Signature:
         if (alone := self._driver.alone) is not None:
@@ -142,7 +142,7 @@ class Control:
 
     async def _index(self, request: Message, caller: Caller) -> Message:
         response = _METHODS["RepositoryIndex"].response()
-        repository, driver = self._calls.repository, self._driver
+        repository, driver = self._services.repository, self._driver
         for entry in await index_of(repository, driver.catalog, driver.readiness, ready=request.ready):
             if sees(self._driver.gate, caller, entry.name):
                 response.models.add(
@@ -161,12 +161,12 @@ class Control:
         return _METHODS["RepositoryModelUnload"].response()
 
     def _repository(self, request: Message, what: str) -> ModelRepository:
-        if self._calls.repository is None:
+        if self._services.repository is None:
             raise NotServed(
                 f"model {request.model_name[:100]!r} was to be {what} in a model repository",
                 "start the cluster with --model-repository DIR --model-control-mode explicit",
             )
-        return self._calls.repository
+        return self._services.repository
 
 
 def _fields(name: str) -> set[str]:

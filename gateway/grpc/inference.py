@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from grpc import aio
 
-from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Answer, Refuse
 from mainspring.gateway.core.validation import BadRequest
@@ -24,6 +23,7 @@ from mainspring.gateway.grpc.status import INTERNAL, Context, Ended, Refused, an
 from mainspring.gateway.grpc.taking import Taken, Taking
 from mainspring.gateway.oip.datatypes import Unserved
 from mainspring.gateway.oip.triton_texts import worded
+from mainspring.gateway.services import Outcome, Services
 from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.codes import Reason
 
@@ -36,11 +36,11 @@ ENDS_WITH_ERROR = "triton_grpc_error"
 class Inference:
     """The two calls, for one server."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig, shared: SharedMemory) -> None:
-        self._calls = calls
-        self._taking = Taking(calls, config, shared)
+    def __init__(self, services: Services, config: GatewayConfig, shared: SharedMemory) -> None:
+        self._services = services
+        self._taking = Taking(services, config, shared)
         self._slices = TimeSlices()
-        self._peers = Peers(calls.connection, calls.answers, config.max_answer_bytes_per_connection)
+        self._peers = Peers(services.connection, services.answers, config.max_answer_bytes_per_connection)
         self._backlog_bytes = config.grpc_backlog_bytes
         self._lock = Lock(config)
 
@@ -66,7 +66,7 @@ class Inference:
         taken = self._taking.take(self._taking.read(data), arrived_ns, caller, call)
         if taken.parts:
             taken = await self._slices.finish(self._taking.complete(taken))
-        outcome = await self._calls.infer(call.connection, taken.request, taken.frames, arrived_ns)
+        outcome = await self._services.infer(call.connection, taken.request, taken.frames, arrived_ns)
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
         self._learn_back(context, call.way, taken.answer_bytes)
@@ -78,7 +78,7 @@ class Inference:
 
         def ended(_: object) -> None:
             now_ns = monotonic_ns()
-            self._calls.back.took(way, answer_bytes, now_ns - began_ns, now_ns)
+            self._services.back.took(way, answer_bytes, now_ns - began_ns, now_ns)
 
         context.add_done_callback(ended)
 
@@ -92,7 +92,7 @@ class Inference:
 
     async def _stream(self, incoming: AsyncIterator[bytes], context: Context, call: Call) -> None:
         self._lock.check("ModelStreamInfer", Caller(context))
-        stream = _Stream(self._calls, self._taking, self._slices, call, context, self._backlog_bytes)
+        stream = _Stream(self._services, self._taking, self._slices, call, context, self._backlog_bytes)
         stream.triton = self._lock.triton
         await stream.run(incoming)
 
@@ -112,14 +112,14 @@ class _Stream:
 
     def __init__(
         self,
-        calls: Calls,
+        services: Services,
         taking: Taking,
         slices: TimeSlices,
         call: Call,
         context: Context,
         backlog_bytes: int,
     ) -> None:
-        self._calls = calls
+        self._services = services
         self._taking = taking
         self._slices = slices
         self._call = call
@@ -156,7 +156,7 @@ class _Stream:
         finally:
             reader.cancel()
             for key in tuple(self._waiting):
-                self._calls.cancel(self._call.connection, key)
+                self._services.cancel(self._call.connection, key)
             self._waiting.clear()
 
     async def _read(self, incoming: AsyncIterator[bytes]) -> None:
@@ -187,7 +187,7 @@ class _Stream:
         self._waiting.add(key)
         self._bytes += taken.answer_bytes
         done = functools.partial(self._done, taken)
-        self._calls.submit(self._call.connection, taken.request, taken.frames, done, arrived_ns)
+        self._services.submit(self._call.connection, taken.request, taken.frames, done, arrived_ns)
 
     def _refused(self, asked_id: str, error: Exception) -> None:
         """Say what is wrong with a request that was not submitted."""
@@ -255,7 +255,7 @@ class _Stream:
             await self._context.write(data)
             if came_ns is not None:
                 now_ns = monotonic_ns()
-                self._calls.back.took(self._call.way, held_bytes, now_ns - came_ns, now_ns)
+                self._services.back.took(self._call.way, held_bytes, now_ns - came_ns, now_ns)
             self._call.let_go(held_bytes)
             self._bytes -= len(data)
             self._written.set()

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.descriptors import share
@@ -23,6 +22,7 @@ from mainspring.gateway.grpc.inference import Inference
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, Message, Method, decode, methods
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import Context, answered
+from mainspring.gateway.services import Services
 from mainspring.messages.codes import Reason
 from mainspring.transport.keys import ServerKeys
 
@@ -57,22 +57,22 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-async def serve_grpc(calls: Calls, config: GatewayConfig) -> GrpcServer:
+async def serve_grpc(services: Services, config: GatewayConfig) -> GrpcServer:
     """Serve gRPC at the configuration's ``grpc_address``; raise OSError if that can't be had.
 
     Over TLS it also raises that if the certificate can't be shown.
     """
     target = _target(config.grpc_address)
     server = aio.server(options=_options(config), maximum_concurrent_rpcs=config.grpc_max_calls)
-    shared = SharedMemory(calls)
-    control = Control(calls, shared)
-    health = Health(calls.driver)
+    shared = SharedMemory(services)
+    control = Control(services, shared)
+    health = Health(services.driver)
     lock = Lock(config)
     keys = None
     if config.grpc_address.startswith(SCHEMES[True]):
         keys = ServerKeys(config.tls, clients=config.client_certificates)
     handlers = (
-        _inference(Inference(calls, config, shared), control, lock),
+        _inference(Inference(services, config, shared), control, lock),
         _health(health, lock),
         *_reflection(),
     )

@@ -11,7 +11,6 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import unquote
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.grpc.access import TOKEN, Caller
 from mainspring.gateway.grpc.messages import Message, message
 from mainspring.gateway.grpc.status import Ended
@@ -20,6 +19,7 @@ from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.peer_users import End, end_of
 from mainspring.gateway.regions import NO_CUDA, Owner, Parts, Regions, not_shared
+from mainspring.gateway.services import Services
 from mainspring.transport.tokens import from_header
 
 _LOOPBACK = {4: "127.0.0.1", 6: "::1"}
@@ -28,9 +28,9 @@ _LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 class SharedMemory:
     """Answers these calls, and finds the parts of regions that requests name."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._regions = calls.regions
-        self._gate = calls.driver.gate
+    def __init__(self, services: Services) -> None:
+        self._regions = services.regions
+        self._gate = services.driver.gate
         self._host, self._port = "", 0
 
     def listens(self, host: str, port: int) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mainspring.gateway.bounds import answer_bytes
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc import requests
@@ -39,6 +38,7 @@ from mainspring.gateway.oip.parameters import (
 from mainspring.gateway.oip.spans import SharedInput, Span, check_room
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
+from mainspring.gateway.services import Services
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
@@ -151,8 +151,8 @@ class Taken(NamedTuple):
 class Taking:
     """Makes the table's requests of messages, for one server."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig, shared: SharedMemory) -> None:
-        self._calls = calls
+    def __init__(self, services: Services, config: GatewayConfig, shared: SharedMemory) -> None:
+        self._services = services
         self._limits = Limits(config)
         self._shared = shared
         self._most_bytes = config.grpc_max_message_bytes
@@ -178,7 +178,7 @@ class Taking:
             call.hold(taken.answer_bytes)
             return taken
         except BadRequest as error:
-            self._calls.turned_away(read.message.model_name, error.reason)
+            self._services.turned_away(read.message.model_name, error.reason)
             raise
 
     def complete(self, taken: Taken) -> Steps[Taken]:
@@ -187,7 +187,7 @@ class Taking:
         try:
             frames = yield from self._shared.filled(taken.frames, taken.parts, self._most_bytes)
         except BadRequest as error:
-            self._calls.turned_away(asked.model, error.reason)
+            self._services.turned_away(asked.model, error.reason)
             raise
         if request.slo_ns is not None:
             left_ns = max(1, request.slo_ns - (monotonic_ns() - taken.taken_ns))
@@ -196,7 +196,7 @@ class Taking:
         return taken._replace(request=request, frames=frames, parts=written)
 
     def _take(self, read: Read, arrived_ns: int, caller: Caller, call: Call) -> Taken:
-        driver = self._calls.driver
+        driver = self._services.driver
         name = read.message.model_name
         check(driver.gate, caller, name)
         if (alone := driver.alone) is not None:
@@ -211,7 +211,7 @@ class Taking:
         taken_ns = monotonic_ns()
         sequence_id, sequence_start, sequence_end = said.place
         request = InferRequest(
-            key=self._calls.next_key(),
+            key=self._services.next_key(),
             model=name,
             inputs=said.headers,
             slo_ns=left_ns,
@@ -219,7 +219,7 @@ class Taking:
             version=said.asked.version,
             traceparent=caller.said(TRACEPARENT) or "",
             priority=priority(driver.gate, caller, said.priority),
-            back_ns=self._calls.back.expected_ns(call.way, said.answer_bytes, left_ns, taken_ns),
+            back_ns=self._services.back.expected_ns(call.way, said.answer_bytes, left_ns, taken_ns),
             late_outputs=False,
             sequence_id=sequence_id,
             sequence_start=sequence_start,
@@ -230,7 +230,7 @@ class Taking:
     def _said(self, read: Read, name: str) -> tuple[Said, list[Any]]:
         """Return what a message says, and the bytes of its inputs; raise `BadRequest`."""
         message, raw, known = read.message, read.raw, read.said
-        catalog = self._calls.driver.catalog
+        catalog = self._services.driver.catalog
         version = version_of(message.model_version) if known is None else known.version
         signature, options = catalog.resolve(name, version), catalog.options(name)
         if known is not None and known.fits(signature, options, raw):

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
 from mainspring.gateway.http.shared_memory import SharedMemory
@@ -24,6 +23,7 @@ from mainspring.gateway.oip.metadata import (
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.repository import ModelRepository, index_of
+from mainspring.gateway.services import Services
 from mainspring.gateway.statistics_report import StatisticsReport
 from mainspring.messages.codes import Reason
 from mainspring.transport.tokens import from_header
@@ -44,9 +44,9 @@ class Change(msgspec.Struct):
 class Control:
     """Handles these routes."""
 
-    def __init__(self, calls: Calls, shared: SharedMemory) -> None:
-        self._calls = calls
-        self._driver = calls.driver
+    def __init__(self, services: Services, shared: SharedMemory) -> None:
+        self._services = services
+        self._driver = services.driver
         self._shared = shared
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,7 +93,7 @@ class Control:
         for name in catalog.names():
             if self._sees(exchange, name):
                 specs = [catalog.resolve(name, each).spec for each in catalog.versions(name)]
-                found += [self._calls.statistics.of(spec) for spec in specs]
+                found += [self._services.statistics.of(spec) for spec in specs]
             # Of thousands of models this takes long, and others are to be served meanwhile.
             await asyncio.sleep(0)
         exchange.reply_json(StatisticsReport(found))
@@ -103,18 +103,18 @@ class Control:
         catalog, (name, *version) = self._driver.catalog, exchange.arguments
         versions = [version_of(version[0])] if version else catalog.versions(name) or [None]
         specs = [catalog.resolve(name, each).spec for each in versions]
-        exchange.reply_json(StatisticsReport([self._calls.statistics.of(spec) for spec in specs]))
+        exchange.reply_json(StatisticsReport([self._services.statistics.of(spec) for spec in specs]))
 
     # --- tracing and logging ---
 
     def traces(self, exchange: Exchange) -> None:
         """Show the trace settings of a model, or of all."""
-        exchange.reply_json(self._calls.trace_settings.shown(self._traced(exchange)))
+        exchange.reply_json(self._services.trace_settings.shown(self._traced(exchange)))
 
     def set_traces(self, exchange: Exchange) -> None:
         """Change them."""
         model = self._traced(exchange)
-        self._calls.trace_settings.change(model, exchange.decoded(dict[str, Any]))
+        self._services.trace_settings.change(model, exchange.decoded(dict[str, Any]))
         self.traces(exchange)
 
     def _traced(self, exchange: Exchange) -> str | None:
@@ -139,7 +139,7 @@ class Control:
         """List the models that could be served."""
         wanted = exchange.decoded(IndexRequest)
         driver = self._driver
-        repository = self._calls.repository
+        repository = self._services.repository
         found = await index_of(repository, driver.catalog, driver.readiness, ready=wanted.ready)
         exchange.reply_json([each for each in found if self._sees(exchange, each.name)])
 
@@ -157,13 +157,13 @@ class Control:
     # --- inside ---
 
     def _repository(self) -> ModelRepository:
-        if self._calls.repository is None:
+        if self._services.repository is None:
             raise Fault(
                 501,
                 "models are loaded and unloaded in a model repository only, and none is served; `mainspring "
                 "compile FILE --name NAME` and `mainspring models add NAME` serve one of the store",
             )
-        return self._calls.repository
+        return self._services.repository
 
     def _sees(self, exchange: Exchange, model: str) -> bool:
         """Say whether a model may be listed for a client."""

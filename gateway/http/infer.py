@@ -11,7 +11,6 @@ from time import monotonic_ns
 from typing import Any, cast
 
 from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
-from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.core.requests import late_detail
@@ -46,6 +45,7 @@ from mainspring.gateway.oip.parameters import (
 from mainspring.gateway.oip.response import Body, render, render_small
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
+from mainspring.gateway.services import Outcome, Services
 from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.clients import InferRequest, Timing
 from mainspring.messages.codes import Reason
@@ -81,11 +81,11 @@ class Inference:
     """Handles the routes of inference."""
 
     def __init__(
-        self, calls: Calls, config: GatewayConfig, shared: SharedMemory, clock: TurnClock | None = None
+        self, services: Services, config: GatewayConfig, shared: SharedMemory, clock: TurnClock | None = None
     ) -> None:
         """``clock``: as `Inlet` takes it."""
-        self._calls = calls
-        self._driver: Any = cast(Any, calls).driver
+        self._services = services
+        self._driver: Any = cast(Any, services).driver
         """Of no class here: compiled code would take no other one."""
         self._config = config
         self._shared = shared
@@ -115,7 +115,7 @@ class Inference:
         self.handle(exchange)
 
     def _shed(self, exchange: Exchange, reason: Reason) -> None:
-        self._calls.turned_away(exchange.arguments[0], reason)
+        self._services.turned_away(exchange.arguments[0], reason)
 
     def _handle(self, exchange: Exchange) -> None:
         encoding = exchange.headers.get(b"content-encoding")
@@ -139,13 +139,13 @@ class Inference:
         try:
             self._submit(exchange, body)
         except BadRequest as error:
-            self._calls.turned_away(exchange.arguments[0], error.reason)
+            self._services.turned_away(exchange.arguments[0], error.reason)
             raise
 
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         """Send what is wrong with a request that was not submitted, while that is being handled."""
         if isinstance(error, BadRequest):
-            self._calls.turned_away(exchange.arguments[0], error.reason)
+            self._services.turned_away(exchange.arguments[0], error.reason)
         reply_to_error(exchange, error)
 
     def _submit(self, exchange: Exchange, body: memoryview) -> None:
@@ -190,12 +190,12 @@ class Inference:
             return
         expected = answer_bytes(signature, parsed.inputs, text=not parsed.is_binary)
         if not sender.holds(exchange, expected):
-            raise BadRequest(Reason.OVERLOADED, no_room_for_answer(self._calls.answers, expected))
+            raise BadRequest(Reason.OVERLOADED, no_room_for_answer(self._services.answers, expected))
         if sender.peer is None:
-            sender.peer = self._calls.connection()
+            sender.peer = self._services.connection()
         place = place_of(signature.spec, said.sequence_id, said.sequence_start, said.sequence_end)
         asked = InferRequest(
-            self._calls.next_key(),
+            self._services.next_key(),
             model,
             parsed.inputs,
             time_ns,
@@ -203,7 +203,7 @@ class Inference:
             version_of(version[0]) if version else None,
             exchange.header(b"traceparent") or "",
             self._priority(exchange, priority_of(said.priority)),
-            back_ns=self._calls.back.expected_ns(HTTP, expected, time_ns, monotonic_ns()),
+            back_ns=self._services.back.expected_ns(HTTP, expected, time_ns, monotonic_ns()),
             late_outputs=False,
             sequence_id=place.sequence_id,
             sequence_start=place.sequence_start,
@@ -214,7 +214,7 @@ class Inference:
             wanted = wanted._replace(labels=options.labels, however_late=bool(place.sequence_id))
         written = {form.span: parts[form.span] for form in wanted.forms.values() if form.span is not None}
         done = functools.partial(self._done, exchange, model, str(signature.spec.version), wanted, written)
-        self._calls.submit(sender.peer, asked, parsed.frames, done, exchange.arrived_ns)
+        self._services.submit(sender.peer, asked, parsed.frames, done, exchange.arrived_ns)
 
     def _priority(self, exchange: Exchange, asked: int) -> int:
         """Return the priority that a request gets which asks for one."""
@@ -294,7 +294,7 @@ class Inference:
             exchange.reply(200, parts, content_type, more)
         # The kernel has it, or has been asked to take it: it takes what fits its buffers at once.
         now_ns = monotonic_ns()
-        self._calls.back.took(HTTP, held_bytes, now_ns - came.at_ns, now_ns)
+        self._services.back.took(HTTP, held_bytes, now_ns - came.at_ns, now_ns)
 
     def _in_thread(
         self, exchange: Exchange, work: Callable[[], bytes], then: Callable[[bytes], None]

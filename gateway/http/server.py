@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from mainspring.gateway.bounds import Budget
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import AGES, GatewayConfig
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.requests import Refusal
@@ -28,6 +27,7 @@ from mainspring.gateway.http.routes import Routes, routes
 from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.restrictions import Group, Restrictions
+from mainspring.gateway.services import Services
 from mainspring.transport import accepting
 from mainspring.transport.keys import ServerKeys
 from mainspring.transport.origins import KnownNames
@@ -140,7 +140,7 @@ class HttpServer:
 
     def __init__(
         self,
-        calls: Calls,
+        services: Services,
         config: GatewayConfig,
         table: Routes,
         end: Callable[[], None],
@@ -151,9 +151,9 @@ class HttpServer:
 
         ``clock`` is the loop's, if somebody else asks it already.
         """
-        self._calls = calls
+        self._services = services
         # Of no class here: compiled code would take no other one.
-        self._driver: Any = cast(Any, calls).driver
+        self._driver: Any = cast(Any, services).driver
         self._gate: Gate = self._driver.gate
         self.limits = Limits(config)
         self.shared = bytearray(READ_BYTES)
@@ -161,8 +161,8 @@ class HttpServer:
         self._config = config
         self.budget = Budget(config.max_in_flight_bytes)
         self.memory: Memory = self._driver.memory
-        self.uploads = calls.uploads
-        self.answers = calls.answers
+        self.uploads = services.uploads
+        self.answers = services.answers
         self._guard = PageGuard(config.http_hosts)
         self._cors = Cors(config.http_cors_origins) if config.http_cors_origins else None
         """Which pages of other sites may call; None: none."""
@@ -258,7 +258,7 @@ class HttpServer:
 
     def forget(self, peer: Connection) -> None:
         """Give up the requests of a client that is gone."""
-        self._calls.forget(peer)
+        self._services.forget(peer)
 
     def route(self, exchange: Exchange) -> bool:
         """Set the handler of a request whose head is there; return whether its body is wanted."""
@@ -292,7 +292,7 @@ class HttpServer:
             if refusal is not None:
                 exchange.handler = functools.partial(_turn_away, refusal)
                 if model is not None and route.group == Group.INFERENCE:
-                    self._calls.turned_away(model, refusal[0])
+                    self._services.turned_away(model, refusal[0])
                 return False
         if not (self._gate.closed and route.open):
             self._strangers.pop(cast(HttpConnection, exchange.sender), None)
@@ -325,13 +325,13 @@ class HttpServer:
         return False
 
 
-async def serve_http(calls: Calls, config: GatewayConfig) -> HttpServer:
+async def serve_http(services: Services, config: GatewayConfig) -> HttpServer:
     """Serve HTTP at the configuration's ``http_address``; raise OSError if that can't be had."""
     clock = TurnClock()
-    shared = SharedMemory(calls, PageGuard(config.http_hosts).problem)
-    inference = Inference(calls, config, shared, clock)
-    table = routes(Control(calls, shared), inference, shared, docs=config.http_docs)
-    server = HttpServer(calls, config, table, inference.close, clock=clock)
+    shared = SharedMemory(services, PageGuard(config.http_hosts).problem)
+    inference = Inference(services, config, shared, clock)
+    table = routes(Control(services, shared), inference, shared, docs=config.http_docs)
+    server = HttpServer(services, config, table, inference.close, clock=clock)
     return await listening(server, "HTTP", config.http_address)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import Exchange, Fault
 from mainspring.gateway.oip.datatypes import Unserved
@@ -20,6 +19,7 @@ from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.peer_users import end_of
 from mainspring.gateway.regions import NO_CUDA, Owner, Parts, Regions, not_shared
+from mainspring.gateway.services import Services
 from mainspring.transport.tokens import from_header
 
 _ESTABLISHED = 1
@@ -36,10 +36,10 @@ class Registration(msgspec.Struct):
 class SharedMemory:
     """Handles these routes, and finds the parts of regions that requests name."""
 
-    def __init__(self, calls: Calls, problem: Callable[[Mapping[bytes, bytes]], str]) -> None:
+    def __init__(self, services: Services, problem: Callable[[Mapping[bytes, bytes]], str]) -> None:
         """``problem`` says why a request with these headers may change nothing; empty if it may."""
-        self._regions = calls.regions
-        self._gate = calls.driver.gate
+        self._regions = services.regions
+        self._gate = services.driver.gate
         self._problem = problem
 
     # --- routes ---

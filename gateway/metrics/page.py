@@ -13,13 +13,13 @@ from time import monotonic_ns
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.core.admin import GetMetrics, MetricsReply, Reply
 from mainspring.gateway.metrics.cluster import cluster
 from mainspring.gateway.metrics.families import Labelled, as_triton, by_model, model_labels, sequences
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.metrics.text import family, labels
 from mainspring.gateway.release import installed_version
+from mainspring.gateway.services import Services
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.telemetry.bounded import BoundedLabels, model_key
 
@@ -46,11 +46,11 @@ STEP_REQUESTS = 1_000
 class MetricsPage:
     """Makes pages; several scrapes at one time share one question to the controller."""
 
-    def __init__(self, calls: Calls, timeout_ns: int) -> None:
+    def __init__(self, services: Services, timeout_ns: int) -> None:
         """``timeout_ns``: how long the controller may take."""
-        assert calls.statistics.labels is not None, "nobody counts for the metrics without metrics_address"
-        self._calls = calls
-        self._labels: BoundedLabels[Series] = calls.statistics.labels
+        assert services.statistics.labels is not None, "nobody counts for the metrics without metrics_address"
+        self._services = services
+        self._labels: BoundedLabels[Series] = services.statistics.labels
         self._timeout_s = timeout_ns / 1e9
         self._asked: asyncio.Task[Reply] | None = None
         self._process = CollectorRegistry()
@@ -60,7 +60,7 @@ class MetricsPage:
     async def make(self) -> bytes:
         """Return the page as text in UTF-8."""
         metrics = await self._ask()
-        self._calls.statistics.rank(monotonic_ns())
+        self._services.statistics.rank(monotonic_ns())
         parts: list[str] = []
         waiting = 0
         for piece in self._pieces(metrics):
@@ -80,7 +80,7 @@ class MetricsPage:
         """Return the controller's counts; None if it is silent for too long, or there is none."""
         if self._asked is None or self._asked.done():
             # One that is late is waited for again: the controller is not asked the more the slower it is.
-            self._asked = asyncio.create_task(self._calls.ask(GetMetrics(self._calls.next_key())))
+            self._asked = asyncio.create_task(self._services.ask(GetMetrics(self._services.next_key())))
         done, _ = await asyncio.wait({self._asked}, timeout=self._timeout_s)
         if not done or self._asked.cancelled():
             return None
@@ -101,7 +101,7 @@ class MetricsPage:
         yield generate_latest(self._process).decode()
 
     def _gateway(self, controller_up: bool) -> Iterator[str]:
-        driver = self._calls.driver
+        driver = self._services.driver
         gauges: tuple[tuple[str, str, float], ...] = (
             (
                 "mainspring_controller_up",
@@ -137,7 +137,7 @@ class MetricsPage:
 
     def _shards(self) -> Iterator[str]:
         """Yield what is known of several controllers."""
-        driver = self._calls.driver
+        driver = self._services.driver
         shown = [(labels(shard=str(each.number)), each) for each in driver.shards]
         parts = driver.told.parts
         for name, meaning, values in (
@@ -168,11 +168,11 @@ class MetricsPage:
         """Yield what became of sequences, under the labels shown."""
         own, others = {each for each, _ in shown}, shown[-1][0]
         numbers: dict[str, Counter[str]] = {}
-        for signature in self._calls.driver.catalog.signatures.values():
+        for signature in self._services.driver.catalog.signatures.values():
             if signature.spec.sequencing is not None:
                 counted = model_labels(model_key(signature.spec))
                 numbers.setdefault(counted if counted in own else others, Counter())
-        for each in self._calls.driver.core.sequences.models.values():
+        for each in self._services.driver.core.sequences.models.values():
             counted = model_labels(model_key(each.spec))
             numbers.setdefault(counted if counted in own else others, Counter()).update(each.numbers)
         yield from sequences(numbers)
@@ -182,7 +182,7 @@ class MetricsPage:
         others = shown[-1][0]
         own = {each for each, _ in shown}
         names: dict[str, str] = {}
-        requests = self._calls.driver.core.requests()
+        requests = self._services.driver.core.requests()
         for start in range(0, len(requests), STEP_REQUESTS):
             for request in requests[start : start + STEP_REQUESTS]:
                 accepted = request.accepted

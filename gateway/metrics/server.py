@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import METRICS_CONNECTIONS
 from mainspring.gateway.http.exchange import Exchange
@@ -17,6 +16,7 @@ from mainspring.gateway.http.routes import Route, Routes
 from mainspring.gateway.http.server import HttpServer, listening
 from mainspring.gateway.metrics.page import MetricsPage
 from mainspring.gateway.metrics.text import CONTENT_TYPE
+from mainspring.gateway.services import Services
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -61,12 +61,12 @@ class Scrapes:
                 exchange.reply(200, (page,), CONTENT_TYPE.encode())
 
 
-async def serve_metrics(calls: Calls, config: GatewayConfig) -> HttpServer:
+async def serve_metrics(services: Services, config: GatewayConfig) -> HttpServer:
     """Serve metrics at the configuration's ``metrics_address``; raise OSError if that can't be had."""
-    scrapes = Scrapes(MetricsPage(calls, milliseconds(config.metrics_timeout_ms)))
+    scrapes = Scrapes(MetricsPage(services, milliseconds(config.metrics_timeout_ms)))
     routes = (
         Route("/metrics", {GET: scrapes.metrics}, open=True),
         Route("/", {GET: scrapes.where}, open=True),
     )
-    server = HttpServer(calls, config, Routes(routes), scrapes.close, METRICS_CONNECTIONS)
+    server = HttpServer(services, config, Routes(routes), scrapes.close, METRICS_CONNECTIONS)
     return await listening(server, "metrics", config.metrics_address)

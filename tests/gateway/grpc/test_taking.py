@@ -21,7 +21,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.served import ServedModel
 from tests.gateway.fakes import make_spec
 from tests.gateway.grpc.tensors import COLUMNS, ROWS, SLOT, array, datatype, echo, encoded
-from tests.gateway.test_calls import Bench, bench, served
+from tests.gateway.test_services import Bench, bench, served
 
 OPTIONS = ServedModel("double", {})
 X = np.arange(4, dtype=np.float32).reshape(1, 4)

@@ -34,7 +34,7 @@ Outcome = Answer | Refuse
 Done = Callable[[Outcome], None]
 
 
-class Calls:
+class Services:
     """See the module's docstring; used in the loop's thread only."""
 
     def __init__(

@@ -14,11 +14,11 @@ import pytest
 import zmq
 
 from mainspring.gateway import front_ends, server
-from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.admin import Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.front_ends import Addresses, Served
+from mainspring.gateway.services import Outcome, Services
 from mainspring.messages.clients import GetStatus, InferRequest, StatusReply
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
@@ -29,17 +29,17 @@ ROW = np.arange(4, dtype=np.float32)
 
 
 class Bench:
-    """Stands in for a protocol: hands `Calls` to the test, and runs what that wants in the loop."""
+    """Stands in for a protocol: hands `Services` to the test, and runs what that wants in the loop."""
 
     def __init__(self) -> None:
-        self.started: queue.Queue[Calls] = queue.Queue()
+        self.started: queue.Queue[Services] = queue.Queue()
         self.closed = threading.Event()
         self.address = "http://here:1"
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    async def start(self, calls: Calls, config: GatewayConfig) -> Served:
+    async def start(self, services: Services, config: GatewayConfig) -> Served:
         self.loop = asyncio.get_running_loop()
-        self.started.put(calls)
+        self.started.put(services)
         return self
 
     def leave(self) -> None:
@@ -61,43 +61,43 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 @contextmanager
-def served(bench: Bench) -> Iterator[tuple[Calls, FakeCluster, Addresses]]:
+def served(bench: Bench) -> Iterator[tuple[Services, FakeCluster, Addresses]]:
     with (
         fake_cluster() as cluster,
         serving(cluster.address, http_address="http://127.0.0.1:0") as addresses,
     ):
-        calls = bench.started.get(timeout=PATIENCE_S)
-        wait_until(lambda: calls.driver.told.ready)
-        yield calls, cluster, addresses
+        services = bench.started.get(timeout=PATIENCE_S)
+        wait_until(lambda: services.driver.told.ready)
+        yield services, cluster, addresses
 
 
-def request(calls: Calls, model: str, slo_ns: int | None = 10_000_000_000) -> InferRequest:
-    return InferRequest(calls.next_key(), model, (TensorHeader("data", "float32", (1, 4)),), slo_ns)
+def request(services: Services, model: str, slo_ns: int | None = 10_000_000_000) -> InferRequest:
+    return InferRequest(services.next_key(), model, (TensorHeader("data", "float32", (1, 4)),), slo_ns)
 
 
 def test_an_awaited_request_is_answered_by_the_worker(bench: Bench) -> None:
-    with served(bench) as (calls, _, addresses):
+    with served(bench) as (services, _, addresses):
         assert addresses.http == bench.address
-        connection = calls.connection()
-        outcome = bench.do(lambda: calls.infer(connection, request(calls, "double"), [ROW.tobytes()]))
+        connection = services.connection()
+        outcome = bench.do(lambda: services.infer(connection, request(services, "double"), [ROW.tobytes()]))
     assert isinstance(outcome, Answer)
     assert np.frombuffer(outcome.frames[0], np.float32).tolist() == [0, 2, 4, 6]  # type: ignore[call-overload]
     assert bench.closed.is_set()
 
 
 def test_a_refusal_comes_once_and_says_why(bench: Bench) -> None:
-    with served(bench) as (calls, _, _):
-        outcome = bench.do(lambda: calls.infer(calls.connection(), request(calls, "nothing"), [b""]))
+    with served(bench) as (services, _, _):
+        outcome = bench.do(lambda: services.infer(services.connection(), request(services, "nothing"), [b""]))
         assert isinstance(outcome, Refuse)
         assert outcome.reason is Reason.UNKNOWN_MODEL
-        assert not calls._waiting
+        assert not services._waiting
 
 
 def test_cancelling_the_waiting_task_gives_the_request_up(bench: Bench) -> None:
-    with served(bench) as (calls, cluster, _):
+    with served(bench) as (services, cluster, _):
 
         async def cancelled() -> None:
-            waiting = calls.infer(calls.connection(), request(calls, "hold"), [ROW.tobytes()])
+            waiting = services.infer(services.connection(), request(services, "hold"), [ROW.tobytes()])
             task = asyncio.create_task(waiting)
             while not cluster.arrivals:
                 await asyncio.sleep(0.01)
@@ -107,20 +107,24 @@ def test_cancelling_the_waiting_task_gives_the_request_up(bench: Bench) -> None:
 
         bench.do(cancelled)
         wait_until(lambda: cluster.cancels)
-        wait_until(lambda: calls.driver.core.in_flight == 0)
-        assert not calls._waiting
+        wait_until(lambda: services.driver.core.in_flight == 0)
+        assert not services._waiting
 
 
 def test_a_client_that_is_gone_takes_its_requests_with_it_and_no_others(bench: Bench) -> None:
     outcomes: list[tuple[str, Outcome]] = []
-    with served(bench) as (calls, cluster, _):
-        gone, stays = calls.connection(), calls.connection()
+    with served(bench) as (services, cluster, _):
+        gone, stays = services.connection(), services.connection()
 
         async def submit_and_go() -> None:
             frames = [ROW.tobytes()]
-            calls.submit(gone, request(calls, "hold"), frames, lambda each: outcomes.append(("gone", each)))
-            calls.submit(stays, request(calls, "hold"), frames, lambda each: outcomes.append(("stays", each)))
-            calls.forget(gone)
+            services.submit(
+                gone, request(services, "hold"), frames, lambda each: outcomes.append(("gone", each))
+            )
+            services.submit(
+                stays, request(services, "hold"), frames, lambda each: outcomes.append(("stays", each))
+            )
+            services.forget(gone)
 
         bench.do(submit_and_go)
         assert [name for name, _ in outcomes] == ["gone"]
@@ -140,18 +144,18 @@ def test_a_front_end_that_fails_takes_no_other_request_with_it(
     def fails(_: Outcome) -> None:
         raise RuntimeError("a fault of a front end")
 
-    with served(bench) as (calls, _, _):
-        first, second = request(calls, "hold"), request(calls, "hold")
-        connection = calls.connection()
+    with served(bench) as (services, _, _):
+        first, second = request(services, "hold"), request(services, "hold")
+        connection = services.connection()
 
         async def submit_and_give_up() -> None:
-            calls.submit(connection, first, [ROW.tobytes()], fails)
-            calls.submit(connection, second, [ROW.tobytes()], outcomes.append)
+            services.submit(connection, first, [ROW.tobytes()], fails)
+            services.submit(connection, second, [ROW.tobytes()], outcomes.append)
             for each in (first, second):
-                calls.driver.cancel(connection, each.key)
+                services.driver.cancel(connection, each.key)
 
         bench.do(submit_and_give_up)
-        assert calls.driver.counts["front_end_failures"] == 1
+        assert services.driver.counts["front_end_failures"] == 1
     assert [each.key for each in outcomes] == [second.key]
     assert "a fault of a front end" in caplog.text
 
@@ -171,13 +175,13 @@ def test_an_answer_that_can_not_be_handed_over_becomes_a_refusal(bench: Bench) -
         def reply(self, connection: Connection, message: Reply) -> None:
             raise AssertionError("nothing was asked for")
 
-    with served(bench) as (calls, _, _):
+    with served(bench) as (services, _, _):
         broken = Broken()
 
         async def submit() -> None:
-            calls.driver.front_ends["broken"] = broken
+            services.driver.front_ends["broken"] = broken
             connection = Connection("broken", b"")
-            calls.driver.submit(connection, request(calls, "double"), [zmq.Frame(ROW.tobytes())])
+            services.driver.submit(connection, request(services, "double"), [zmq.Frame(ROW.tobytes())])
 
         bench.do(submit)
         wait_until(lambda: broken.refused)
@@ -185,16 +189,16 @@ def test_an_answer_that_can_not_be_handed_over_becomes_a_refusal(bench: Bench) -
 
 
 def test_a_command_is_answered_by_the_controller(bench: Bench) -> None:
-    with served(bench) as (calls, _, _):
-        reply = bench.do(lambda: calls.ask(GetStatus(calls.next_key())))
+    with served(bench) as (services, _, _):
+        reply = bench.do(lambda: services.ask(GetStatus(services.next_key())))
         assert isinstance(reply, StatusReply)
-        assert not calls._asked
+        assert not services._asked
 
 
 def test_what_can_not_be_served_ends_the_start_and_closes_the_rest(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(calls: Calls, config: GatewayConfig) -> Served:
+    async def fails(services: Services, config: GatewayConfig) -> Served:
         raise OSError(f"can't listen at {config.grpc_address}")
 
     monkeypatch.setattr(front_ends, "STARTERS", {"http": bench.start, "grpc": fails})
