@@ -16,7 +16,7 @@ from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.delays import HTTP
-from mainspring.gateway.http.clock import TurnClock
+from mainspring.gateway.http.admission_queue import Inlet, TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import (
     BINARY_TYPE,
@@ -30,7 +30,6 @@ from mainspring.gateway.http.exchange import (
     reply_to_error,
     server_timing,
 )
-from mainspring.gateway.http.inlet import Inlet
 from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.oip import compression, generate, request
 from mainspring.gateway.oip.compression import ENCODINGS

@@ -16,7 +16,7 @@ from mainspring.gateway.config import AGES, GatewayConfig
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
-from mainspring.gateway.http.clock import TurnClock
+from mainspring.gateway.http.admission_queue import TurnClock
 from mainspring.gateway.http.connection import NEVER_NS, HttpConnection, Limits
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.cors import Cors, is_preflight, preflight

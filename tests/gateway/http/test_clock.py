@@ -9,8 +9,8 @@ from time import monotonic_ns
 import pytest
 import uvloop
 
-from mainspring.gateway.http import clock as clocks
-from mainspring.gateway.http.clock import TurnClock, thread_waits
+from mainspring.gateway.http import admission_queue
+from mainspring.gateway.http.admission_queue import TurnClock, thread_waits
 
 LONG_NS = 5_000_000
 
@@ -44,7 +44,7 @@ def in_turns(*steps: Callable[[TurnClock], int]) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "thread_waits", lambda: 7)
+    monkeypatch.setattr(admission_queue, "thread_waits", lambda: 7)
 
 
 def test_a_turn_is_as_long_as_what_was_done_in_it() -> None:
@@ -79,7 +79,7 @@ def test_everything_of_one_turn_was_there_at_its_begin() -> None:
 
 def test_what_a_loop_reads_that_has_waited_has_just_come(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = iter(range(100))
-    monkeypatch.setattr(clocks, "thread_waits", lambda: next(waits))
+    monkeypatch.setattr(admission_queue, "thread_waits", lambda: next(waits))
     before_ns = monotonic_ns()
 
     def first(clock: TurnClock) -> int:
@@ -93,7 +93,7 @@ def test_what_a_loop_reads_that_has_waited_has_just_come(monkeypatch: pytest.Mon
 
 def test_what_is_read_long_after_other_work_is_not_taken_for_as_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = 1_000 * LONG_NS
-    monkeypatch.setattr(clocks, "monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr(admission_queue, "monotonic_ns", lambda: now_ns)
 
     def other(_: TurnClock) -> int:
         nonlocal now_ns
@@ -112,7 +112,7 @@ def test_behind_a_long_pause_nobody_asks_whether_the_loop_has_waited(monkeypatch
         asked.append(7)
         return 7
 
-    monkeypatch.setattr(clocks, "thread_waits", waits)
+    monkeypatch.setattr(admission_queue, "thread_waits", waits)
 
     async def run() -> None:
         clock = TurnClock()

@@ -11,9 +11,9 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.http import inlet as inlets
+from mainspring.gateway.http import admission_queue
+from mainspring.gateway.http.admission_queue import ALERT_NS, SHARE_NS, STANDING_NS, Inlet
 from mainspring.gateway.http.exchange import Exchange
-from mainspring.gateway.http.inlet import ALERT_NS, SHARE_NS, STANDING_NS, Inlet
 from mainspring.messages.codes import Reason
 
 MS = 1_000_000
@@ -81,8 +81,8 @@ class Stage:
 def set_up(patch: pytest.MonkeyPatch) -> Stage:
     stage = Stage.__new__(Stage)
     patch.setattr(asyncio, "get_running_loop", lambda: stage)
-    patch.setattr(inlets, "TurnClock", lambda: stage)
-    patch.setattr(inlets, "monotonic_ns", lambda: stage.now_ns)
+    patch.setattr(admission_queue, "TurnClock", lambda: stage)
+    patch.setattr(admission_queue, "monotonic_ns", lambda: stage.now_ns)
     stage.__init__()  # type: ignore[misc]
     return stage
 
