@@ -1,4 +1,4 @@
-"""When a request for inference is worked off: at once, in a later turn of the loop, or not any more.
+"""The queue of requests for inference before the gateway works on them: under overload it refuses some early.
 
 A gateway that is asked for more than it can work off would spend whole turns of its loop on new requests,
 while answers to old ones wait; every request would be taken, and every answer late. So new requests have a
@@ -6,6 +6,10 @@ share of each turn. What does not fit waits, in order. If that wait stands - it 
 - what has waited too long is refused unread, which costs a fraction of working it off. A burst alone is no
 such case: it is over before anything is refused. The idea is CoDel's, of routers' queues (Nichols and
 Jacobson, 2012): the queue that stands is the one that does harm.
+
+At 1.5 of its saturation the gateway answers 0.57 and 0.62 of its saturation in time with this queue, and
+nothing (0.00; 0.00) without it. With the queue and without `TurnClock` it answers 0.26, with both 0.56
+(`make bench-http`, interpreted, in turns on a busy machine of 2 cores, 28 November).
 """
 
 from __future__ import annotations
@@ -27,7 +31,15 @@ _NOT_ASKED = -1
 
 
 class TurnClock:
-    """See the module's docstring; used in the loop's thread only. A turn begins when it is first asked."""
+    """The instant when the event loop's turn began, which neither asyncio nor uvloop tells.
+
+    A turn is: wait for sockets, read what each has, do what was put off. In a busy gateway it takes many
+    milliseconds: what is read last had come before all that, and what the next turn reads came while this one
+    was at work. So whatever is read is taken to have been there since the loop looked before, unless the loop
+    has waited in between, or has been at something else for so long that it must have looked again.
+
+    Used in the loop's thread only. A turn begins when it is first asked.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -91,7 +103,7 @@ ALERT_NS = 1_000_000_000
 OnShed = Callable[[Exchange, Reason], None]
 
 
-class Inlet:
+class AdmissionQueue:
     """See the module's docstring; used in the loop's thread only."""
 
     def __init__(

@@ -16,7 +16,7 @@ from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.delays import HTTP
-from mainspring.gateway.http.admission_queue import Inlet, TurnClock
+from mainspring.gateway.http.admission_queue import AdmissionQueue, TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import (
     BINARY_TYPE,
@@ -82,14 +82,16 @@ class Inference:
     def __init__(
         self, services: Services, config: GatewayConfig, shared: SharedMemory, clock: TurnClock | None = None
     ) -> None:
-        """``clock``: as `Inlet` takes it."""
+        """``clock``: as `AdmissionQueue` takes it."""
         self._services = services
         self._driver: Any = cast(Any, services).driver
         """Of no class here: compiled code would take no other one."""
         self._config = config
         self._shared = shared
         self._loop = asyncio.get_running_loop()
-        self._inlet = Inlet(self._handle, milliseconds(config.http_shed_wait_ms), self._shed, clock)
+        self._admission = AdmissionQueue(
+            self._handle, milliseconds(config.http_shed_wait_ms), self._shed, clock
+        )
         self._slices = TimeSlices()
         self._threads = ThreadPoolExecutor(_THREADS, "http-compression")
         self._in_threads = 0
@@ -101,7 +103,7 @@ class Inference:
     def handle(self, exchange: Exchange) -> None:
         """Answer a POST to ``/v2/models/{model}[/versions/{version}]/infer``, when it is its turn."""
         exchange.answer_bytes = UNKNOWN_BYTES
-        self._inlet.take(exchange)
+        self._admission.take(exchange)
 
     def generate(self, exchange: Exchange) -> None:
         """Answer a POST to ``/generate`` of a model, when it is its turn."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.gateway.http import admission_queue
-from mainspring.gateway.http.admission_queue import ALERT_NS, SHARE_NS, STANDING_NS, Inlet
+from mainspring.gateway.http.admission_queue import ALERT_NS, SHARE_NS, STANDING_NS, AdmissionQueue
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.messages.codes import Reason
 
@@ -34,7 +34,7 @@ class Stage:
         self.done: list[Exchange] = []
         self.shed: list[Exchange] = []
         self.most_ns = 0
-        self.inlet = Inlet(self._work, LIMIT_NS, self._on_shed)
+        self.inlet = AdmissionQueue(self._work, LIMIT_NS, self._on_shed)
 
     # What the inlet asks of the loop and of its clock.
 
@@ -186,7 +186,7 @@ def test_the_loop_that_the_gateway_runs_on_is_not_held_for_longer_than_a_share()
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        inlet = Inlet(work, 1_000 * LIMIT_NS, lambda *_: None)
+        inlet = AdmissionQueue(work, 1_000 * LIMIT_NS, lambda *_: None)
         for _ in range(10):
             inlet.take(Exchange(Sender(), b"POST", b"/", {}, monotonic_ns()))
         ended = loop.create_future()
