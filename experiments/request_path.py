@@ -5,7 +5,12 @@ a client's call and the end of what follows the reply (`structs_on_path`).
 
 Every process of a local cluster with the CPU engine notes the lines of ours that it runs, as Python, for
 compiled code can't be watched. Requests are sent over ZeroMQ and HTTP, to a model that is resident and to one
-that has to be loaded first. What the processes always run, such as timers, counts as well.
+that has to be loaded first.
+
+What the processes run without a request, such as timers, is counted apart: a file of theirs is on the way if
+lines of it run that run in none of `ROUNDS` stretches of time without a request, in each of as many with one;
+or if it is of `transport`, which carries every message alike. A LOAD alone is what controller and worker run
+beyond that, and beyond requests to a model that is resident.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -74,6 +79,10 @@ sys.settrace(call)
 """
 MODELS = ("first", "second")
 STORE = ("--store", "store")
+Lines = dict[str, set[tuple[str, int]]]
+"""The lines (file, number) that ran, by the kind of process."""
+TRANSPORT = "/transport/"
+ROUNDS = 4
 SETTLED_S = 0.3
 """How long what follows a reply may take, such as the result's way to the controller."""
 
@@ -110,8 +119,8 @@ class Watched:
         found = re.search(r"http://\S+", ready + self._process.stdout.readline())
         self.http = "" if found is None else found[0]
 
-    def called(self, act: Callable[[], object]) -> dict[str, set[str]]:
-        """Return which files each process calls while something is done, by the process's kind."""
+    def during(self, act: Callable[[], object]) -> Lines:
+        """Return the lines of ours that each kind of process runs while something is done."""
         self._ask()
         act()
         time.sleep(SETTLED_S)
@@ -122,18 +131,19 @@ class Watched:
         self._process.terminate()
         self._process.wait()
 
-    def _ask(self) -> dict[str, set[str]]:
+    def _ask(self) -> Lines:
         self._count += 1
         (self._folder / "asked~").write_text(str(self._count))
         (self._folder / "asked~").replace(self._folder / "asked")
         time.sleep(0.5)
-        files: dict[str, set[str]] = {}
+        found: Lines = {}
         for path in self._folder.glob(f"{self._count}.*"):
             if not path.name.endswith("~"):
                 argv, *lines = path.read_text().splitlines()
-                ran = [(name, int(number)) for name, number in (line.split("\t") for line in lines)]
-                files.setdefault(kind_of(argv), set()).update(passed(ran))
-        return files
+                ran = found.setdefault(kind_of(argv), set())
+                ran.update((name, int(number)) for name, number in (line.split("\t") for line in lines))
+        found.pop("launcher", None)
+        return found
 
 
 class Own:
@@ -169,11 +179,24 @@ def kind_of(argv: str) -> str:
     return "launcher" if found is None else found[1]
 
 
+def beyond(lines: Lines, others: Sequence[Lines]) -> dict[str, set[str]]:
+    """Return the files that each kind of process passes, by lines that run in none of the others."""
+    found = {}
+    for kind, ran in lines.items():
+        always = set[tuple[str, int]]().union(*(other.get(kind, set()) for other in others))
+        found[kind] = passed([line for line in ran if line not in always or TRANSPORT in line[0]])
+    return found
+
+
+def common(rounds: Sequence[dict[str, set[str]]]) -> dict[str, set[str]]:
+    """Return the files that are passed each time, by the kind of process."""
+    return {kind: set.intersection(*(each.get(kind, set()) for each in rounds)) for kind in rounds[0]}
+
+
 def paths(folder: Path) -> dict[str, dict[str, set[str]]]:
     """Return, for each kind of request, the files that it passes in each kind of process."""
     own = Own()
     cluster = Watched(folder)
-    found: dict[str, dict[str, set[str]]] = {}
     try:
         with Client(cluster.address) as client:
             rows = {"x": np.zeros((1, COLUMNS), np.float32)}
@@ -189,21 +212,22 @@ def paths(folder: Path) -> dict[str, dict[str, set[str]]]:
 
             over_zeromq("first")
             over_http()
-            for name, act in (
-                ("zeromq", partial(over_zeromq, "first")),
-                ("http", over_http),
-                ("zeromq, with a LOAD", partial(over_zeromq, "second")),
-            ):
-                mine: set[str] = set()
-
-                def once(act: Callable[[], None] = act, mine: set[str] = mine) -> None:
-                    mine |= own.called(act)
-
-                found[name] = {**cluster.called(once), "client": mine}
-                found[name].pop("launcher", None)
+            quiet = [cluster.during(lambda: None) for _ in range(ROUNDS)]
+            resident = [cluster.during(partial(over_zeromq, "first")) for _ in range(ROUNDS)]
+            http = [cluster.during(over_http) for _ in range(ROUNDS)]
+            loading = cluster.during(partial(over_zeromq, "second"))
+            mine = own.called(partial(over_zeromq, "first"))
     finally:
         cluster.close()
-    return found
+    alone = beyond(loading, [*quiet, *resident])
+    return {
+        "zeromq": {**common([beyond(each, quiet) for each in resident]), "client": mine},
+        "http": common([beyond(each, quiet) for each in http]),
+        "zeromq, with a LOAD": {**beyond(loading, quiet), "client": mine},
+        "a LOAD alone": {kind: alone[kind] for kind in ("controller", "worker")},
+        "zeromq, with what always runs": {**beyond(resident[0], ()), "client": mine},
+        "http, with what always runs": beyond(http[0], ()),
+    }
 
 
 def lines_of(files: set[str]) -> int:

@@ -8,7 +8,7 @@ such case: it is over before anything is refused. The idea is CoDel's, of router
 Jacobson, 2012): the queue that stands is the one that does harm.
 
 At 1.5 of its saturation the gateway answers 0.57 and 0.62 of its saturation in time with this queue, and
-nothing (0.00; 0.00) without it. With the queue and without `TurnClock` it answers 0.26, with both 0.56
+nothing (0.00; 0.00) without it. Without `TurnClock` alone it is 0.26 and 0.60, with both 0.56 and 0.69
 (`make bench-http`, interpreted, in turns on a busy machine of 2 cores, 28 November).
 """
 

@@ -24,7 +24,7 @@ def named() -> set[str]:
 
 def test_a_request_passes_the_files_that_the_architecture_names(tmp_path: Path) -> None:
     found = paths(tmp_path)
-    assert set(found) == {"zeromq", "http", "zeromq, with a LOAD"}
+    assert {"zeromq", "http", "zeromq, with a LOAD", "a LOAD alone"} <= set(found)
     assert set(found["zeromq"]) == {"client", "gateway", "controller", "worker"}
     assert lines_of(found["zeromq"]["client"]) > 500
     passed = set[str]().union(*[files for way in found.values() for files in way.values()])
