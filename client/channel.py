@@ -40,7 +40,7 @@ from mainspring.messages.codes import Reason
 MAX_CALLS = 65_536
 """Calls without a reply in all; one more is refused here as overloaded."""
 _BURST = 16
-"""Requests that are sent before replies are looked at again."""
+"""Most requests that are sent before replies are read again."""
 _IDLE_S = 60.0
 _SPARE_TIMERS = 1_024
 
