@@ -8,7 +8,7 @@ requests for other shards' models are compared one by one with those of a run in
 
 Hashing divides models and not requests: a few models have most of them. So before that, ``--rounds`` times, a
 shorter run is looked at as `mainspring balance` looks at a cluster, and what it plans goes into the map
-(`cli.balancing.planning`).
+(`cli.balancing.choosing`).
 
 The busiest model of one mix has a quarter of its requests, whatever its size, and no model can be in two
 shards. A cluster of ten times the models serves ten times the tenants: the workload is ``--mixes`` mixes side
@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mainspring.cli.balancing.planning import Observed, needed, plan
+from mainspring.cli.balancing.choosing import Observed, needed, plan
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.experiments.simulated_shards import Death, ShardedSimulation, divided
 from mainspring.messages.model import ModelSpec

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,9 +12,7 @@ import msgspec
 import numpy as np
 
 from mainspring.messages.choices import one_of
-from mainspring.planner.advice import Advice, advise
-from mainspring.planner.bounds import bounded
-from mainspring.planner.choice import KINDS, choose_kinds
+from mainspring.planner.advice import Advice, advise, least_extra
 from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import CONFIDENCE, Estimate, Estimator, Settles, told_ms
 from mainspring.planner.pools.assignment import least_price
@@ -21,10 +20,80 @@ from mainspring.planner.pools.floor import Flags, above_floor, unable
 from mainspring.planner.pools.search import Before, Ending, Search, Task, searches
 from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import BudgetSpent, Told, Trials
-from mainspring.planner.problem import Pool, Problem, read_problem
+from mainspring.planner.problem import Pool, Problem, added, read_problem
 from mainspring.planner.queues import Queues
 from mainspring.planner.simulated import Simulated
 from mainspring.simulator.spec import SimulationSpec
+
+RELAXED = 1.3
+KINDS = 3
+"""Most kinds in a pool: with more, the savings hardly grow, and the space does (Ribbon, figure 8)."""
+
+
+def cost_effectiveness(problem: Problem) -> list[float]:
+    """Return how many queries a device of each kind serves for a unit of currency (equation 1)."""
+    mean_ns = problem.durations_ns[:, problem.queries.counted :].mean(axis=1)
+    return [3600 * 1e9 / float(mean) / kind.price for mean, kind in zip(mean_ns, problem.kinds, strict=True)]
+
+
+def choose_kinds(problem: Problem, most: int = KINDS) -> tuple[int, ...]:
+    """Return the places of the kinds to plan with, at most ``most`` unless ``least`` demands more.
+
+    They stay in their order of preference.
+    """
+    kinds = problem.kinds
+    if len(kinds) <= most:
+        return tuple(range(len(kinds)))
+    counted = slice(problem.queries.counted, None)
+    durations_ns, slo_ns = problem.durations_ns[:, counted], problem.queries.slo_ns[counted]
+    effective = cost_effectiveness(problem)
+    in_time = (durations_ns <= slo_ns).mean(axis=1)
+    relaxed = (durations_ns <= RELAXED * slo_ns).mean(axis=1)
+    able = [place for place in range(len(kinds)) if in_time[place] >= problem.attainment]
+    chosen = {place for place, kind in enumerate(kinds) if kind.least}
+    chosen.add(max(able, key=lambda place: effective[place]) if able else int(np.argmax(in_time)))
+    for place in sorted(range(len(kinds)), key=lambda place: -effective[place]):
+        if len(chosen) < most and relaxed[place] >= problem.attainment:
+            chosen.add(place)
+    return tuple(sorted(chosen))
+
+
+IMPROVES = 0.001
+"""A smaller share of the queries does not count."""
+MOST = 1_024
+"""Most devices of one kind; a bound beyond that is the spec's to give."""
+
+
+def bounded(problem: Problem, pools: Sequence[Pool] = ()) -> Problem:
+    """Return the problem with a bound for each kind whose group has no ``most``.
+
+    It is at least the kind's ``least``, and what ``pools``, which are to be within the bounds, have of it.
+    """
+    inside = [pool for pool in pools if len(pool) == len(problem.kinds)]
+    kinds = tuple(
+        kind
+        if kind.most
+        else msgspec.structs.replace(
+            kind, most=max(kind.least, _bound(problem, place), *[pool[place] for pool in inside])
+        )
+        for place, kind in enumerate(problem.kinds)
+    )
+    return replace(problem, kinds=kinds)
+
+
+def _bound(problem: Problem, place: int) -> int:
+    """Return the least number of a kind that alone ends the queries in time that it ends if none waits."""
+    queries, estimator = problem.queries, Queues(problem)
+    alone_ns = problem.durations_ns[place] + problem.between_ns + problem.around_ns
+    most = float((alone_ns <= queries.slo_ns)[queries.counted :].mean())
+    found = least_extra(partial(_saturates, estimator, problem, place, most - IMPROVES), MOST)
+    return MOST if found is None else found
+
+
+def _saturates(estimator: Queues, problem: Problem, place: int, share: float, count: int) -> bool:
+    pool = added((0,) * len(problem.kinds), place, count)
+    return estimator.evaluate(pool, whole=True).attainment >= share
+
 
 Chosen = TypeVar("Chosen")
 Factory = Callable[[Problem, float], Estimator]

@@ -164,10 +164,10 @@ def _too_large(folder: Path) -> str:
     allowed, size = _allowed(), _size_of(folder)
     if size <= LARGE_BYTES or TIMES_THE_FILE * size <= allowed:
         return ""
+    needs = TIMES_THE_FILE * size
     return (
-        f"its files have {size:,} bytes, to compile them may take {TIMES_THE_FILE} times that, "
-        f"{TIMES_THE_FILE * size:,}, and compile_memory_bytes = {allowed:,} allows less: set it higher, or "
-        "compile the model with `mainspring compile` where there is more"
+        f"its files have {size:,} bytes, to compile them may take {TIMES_THE_FILE} times that, {needs:,}, "
+        f"which is {_advice()}"
     )
 
 
@@ -181,12 +181,15 @@ def _size_of(folder: Path) -> int:
 
 
 def _no_memory(folder: Path) -> str:
-    """Say what the compilation of these files was allowed; ``folder`` is the version's."""
-    allowed, size = _allowed(), _size_of(folder)
+    """Return what the compilation of these files was allowed; ``folder`` is the version's."""
+    return f"its files have {_size_of(folder):,} bytes, and to compile them takes {_advice()}"
+
+
+def _advice() -> str:
+    """Return what helps where compiling needs more memory than it may have, as the end of a sentence."""
     return (
-        f"its files have {size:,} bytes, and to compile them takes more memory than compile_memory_bytes = "
-        f"{allowed:,} allows: set it higher, or compile the model with `mainspring compile` where there is "
-        "more"
+        f"more memory than compile_memory_bytes = {_allowed():,} allows: set it higher, or compile the model "
+        "with `mainspring compile` where there is more"
     )
 
 

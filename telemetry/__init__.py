@@ -3,7 +3,7 @@
 * ``log``                       -- the segmented event log: its format, writer and reader
 * ``summary``, ``samples``      -- what a log says about a run
 * ``report``                    -- the report of a run as clients saw it, with what the log adds
-* ``plots``, ``prediction_plots``, ``style`` -- its picture
+* ``plots``, ``style`` -- its picture
 * ``actions``, ``bounded``, ``histograms`` -- counts of actions, for metrics
 * ``percentiles``              -- percentiles of durations in bounded memory
 * ``publish``                   -- ``summary.json`` and ``report.png``

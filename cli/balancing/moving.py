@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from mainspring.cli.balancing.planning import ModelMove, WorkerMove
+from mainspring.cli.balancing.choosing import ModelMove, WorkerMove
 from mainspring.cli.balancing.session import Controller, until
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import MoveWorker

@@ -18,7 +18,6 @@ import msgspec
 from mainspring.cli.configuration.devices import NAME as DEVICE_GROUPS
 from mainspring.cli.configuration.devices import DeviceConfig, checked, preferring, read_devices
 from mainspring.cli.configuration.gone import FIXED, MOVED
-from mainspring.cli.configuration.models import MODELS, read_models
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError, build
 from mainspring.cli.launcher.logs import check_logging
@@ -27,10 +26,39 @@ from mainspring.console.config import ConsoleConfig
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.choices import did_you_mean, one_of
+from mainspring.messages.operating import weight_fault
 from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.transport.config import TransportConfig
 from mainspring.worker.config import WorkerConfig
+
+MODELS = "models"
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one model."""
+
+    max_queue_size: int | None = None
+    """Number of requests that may wait for it; one more is refused at once."""
+    goodput_weight: float | None = None
+    """Number of other models' answers that an answer of it in time counts as."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.max_queue_size is not None and self.max_queue_size < 1:
+            raise ValueError(f"max_queue_size is {self.max_queue_size}; it must be at least 1")
+        if self.goodput_weight is not None and (fault := weight_fault(self.goodput_weight)):
+            raise ValueError(fault)
+
+
+def read_models(tables: object, source: str) -> dict[str, ModelConfig]:
+    """Return the settings of each model that is named; raise `ConfigError`."""
+    if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
+        raise ConfigError(f"{source}: models has a table for each model: write [{MODELS}.NAME]")
+    return {
+        name: build(ModelConfig, table, f"{source}, [{MODELS}.{name}]", {}) for name, table in tables.items()
+    }
+
 
 WORKER_NAME = "worker"
 """Name of workers, before each gets its number."""

@@ -20,7 +20,7 @@ from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.exposure import reaches_beyond
 from mainspring.cli.launcher.addresses import free_ports, is_tcp
 from mainspring.cli.launcher.jobs import WorkerJob
-from mainspring.cli.launcher.plan import Plan, make_plan
+from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.provider import Runner
 from mainspring.cli.launcher.ray_children import Child, Resources, Setting, placed, shown
 from mainspring.cli.launcher.ray_workers import STOP_POLL_S, RayWorkers, worker_resources

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -18,15 +18,81 @@ import msgspec
 
 from mainspring.cli.launcher.addresses import answers, check_free, is_tcp, prepare_sockets
 from mainspring.cli.launcher.jobs import GatewayJob, Job
-from mainspring.cli.launcher.plan import LAUNCHER, Plan
+from mainspring.cli.launcher.process_plan import LAUNCHER, Plan
 from mainspring.cli.launcher.provider import ProviderLink, Runner
 from mainspring.cli.launcher.readiness import Readiness
 from mainspring.cli.launcher.repository import FirstLook
 from mainspring.cli.launcher.run_dir import claimed, make_private
-from mainspring.cli.launcher.shard_workers import ShardWorkers
 from mainspring.cli.launcher.shards import CHANGES
+from mainspring.cli.launcher.worker_jobs import stem_at
 from mainspring.messages.roles import Role
+from mainspring.messages.scaling import Offer
 from mainspring.transport.greeting import present
+
+_NOBODY = -1
+"""The shard of a worker that went to a controller of which nothing is known here."""
+
+
+class ShardWorkers:
+    """The assignment of one runner's workers to controllers."""
+
+    def __init__(self, runner: Runner, controllers: Sequence[str], first: Iterable[tuple[str, int]]) -> None:
+        """``controllers``: their addresses, by shard; ``first``: the workers of the start, with their
+        shards."""
+        self.runner = runner
+        self.controllers = tuple(controllers)
+        self.shards = dict(first)
+        """The shard of each worker that is to run."""
+        self.came: set[str] = set()
+        """Workers that came from another controller, of which theirs has not spoken yet."""
+
+    def part(self, shard: int) -> ShardPart:
+        """Return the runner of one controller's workers."""
+        return ShardPart(self, shard)
+
+
+class ShardPart:
+    """The workers of one controller."""
+
+    def __init__(self, whole: ShardWorkers, shard: int) -> None:
+        self._whole = whole
+        self._shard = shard
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Return what runs for this controller, and what is wrong with it."""
+        return tuple([self._own(offer) for offer in self._whole.runner.offers()])
+
+    def run(self, kind: str, workers: tuple[str, ...], moved: Mapping[str, str]) -> None:
+        """Run just these workers of a kind for this controller; those that moved, for theirs."""
+        whole = self._whole
+        for name, address in moved.items():
+            if whole.shards.get(name) == self._shard:
+                known = address in whole.controllers
+                whole.shards[name] = whole.controllers.index(address) if known else _NOBODY
+                whole.came.add(name)
+        whole.came.difference_update(workers)
+        there = next((each.workers for each in whole.runner.offers() if each.kind == kind), ())
+        for name in there:
+            if whole.shards.get(name) == self._shard and name not in workers:
+                del whole.shards[name]
+        mine = [name for name in workers if whole.shards.setdefault(name, self._shard) == self._shard]
+        others = [name for name in there if whole.shards.get(name, self._shard) != self._shard]
+        whole.runner.run(kind, (*others, *mine), {})
+
+    def _own(self, offer: Offer) -> Offer:
+        shards = self._whole.shards
+        own = tuple([name for name in offer.workers if shards.get(name) == self._shard])
+        # What is wrong begins with the worker's name.
+        faulty = offer.fault.partition(" ")[0].rstrip(":")
+        return msgspec.structs.replace(
+            offer,
+            stem=stem_at(offer.stem, self._shard),
+            workers=own,
+            fault=offer.fault if faulty in own else "",
+            moved=tuple([name for name in own if name in self._whole.came]),
+            taken=tuple([name for name in offer.workers if name not in own]),
+        )
+
 
 TEND_INTERVAL_S = 0.05
 READINESS_POLL_MS = 50

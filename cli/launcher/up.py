@@ -19,7 +19,7 @@ from mainspring.cli.configuration.fitting import with_limits
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.plan import Plan, make_plan
+from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.running import Running
 from mainspring.cli.launcher.signals import stop_on_signals
 from mainspring.cli.launcher.supervisor import Supervisor

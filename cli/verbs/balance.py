@@ -21,7 +21,7 @@ from mainspring.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mainspring.cli.balancing.planning import Plan
+    from mainspring.cli.balancing.choosing import Plan
     from mainspring.cli.balancing.session import Controller as Session
     from mainspring.transport.greeting import Pass
 
@@ -142,7 +142,7 @@ async def _run(
 
 async def _look(controllers: Sequence[Session], interval_s: float) -> Plan:
     """Watch all controllers for a while; return what should be moved."""
-    from mainspring.cli.balancing.planning import observed, plan
+    from mainspring.cli.balancing.choosing import observed, plan
 
     before = [(await each.status(), await each.metrics()) for each in controllers]
     await asyncio.sleep(interval_s)
@@ -161,8 +161,8 @@ async def _look(controllers: Sequence[Session], interval_s: float) -> Plan:
 
 async def _named(controllers: Sequence[Session], wanted: _Wanted) -> Plan:
     """Return what the command line names as a plan; raise `ConfigError` for what is not there."""
+    from mainspring.cli.balancing.choosing import ModelMove, Plan, WorkerMove, busiest
     from mainspring.cli.balancing.moving import newest_map
-    from mainspring.cli.balancing.planning import ModelMove, Plan, WorkerMove, busiest
     from mainspring.cli.configuration.tables import ConfigError
 
     target = wanted.target or 0

@@ -94,7 +94,7 @@ def plan(
     With --evaluate live a running cluster is moved through the search, and left as the plan has it.
     """
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
-    from mainspring.cli.planning import Cluster, Options, Planning
+    from mainspring.cli.pools import Cluster, Options, Planning
 
     live = evaluate == LIVE
     cluster = Cluster(address, token, _seconds(window)) if live else None

@@ -23,7 +23,7 @@ import msgspec
 import typer
 
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.plan import CONSOLE_NICE
+from mainspring.cli.launcher.process_plan import CONSOLE_NICE
 from mainspring.experiments.bench.controller_processes import (
     MODELS,
     bare_controller,

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import defaultdict
 
-from mainspring.cli.launcher.plan import CONTROL_PRIORITY
+from mainspring.cli.launcher.process_plan import CONTROL_PRIORITY
 from mainspring.experiments.bench.controller_peers import LIMITS
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer

@@ -17,7 +17,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from mainspring.cli.launcher.plan import CONTROL_PRIORITY
+from mainspring.cli.launcher.process_plan import CONTROL_PRIORITY
 from mainspring.experiments.scheduler_load import KIND, Setting, varieties
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload

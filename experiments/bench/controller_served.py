@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-from mainspring.cli.launcher.plan import CONTROL_PRIORITY
+from mainspring.cli.launcher.process_plan import CONTROL_PRIORITY
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import run
 from mainspring.experiments.scheduler_load import varieties

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.cli.launcher.plan import CONTROL_NICE
+from mainspring.cli.launcher.process_plan import CONTROL_NICE
 from mainspring.experiments.bench.worker_bare import CALLS, serve
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Result, Unload

@@ -14,7 +14,7 @@ import msgspec
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.demonstration import at_load
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.profiling.lone_device import as_exec_thread, device_for
 from mainspring.cli.profiling.profiling import by_executable, keep, measure

@@ -15,15 +15,138 @@ others the process knows little, and it goes for what it knows least.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from mainspring.planner.estimate import Estimate
-from mainspring.planner.pools.gaussian import Surrogate
-from mainspring.planner.pools.objective import Pruned, dearest, worth
+from mainspring import extras
+from mainspring.planner.errors import PlanError
+from mainspring.planner.estimate import THETA, Estimate
 from mainspring.planner.pools.search import Before, Ending, Task
+from mainspring.planner.pools.space import Counts
 from mainspring.planner.problem import Pool
+
+Values = npt.NDArray[np.float64]
+LENGTHS = (2.0, 20.0)
+"""Bounds of the kernel's length for each kind, in devices. Pools that differ by one device do much the same
+(Ribbon asks that of its objective), and a length beyond the bounds of the space says nothing."""
+NOISE = 1e-6
+"""Added to the variance of each evaluation, which is the same each time: for the arithmetic."""
+
+
+class Surrogate:
+    """Predicts what pools are worth by those that were evaluated."""
+
+    def __init__(self, kinds: int, *, rounding: bool = True) -> None:
+        """Raise `PlanError` where scikit-learn is missing."""
+        try:
+            self._process = _process(kinds, rounding)
+        except ModuleNotFoundError as error:
+            raise PlanError(
+                f"--search ribbon needs the Python module {error.name}, which is not installed here: "
+                f"{extras.command('planner')}"
+            ) from None
+
+    def fit(self, counts: Counts, values: Values) -> None:
+        """Learn from evaluated pools, rows of counts, and what they are worth."""
+        import warnings
+
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings():
+            # A length at its bound says that a kind hardly matters, which is no fault.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self._process.fit(counts, values)
+
+    def predict(self, counts: npt.NDArray[Any]) -> tuple[Values, Values]:
+        """Return mean and standard deviation of what pools are worth."""
+        mean, deviation = self._process.predict(counts, return_std=True)
+        return mean, deviation
+
+    def improvement(self, counts: Counts, best: float) -> Values:
+        """Return the expected improvement of pools over the best that was evaluated."""
+        from scipy.special import ndtr
+
+        mean, deviation = self.predict(counts)
+        deviation = np.maximum(deviation, 1e-12)
+        z = (mean - best) / deviation
+        density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
+        found: Values = (mean - best) * ndtr(z) + deviation * density
+        return found
+
+
+def _process(kinds: int, rounding: bool) -> Any:
+    """Return scikit-learn's regressor."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import Matern
+
+    class RoundedMatern(Matern):  # type: ignore[misc]
+        """k'(x, y) = k(round(x), round(y))."""
+
+        def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:  # noqa: N803
+            return super().__call__(np.rint(X), None if Y is None else np.rint(Y), eval_gradient)
+
+    kernel = RoundedMatern if rounding else Matern
+    return GaussianProcessRegressor(
+        kernel(length_scale=np.full(kinds, 3.0), length_scale_bounds=LENGTHS, nu=2.5),
+        alpha=NOISE,
+        normalize_y=True,
+        random_state=0,
+    )
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+def dearest(task: Task) -> float:
+    """Return the price of the most of all kinds."""
+    return task.problem.price(tuple(kind.most for kind in task.problem.kinds))
+
+
+def worth(task: Task, estimate: Estimate) -> float:
+    """Return the value of Ribbon's objective function, from 0 to 1."""
+    attainment = task.trials.attainment
+    if estimate.holds(attainment):
+        return 0.5 + 0.5 * (1 - estimate.price / dearest(task))
+    # A pool whose interval alone is below the promise counts as just below it.
+    return 0.5 * min(1.0, estimate.attainment / attainment)
+
+
+class Pruned:
+    """The pools of a space that need not be tried any more."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        counts = task.space.counts
+        self.out: Flags = np.zeros(len(counts), np.bool_)
+        """True for each pool of the space that is ruled out."""
+        self.tried: Flags = np.zeros(len(counts), np.bool_)
+        self._row = {tuple(row): place for place, row in enumerate(counts.tolist())}
+
+    @property
+    def left(self) -> npt.NDArray[np.int64]:
+        """The places of the pools that may still be tried."""
+        return np.flatnonzero(~(self.out | self.tried))
+
+    def place(self, pool: Pool) -> int:
+        """Return a pool's place in the space; raise KeyError for one that is not of it."""
+        return self._row[pool]
+
+    def note(self, estimate: Estimate) -> None:
+        """Rule out all pools within one that clearly violates, and those as dear as one that holds."""
+        self.tried[self._row[estimate.pool]] = True
+        if estimate.holds(self._task.trials.attainment):
+            self.out |= self._task.space.prices >= estimate.price - 1e-9
+        elif estimate.attainment < self._task.trials.attainment - THETA:
+            self.out |= within(self._task.space.counts, estimate.pool)
+
+
+def within(counts: Counts, pool: Pool) -> Flags:
+    """Return which pools have at most as many devices of each kind as one."""
+    return np.asarray((counts <= np.array(pool)).all(axis=1))
+
 
 STARTS = 2
 WORTH_IT = 0.001

@@ -12,7 +12,7 @@ from mainspring.cli.authority import Authority
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.exposure import reaches_beyond
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.main import build_app
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from mainspring import Client, MainspringError
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.result import InferResult
 from mainspring.messages.status import ClusterStatus

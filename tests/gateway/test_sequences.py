@@ -22,7 +22,7 @@ from mainspring import AsyncClient, Client
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.jobs import GatewayJob
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.description import described

@@ -26,7 +26,7 @@ SERVES = """
 import sys
 import numpy as np
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.up import Ports, cluster_config, remedies
 from mainspring import Client
 from mainspring.native import CORES

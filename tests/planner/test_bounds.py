@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.planner.bounds import IMPROVES, MOST, bounded
-from mainspring.planner.plan import plan
+from mainspring.planner.plan import IMPROVES, MOST, bounded, plan
 from mainspring.planner.problem import Pool, read_problem
 from mainspring.planner.queues import Queues
 from mainspring.simulator.spec import DeviceGroup, SimulationSpec

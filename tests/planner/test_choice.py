@@ -9,9 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.planner.choice import choose_kinds, cost_effectiveness
 from mainspring.planner.errors import PlanError
-from mainspring.planner.plan import plan
+from mainspring.planner.plan import choose_kinds, cost_effectiveness, plan
 from mainspring.planner.plots import plot_plan
 from mainspring.planner.pools.assignment import least_price
 from mainspring.planner.pools.floor import above_floor

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mainspring.cli.balancing.choosing import ModelMove
 from mainspring.cli.balancing.moving import move_models, newest_map, switch
-from mainspring.cli.balancing.planning import ModelMove
 from mainspring.cli.balancing.session import Controller
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec

@@ -19,7 +19,7 @@ from mainspring.cli.doctor.gpus import gpu_findings, usable_gpus, with_gpus
 from mainspring.cli.launcher import worker_jobs
 from mainspring.cli.launcher.jobs import WorkerJob
 from mainspring.cli.launcher.placement import Placement, place_near
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.worker_jobs import worker_pool
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import pytest
 
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.launcher.plan import Plan, make_plan
+from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.main import build_app
 from mainspring.client.client import Client

@@ -13,7 +13,7 @@ import pytest
 from mainspring.cli.configuration.config import Config, read_config
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ConsoleJob, GatewayJob, Job
-from mainspring.cli.launcher.plan import Plan, make_plan
+from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.running import STARTS_BEFORE_READY, ClusterError
 from mainspring.cli.launcher.supervisor import Supervisor
 from mainspring.cli.launcher.up import Ports, cluster_config

@@ -10,7 +10,7 @@ import pytest
 from mainspring.cli.configuration.config import Config, read_config, read_tables
 from mainspring.cli.configuration.devices import of_plan
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.launcher.up import Ports, cluster_config
 from mainspring.client.client import Client

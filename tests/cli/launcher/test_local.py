@@ -17,7 +17,7 @@ import pytest
 from mainspring.cli.configuration.config import Config
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ControllerJob
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.running import ClusterError
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client

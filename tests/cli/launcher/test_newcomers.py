@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.messages.actions import Infer, Open, Result

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mainspring.cli.configuration.config import Config, read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.jobs import WorkerJob
-from mainspring.cli.launcher.plan import CONTROL_PRIORITY, make_plan
+from mainspring.cli.launcher.process_plan import CONTROL_PRIORITY, make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.client.errors import DeadlineError

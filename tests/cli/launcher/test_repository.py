@@ -25,7 +25,7 @@ from tritonclient.utils import InferenceServerException
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.main import build_app
 from mainspring.client.client import Client

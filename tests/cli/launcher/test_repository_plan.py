@@ -11,7 +11,7 @@ from mainspring.cli.configuration.config import Config, read_config, read_tables
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ControllerJob, GatewayJob, RepositoryJob, WorkerJob
 from mainspring.cli.launcher.models import ModelSource
-from mainspring.cli.launcher.plan import Plan, make_plan
+from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.repository import FirstLook
 from mainspring.cli.launcher.up import Ports, cluster_config
 from mainspring.compiler.artifact.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mainspring.cli.launcher.shard_workers import ShardWorkers
+from mainspring.cli.launcher.running import ShardWorkers
 from mainspring.cli.launcher.worker_jobs import shard_of, stem_at
 from mainspring.messages.scaling import Offer
 

@@ -13,7 +13,7 @@ from mainspring.cli.configuration.config import Config
 from mainspring.cli.configuration.shards import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, WorkerJob
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError

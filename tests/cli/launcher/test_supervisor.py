@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from mainspring.cli.launcher.jobs import GatewayJob
-from mainspring.cli.launcher.plan import Plan
+from mainspring.cli.launcher.process_plan import Plan
 from mainspring.cli.launcher.supervisor import Supervisor
 from mainspring.gateway.config import GatewayConfig
 from mainspring.repository.config import RepositoryConfig

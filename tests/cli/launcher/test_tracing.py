@@ -11,7 +11,7 @@ import pytest
 from mainspring import extras
 from mainspring.cli.configuration.config import Config
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.gateway.config import GatewayConfig
 
 

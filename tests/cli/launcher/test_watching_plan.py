@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.cli import planning as planning_module
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli import pools
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.cli.planning import Cluster, Options, Planning
+from mainspring.cli.pools import Cluster, Options, Planning
 from mainspring.client.client import Client
 from mainspring.planner import load, windows
 from mainspring.planner.live import Gone
@@ -96,8 +96,8 @@ def test_the_clusters_own_requests_are_watched_and_planned_for_again(
     (tmp_path / "ranker.csv").write_text(TABLE)
     (tmp_path / "spec.toml").write_text(SPEC)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(planning_module, "plot_plan", lambda *_: None)  # Matplotlib takes seconds.
-    monkeypatch.setattr(planning_module, "LOOK_S", 0.1)
+    monkeypatch.setattr(pools, "plot_plan", lambda *_: None)  # Matplotlib takes seconds.
+    monkeypatch.setattr(pools, "LOOK_S", 0.1)
     monkeypatch.setattr(windows, "SETTLE_S", 0.1)
     monkeypatch.setattr(load, "QUICK_S", 1.5)
     options = Options("informed", "live", "queues", 0.0, 3, 0, 3, ())

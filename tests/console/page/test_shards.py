@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from tests.console.page.live import COPIES, PAGES, PROFILES
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.console.terminal.keyboard import Keyboard, keys
+from mainspring.console.terminal.running import Keyboard, keys
 
 
 @pytest.mark.parametrize(

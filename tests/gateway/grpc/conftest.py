@@ -14,7 +14,7 @@ from tritonclient.grpc import InferenceServerClient
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.messages.codec import FROM_GATEWAY, encode
 from mainspring.messages.model import TensorSpec

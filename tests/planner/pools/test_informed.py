@@ -10,9 +10,8 @@ import pytest
 
 from mainspring.planner.errors import PlanError
 from mainspring.planner.plan import plan
-from mainspring.planner.pools.belief import Belief
 from mainspring.planner.pools.floor import above_floor
-from mainspring.planner.pools.informed import informed
+from mainspring.planner.pools.informed import Belief, informed
 from mainspring.planner.pools.search import Before, Task
 from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import Trials

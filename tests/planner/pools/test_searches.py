@@ -13,7 +13,7 @@ from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate
 from mainspring.planner.plan import plan
 from mainspring.planner.pools.floor import above_floor
-from mainspring.planner.pools.objective import Pruned, worth
+from mainspring.planner.pools.ribbon import Pruned, worth
 from mainspring.planner.pools.search import Before, Task, searches
 from mainspring.planner.pools.space import Space
 from mainspring.planner.pools.trials import BudgetSpent, Trials
@@ -159,7 +159,7 @@ def test_what_lies_within_a_clear_violation_or_costs_as_much_as_what_holds_is_ru
 
 def test_the_surrogate_rounds_to_whole_devices_and_passes_through_what_was_tried() -> None:
     pytest.importorskip("sklearn")
-    from mainspring.planner.pools.gaussian import Surrogate
+    from mainspring.planner.pools.ribbon import Surrogate
 
     counts, values = np.array([[0], [2], [5], [9]]), np.array([0.1, 0.4, 0.45, 0.7])
     rounded, plain = Surrogate(1), Surrogate(1, rounding=False)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cli.balancing.planning import ModelMove, Observed, WorkerMove, busiest, needed, observed, plan
+from mainspring.cli.balancing.choosing import ModelMove, Observed, WorkerMove, busiest, needed, observed, plan
 from mainspring.messages.metrics import ClusterMetrics, WorkerActions
 from mainspring.messages.model import Profile
 from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus

@@ -12,7 +12,7 @@ from mainspring.cli.configuration.config import ClusterConfig, Config
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.jobs import ControllerJob, GatewayJob, Job, WorkerJob
-from mainspring.cli.launcher.plan import make_plan, model_source
+from mainspring.cli.launcher.process_plan import make_plan, model_source
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
