@@ -93,7 +93,9 @@ def test_a_port_in_use_starts_nothing(emulated: Callable[..., Config]) -> None:
 def test_a_process_that_can_not_run_ends_the_start_with_its_last_words(
     emulated: Callable[..., Config],
 ) -> None:
-    plan = make_plan(emulated(restart_delay_ms=10.0))
+    config = emulated()
+    quick = msgspec.structs.replace(config.cluster, restart_delay_ms=10.0)
+    plan = make_plan(msgspec.structs.replace(config, cluster=quick))
     controller = plan.jobs[0]
     assert isinstance(controller, ControllerJob)
     broken = msgspec.structs.replace(
