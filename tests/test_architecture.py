@@ -92,10 +92,10 @@ FUNCTION_LINES = 50
 
 HOUSE = {
     "lines of the product": 128_000,
-    "files of the product": 775,
+    "files of the product": 760,
     "lines of the lab": 26_100,
-    "files on the way of a request over ZeroMQ": 140,
-    "files on the way of a request over HTTP": 139,
+    "files on the way of a request over ZeroMQ": 106,
+    "files on the way of a request over HTTP": 103,
 }
 """What the house may have at most (`measured_house`). Goals: 100,000 lines and 560 files of the product,
 22,000 lines of the lab, 80 files over ZeroMQ and 85 over HTTP. Whoever needs more makes room, or raises a
