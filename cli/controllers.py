@@ -1,4 +1,4 @@
-"""The controller that the command line talks to, and the secret that it asks of other users and hosts."""
+"""The controller that the command line talks to, and the keys that it asks of other users and hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.launcher.addresses import CONTROLLER_SOCKET, SECRET_NAME, is_tcp
+from mainspring.cli.launcher.addresses import CONTROLLER_SOCKET, is_tcp
 from mainspring.messages.roles import Role
 from mainspring.transport.local import PREFIX as LOCAL
 
@@ -23,19 +23,9 @@ class Door(NamedTuple):
     """A controller, and how to be let in."""
 
     address: str
-    secret_file: str
-    """Empty for none: this user's controller on this host needs none."""
     folder: str = ""
-    """Folder of this process's keys, for TLS; empty for none."""
-
-    def secret(self) -> bytes | None:
-        """Return the secret, if there is one; raise `ConfigError` if its file can't be used."""
-        from mainspring.transport.greeting import read_secret
-
-        try:
-            return read_secret(self.secret_file)
-        except OSError as error:
-            raise ConfigError(error.strerror or str(error)) from None
+    """Folder of this process's keys, for TLS; empty for none: this user's own controller on this host needs
+    none."""
 
     def keys(self) -> Keys | None:
         """Return the keys, if there are any; raise `ConfigError` if they can't be used."""
@@ -47,38 +37,33 @@ class Door(NamedTuple):
             raise ConfigError(error.strerror or str(error)) from None
 
 
-def find(given: str | None, secret_file: Path | None = None, keys: Path | None = None) -> Door:
+def find(given: str | None, keys: Path | None = None) -> Door:
     """Return the controller that is meant: an address or a run folder that was given, or the one nearby.
 
     Nearby is the cluster of ``mainspring.toml`` here, one whose run folder is here, or a controller that this
     user has started singly. Raises `ConfigError` on a bad ``mainspring.toml``.
     """
-    run_dir, configured, secret, folder = _configured()
+    run_dir, configured, folder = _configured()
     if given and Path(given).is_dir():
         run_dir, given = Path(given), None
-        configured = secret = folder = ""
+        configured = folder = ""
     elif not given and not configured and not (run_dir / CONTROLLER_SOCKET).exists():
         run_dir = personal_folder()
     address = given or configured or f"{LOCAL}{run_dir.absolute()}/{CONTROLLER_SOCKET}"
     folder = folder if keys is None else str(keys)
-    if secret_file is not None:
-        return Door(address, str(secret_file), folder)
-    if not is_tcp(address):
-        return Door(address, "", "" if keys is None else folder)
-    own = run_dir / SECRET_NAME
-    return Door(address, secret or (str(own) if os.access(own, os.R_OK) else ""), folder)
+    if not is_tcp(address) and keys is None:
+        folder = ""
+    return Door(address, folder)
 
 
-def find_for(
-    address: str, token: str | None, given: str | None, secret_file: Path | None, keys: Path | None = None
-) -> Door:
+def find_for(address: str, token: str | None, given: str | None, keys: Path | None = None) -> Door:
     """Return the controller that was given, or that of the gateway at ``address``, or the one nearby.
 
     Raises as `find`.
     """
     from mainspring.cli.places import CONTROLLER, place
 
-    return find(given or place(CONTROLLER, address, token), secret_file, keys)
+    return find(given or place(CONTROLLER, address, token), keys)
 
 
 def personal_address() -> str:
@@ -105,30 +90,19 @@ def personal_folder() -> Path:
     return Path(f"/tmp/mainspring-{os.geteuid()}")
 
 
-def check_guarded(
-    address: str, secret_file: Path | str | None, keys: str, option: str, *, insecure: bool
-) -> None:
-    """Raise `ConfigError` where a process would listen by TCP without a secret and without keys.
-
-    Also where it would do so beyond this host without keys, unless that is said to be ``insecure``.
-    """
+def check_guarded(address: str, keys: str, option: str) -> None:
+    """Raise `ConfigError` where a process would listen beyond this host without keys."""
     from mainspring.cli.exposure import check_exposed, of_processes
 
-    if is_tcp(address) and not (secret_file or keys):
-        raise ConfigError(
-            f"{option} {address} is open to other users and hosts: give --keys FOLDER (`mainspring keys` "
-            "makes it) or --secret-file FILE, the same to every process of the cluster, or listen at "
-            f"{LOCAL}/PATH if all are on this host"
-        )
-    check_exposed([of_processes(option, address, keys)], insecure)
+    check_exposed([of_processes(option, address, keys)], insecure=False)
 
 
-def _configured() -> tuple[Path, str, str, str]:
-    """Return run folder, controller's address, secret file and observer's keys of the configuration here."""
+def _configured() -> tuple[Path, str, str]:
+    """Return run folder, controller's address and observer's keys of the configuration here."""
     from mainspring.cli.configuration.config import read_tables
 
     if not DEFAULT_FILE.exists():
-        return Path(DEFAULT_RUN_DIR), "", "", ""
+        return Path(DEFAULT_RUN_DIR), "", ""
     tables = read_tables(DEFAULT_FILE)
     cluster = tables.get("cluster", {})
     run_dir = Path(str(cluster.get("run_dir", DEFAULT_RUN_DIR)))
@@ -137,6 +111,5 @@ def _configured() -> tuple[Path, str, str, str]:
     return (
         run_dir,
         address.replace("tcp://*:", "tcp://127.0.0.1:"),
-        str(cluster.get("secret_file", "")),
         str(keys) if keys.is_dir() else "",
     )

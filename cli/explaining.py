@@ -85,7 +85,7 @@ def live(door: Door, which: str, patience_ns: int, clock: Callable[[], int] = ti
     """
     view, stream = (
         View(Limits(keep_ns=60 * SECOND_NS)),
-        LiveStream(door.address, "explain", secret=door.secret(), keys=door.keys()),
+        LiveStream(door.address, "explain", keys=door.keys()),
     )
     following = Following(view)
     until_ns = clock() + patience_ns

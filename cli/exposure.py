@@ -1,4 +1,5 @@
-"""A check of what processes listen on beyond this host: only what is encrypted, or is said to be insecure."""
+"""A check of what processes listen on beyond this host: only what is encrypted or, for clients, is said to be
+insecure."""
 
 from __future__ import annotations
 
@@ -27,16 +28,23 @@ class Door(NamedTuple):
     encrypted: bool
     remedy: str
     """Advice on how to have its traffic encrypted."""
+    always: bool = False
+    """True if it has to be encrypted even where the operator allows what is insecure."""
 
 
 def check_exposed(doors: Iterable[Door], insecure: bool) -> None:
-    """Raise `ConfigError` for what would be open to other hosts and is not encrypted, unless ``insecure``."""
+    """Raise `ConfigError` for what would be open to other hosts and is not encrypted, unless ``insecure``.
+
+    ``insecure`` changes nothing for processes, which know one another between hosts by keys alone.
+    """
     for door in doors:
-        if not insecure and not door.encrypted and reaches_beyond(door.address):
-            raise ConfigError(
-                f"{door.key} {door.address} is open to other hosts, and what is said there is not encrypted: "
-                f"{door.remedy}, or say insecure = true in [cluster], or --insecure"
-            )
+        if door.encrypted or (insecure and not door.always) or not reaches_beyond(door.address):
+            continue
+        otherwise = "" if door.always else ", or say insecure = true in [cluster], or --insecure"
+        raise ConfigError(
+            f"{door.key} {door.address} is open to other hosts, and what is said there is not encrypted: "
+            f"{door.remedy}{otherwise}"
+        )
 
 
 def reaches_beyond(address: str) -> bool:
@@ -53,7 +61,7 @@ def reaches_beyond(address: str) -> bool:
 
 def of_processes(key: str, address: str, keys: str) -> Door:
     """Return a door that processes of the cluster come in by."""
-    return Door(key, address, bool(keys), KEYS_REMEDY)
+    return Door(key, address, bool(keys), KEYS_REMEDY, always=True)
 
 
 def of_gateway(gateway: GatewayConfig) -> list[Door]:

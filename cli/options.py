@@ -55,14 +55,6 @@ Controller = Annotated[
         show_default=False,
     ),
 ]
-SecretFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="File of the run's secret (mode 0600), for a controller of another host or user.",
-        envvar="MAINSPRING_SECRET_FILE",
-        show_default=False,
-    ),
-]
 KeysFolder = Annotated[
     Path | None,
     typer.Option(
@@ -76,7 +68,7 @@ KeysFolder = Annotated[
 Insecure = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Listen beyond this host even where what is said there is not encrypted."
+        "--insecure", help="Serve clients beyond this host even where what is said there is not encrypted."
     ),
 ]
 DEFAULT_STORE = Path("store")

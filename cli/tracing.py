@@ -56,7 +56,7 @@ def trace_live(
     If its connection ends meanwhile, the trace does: what happened until it is back is not known.
     """
     controller = door.address
-    stream = LiveStream(controller, "trace", secret=door.secret(), keys=door.keys())
+    stream = LiveStream(controller, "trace", keys=door.keys())
     try:
         with (
             stopping() as stop,

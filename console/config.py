@@ -16,9 +16,6 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     again when it changes."""
     client_certificates: bool = False
     """True if browsers must show a certificate of the authority in that folder, ``ca.pem``."""
-    secret_file: str = ""
-    """File of the run's secret, which processes of other users and hosts must know; empty: the controller is
-    the same user's, on this host."""
     keys: str = ""
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""

@@ -80,7 +80,6 @@ class LiveStream:
         observer: str = "console",
         clock: Callable[[], int] = monotonic_ns,
         *,
-        secret: bytes | None = None,
         keys: Keys | None = None,
         operates: bool = False,
     ) -> None:
@@ -103,7 +102,7 @@ class LiveStream:
         self._hub = Hub()
         self._address = address
         self._name = f"{observer}:{os.getpid()}-{secrets.token_hex(4)}".encode()
-        self._shows = Pass(Role.OPERATOR if operates else Role.OBSERVER, secret, keys)
+        self._shows = Pass(Role.OPERATOR if operates else Role.OBSERVER, keys)
         self._link = self._connect()
         self._ended = 0
         self._session = ControllerSession(self.since_ns, hello_ns=HELLO_NS, silence_ns=SILENCE_NS)

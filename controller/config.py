@@ -14,9 +14,6 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Address that workers and gateways connect to: ``unix:///PATH``, or ``tcp://HOST:PORT`` where some of
     them run on other hosts; port ``*`` takes any free one. Empty: the socket controller.sock in the run
     folder."""
-    secret_file: str = ""
-    """File of the run's secret, which processes of other users and hosts must know; empty: only processes of
-    the same user on this host may connect."""
     keys: str = ""
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""

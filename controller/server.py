@@ -74,7 +74,7 @@ class Controller:
         """The scheduler; once `serve` has returned, others may call its ``status`` and ``validate``."""
         self._config = config
         self._dropped = Dropped()
-        shows = present(Role.CONTROLLER, config.secret_file, config.keys)
+        shows = present(Role.CONTROLLER, config.keys)
         self._hub = Hub()
         self._listener = listen(self._hub, config, shows)
         self._listener.on_violation = lambda _: self._dropped.count("bad_framing")

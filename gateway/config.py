@@ -81,9 +81,6 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Size of that file; beyond it the file becomes ``FILE.1``, what that was ``FILE.2``, and so on."""
     access_log_older_files: int = 4
     """How many of these there are at most."""
-    secret_file: str = ""
-    """File of the run's secret, which processes of other users and hosts must know; empty: the controller and
-    the workers are the same user's, on this host."""
     keys: str = ""
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""

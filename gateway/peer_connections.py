@@ -281,8 +281,8 @@ class ControllerLink:
     """The connection to the controller."""
 
     def __init__(self, hub: Hub, config: GatewayConfig, address: str, on_violation: OnViolation) -> None:
-        """Begin to connect; raise OSError if it is not an address, or secret or keys can't be used."""
-        shows = present(Role.GATEWAY, config.secret_file, config.keys)
+        """Begin to connect; raise OSError if it is not an address, or the keys can't be used."""
+        shows = present(Role.GATEWAY, config.keys)
         named = config.name or (shows.keys.name_of(Role.GATEWAY) if shows.keys is not None else "")
         unique = secrets.token_hex(4)
         self.name = named or f"{sockets.gethostname()[:64]}-{os.getpid()}-{unique}"
@@ -313,9 +313,9 @@ class WorkerLinks:
     def __init__(
         self, hub: Hub, config: GatewayConfig, on_violation: OnViolation, memory: Memory | None = None
     ) -> None:
-        """Raise OSError if secret or keys can't be used; workers of this host may read ``memory``."""
+        """Raise OSError if the keys can't be used; workers of this host may read ``memory``."""
         self._hub = hub
-        self._shows = present(Role.GATEWAY, config.secret_file, config.keys)
+        self._shows = present(Role.GATEWAY, config.keys)
         self._limits = Limits(
             config.max_message_bytes,
             config.input_backlog_bytes,

@@ -123,7 +123,7 @@ class ModelRepository:
 
     def __init__(self, config: GatewayConfig, catalog: Catalog) -> None:
         self._address = config.repository_address
-        self._shows = present(Role.GATEWAY, config.secret_file, config.keys)
+        self._shows = present(Role.GATEWAY, config.keys)
         self._timeout_s = config.repository_timeout_ms / 1e3
         self._catalog = catalog
         self._sent = Budget(MAX_LOAD_BYTES)

@@ -43,9 +43,6 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Time that a version that takes the place of one in use waits for a worker to have time to load it."""
     max_sent_files_bytes: int = 4 << 30
     """Bytes of the files with which clients have loaded models, all together; one more load is refused."""
-    secret_file: str = ""
-    """File of the run's secret, which processes of other users and hosts must know; empty: the controller is
-    the same user's, on this host."""
     keys: str = ""
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""

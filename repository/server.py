@@ -65,7 +65,7 @@ async def _run(
     config: RepositoryConfig, stop: threading.Event, on_ready: Callable[[str], None] | None
 ) -> None:
     repository = Repository(config)
-    shows = present(Role.REPOSITORY, config.secret_file, config.keys)
+    shows = present(Role.REPOSITORY, config.keys)
     control = Control(repository.requests.answer, config.address, shows)
     if on_ready is not None:
         on_ready(control.address)
@@ -105,7 +105,7 @@ class Repository:
             config.controller_timeout_ms,
             self.reconciler.cluster,
             self._wake.set,
-            present(Role.REPOSITORY, config.secret_file, config.keys),
+            present(Role.REPOSITORY, config.keys),
         )
         self._compiler = Compiler(
             config.store, config.compile_timeout_s, config.compile_memory_bytes, config.op_libraries

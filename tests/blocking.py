@@ -1,7 +1,7 @@
 """Conversations that wait: for tools and tests, which have no loop of their own.
 
 `Server` and `Client` are a `Listener` and a `Link` with a hub each. A message is a list of parts; with a
-server, the peer's ``ROLE/NAME`` goes before them, in both directions. On one host no secret is needed.
+server, the peer's ``ROLE/NAME`` goes before them, in both directions.
 """
 
 from __future__ import annotations
@@ -78,11 +78,10 @@ class Server(_Conversation):
         *,
         role: str = "tool",
         name: bytes = b"",
-        secret: bytes | None = None,
         keys: Keys | None = None,
     ) -> None:
         super().__init__()
-        self.listener = Listener(self._hub, address, limits, Pass(role, secret, keys), name)
+        self.listener = Listener(self._hub, address, limits, Pass(role, keys), name)
         self.address = self.listener.address
 
     def _take(self) -> Message | None:
@@ -105,11 +104,10 @@ class Client(_Conversation):
         limits: Limits = LIMITS,
         *,
         role: str = "tool",
-        secret: bytes | None = None,
         keys: Keys | None = None,
     ) -> None:
         super().__init__()
-        shows = Pass(role, secret, keys)
+        shows = Pass(role, keys)
         self.link = Link(self._hub, address, limits, name=name, keeps=True, shows=shows)
 
     def _take(self) -> Message | None:

@@ -1,27 +1,22 @@
 """The handshake on a socket, which reads only what it needs: an unknown peer costs a few hundred bytes.
 
-Over TLS, its own handshake comes before, and bounds what it reads itself (`secure`). Also the secrets that
-the handshake proves, and the files that hold them.
+Over TLS, its own handshake comes before, and bounds what it reads itself (`secure`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
-import stat
-from pathlib import Path
 from typing import NamedTuple
 
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Ended
-from mainspring.transport.handshake import MIN_SECRET_BYTES, NONCE_BYTES, Handshake, Unproved
+from mainspring.transport.handshake import Handshake, Unproved
 from mainspring.transport.keys import Keys, read_keys
 from mainspring.transport.secure import NotEncrypted, SecureSocket
 from mainspring.transport.unsent import FLAGS
 
-MAX_SECRET_BYTES = 4096
 NEEDS_TLS = "this process asks for TLS: start the other one with --keys"
 
 
@@ -97,11 +92,9 @@ class Greeting:
 
 
 class Pass(NamedTuple):
-    """The credentials of a process on its connections: its role, and the run's secret and keys if it has
-    them."""
+    """The credentials of a process on its connections: its role, and its keys if it has any."""
 
     role: str = "tool"
-    secret: bytes | None = None
     keys: Keys | None = None
     """Keys with which connections over TCP are encrypted, and each end's certificate says who it is."""
 
@@ -115,51 +108,14 @@ class Pass(NamedTuple):
 TOOL = Pass()
 
 
-def present(role: str, secret_file: str, keys: str) -> Pass:
-    """Return what a process of this role presents, by the secret's file and the folder of its keys.
+def present(role: str, keys: str) -> Pass:
+    """Return what a process of this role presents, by the folder of its keys, empty for none.
 
-    Either may be empty for none. Raises OSError that says what is wrong with them.
+    Raises OSError that says what is wrong with them.
     """
-    return Pass(role, read_secret(secret_file), read_keys(keys))
-
-
-def new_nonce() -> bytes:
-    """Return random bytes that identify one handshake."""
-    return secrets.token_bytes(NONCE_BYTES)
+    return Pass(role, read_keys(keys))
 
 
 def trusted(sock: socket.socket) -> bool:
     """Say whether, by the kernel's word, the other end is a process of this user or of root."""
     return sock.family == socket.AF_UNIX and addresses.user_of(sock) in {os.geteuid(), 0}
-
-
-def read_secret(path: str) -> bytes | None:
-    """Return the secret in a file; None for an empty path.
-
-    Raises OSError that says what is wrong: the file can't be read, others may read it, or it is too short.
-    """
-    if not path:
-        return None
-    try:
-        with Path(path).open("rb") as file:
-            mode, owner = (status := os.fstat(file.fileno())).st_mode, status.st_uid
-            secret = file.read(MAX_SECRET_BYTES + 1).strip()
-    except OSError as error:
-        raise OSError(error.errno, f"the secret file {path} can't be read: {error.strerror}") from None
-    # Of root's files a group may read one: so services and containers are given what is not theirs to change.
-    open_to_others = 0o037 if owner == 0 else 0o077
-    if stat.S_IMODE(mode) & open_to_others or owner not in {os.geteuid(), 0}:
-        raise OSError(f"the secret file {path} is open to others: chown it to its user and chmod it to 0600")
-    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
-        raise OSError(
-            f"the secret file {path} holds {len(secret)} bytes; a secret has {MIN_SECRET_BYTES} to "
-            f"{MAX_SECRET_BYTES}, such as `openssl rand -hex 32` makes"
-        )
-    return secret
-
-
-def write_secret(path: Path) -> None:
-    """Write a new secret, readable by this user alone, in place of an existing file; raise OSError."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_hex(32) + "\n")

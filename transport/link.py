@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery, Ended, Limits
 from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all, size_of
-from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
+from mainspring.transport.greeting import TOOL, Greeting, Pass, trusted
 from mainspring.transport.handshake import Connecting, Identity, Unproved, Violation
 from mainspring.transport.hub import Hub
 from mainspring.transport.keys import LOOK_NS, REVOKED, Keys
@@ -259,7 +259,7 @@ class Link:
         self._greet(sock)
 
     def _handshake(self, trust: bool) -> Connecting:
-        return Connecting(self._identity, self._shows.secret, trust, new_nonce(), self._expects)
+        return Connecting(self._identity, trust, self._expects)
 
     def _greet(self, sock: socket.socket) -> None:
         """Begin the handshake over a new connection."""

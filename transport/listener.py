@@ -19,7 +19,7 @@ from mainspring.transport import addresses
 from mainspring.transport.bounds import AGAIN_NS, PROGRESS_NS, Delivery, Ended, Limits, Shortage
 from mainspring.transport.certificate import Certificate
 from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all
-from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
+from mainspring.transport.greeting import TOOL, Greeting, Pass, trusted
 from mainspring.transport.handshake import Accepting, Identity, Violation
 from mainspring.transport.handshake_rate import HandshakeRate
 from mainspring.transport.hub import Hub
@@ -293,7 +293,7 @@ class Listener:
             self._give_up(next(iter(self._greeting)), Ended("others come, and it has not said who it is"))
         addresses.prepare(sock)
         accepts = None if isinstance(self._limits, Limits) else self._limits
-        handshake = Accepting(self._identity, self._shows.secret, trusted(sock), new_nonce(), accepts)
+        handshake = Accepting(self._identity, trusted(sock), accepts)
         until_ns = time.monotonic_ns() + GREETING_NS
         self._greeting[sock.fileno()] = Greeting(self._shows.over(sock, True), handshake), until_ns
         self._hub.own(sock.fileno(), self)

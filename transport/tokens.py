@@ -22,6 +22,7 @@ import hmac
 import logging
 import math
 import os
+import stat
 import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -377,6 +378,28 @@ class TokenFile:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_token(path: str) -> str:
+    """Return the one token in a process's own file, ``""`` for an empty path.
+
+    Raises OSError that says what is wrong: the file can't be read, is empty, or others may read it.
+    """
+    if not path:
+        return ""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            token = file.read(_LARGEST_BYTES).strip()
+    except OSError as error:
+        raise OSError(error.errno, f"the token file {path} can't be read: {error.strerror}") from None
+    # Of root's files a group may read one: so services and containers are given what is not theirs to change.
+    open_to_others = 0o037 if status.st_uid == 0 else 0o077
+    if stat.S_IMODE(status.st_mode) & open_to_others or status.st_uid not in {os.geteuid(), 0}:
+        raise OSError(f"the token file {path} is open to others: chown it to its user and chmod it to 0600")
+    if not token:
+        raise OSError(f"the token file {path} is empty: write into it what `mainspring token new` prints")
+    return token.decode("ascii", "replace")
 
 
 def _why(error: Exception) -> str:

@@ -25,9 +25,6 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Unique in the cluster; 1 to 64 letters, digits and ``. _ - : @ +``, the first a letter or digit."""
     controller: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
-    secret_file: str = ""
-    """File of the run's secret, which processes of other users and hosts must know; empty if the controller
-    and the gateways belong to the same user, on this host."""
     keys: str = ""
     """Folder with this process's certificate and key, by which it speaks TLS over TCP with the others; empty:
     what it says over TCP is not encrypted."""

@@ -21,7 +21,7 @@ from mainspring.messages.roles import Role, may_connect
 from mainspring.transport import addresses
 from mainspring.transport.addresses import Address
 from mainspring.transport.bounds import Limits
-from mainspring.transport.greeting import Pass, present, read_secret
+from mainspring.transport.greeting import Pass, present
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.keys import client_context
@@ -29,6 +29,7 @@ from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
 from mainspring.transport.local import PREFIX as LOCAL
 from mainspring.transport.stopping import WhenSet
+from mainspring.transport.tokens import read_token
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine, Monitored, Noted, OwnMemory, Targeted
@@ -174,7 +175,7 @@ def _fetcher(config: WorkerConfig, stop: threading.Event) -> Fetcher | None:
     """Return what fetches models for the worker; raise `OSError` if its configuration can't be used."""
     if not config.store_from or config.engine == "emulated":
         return None
-    token = (read_secret(config.store_token_file) or b"").decode("ascii", "replace")
+    token = read_token(config.store_token_file)
     try:
         secure = config.keys and config.store_from.startswith("https://")
         source = source_of(config.store_from, token, client_context(config.keys) if secure else None)
@@ -210,7 +211,7 @@ def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None
 
 def _open_sockets(hub: Hub, config: WorkerConfig) -> Sockets:
     """Listen for gateways, connect to the controller; raise `OSError` that names an unusable address."""
-    shows = present(Role.WORKER, config.secret_file, config.keys)
+    shows = present(Role.WORKER, config.keys)
     limits = Limits(
         config.max_message_bytes,
         config.output_backlog_bytes,

@@ -99,15 +99,12 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str = "out/run"
     """Folder for the processes' logs, their jobs, their sockets and the event log, which it keeps to its user
     (mode 0700). Relative to the file."""
-    secret_file: str = ""
-    """File of the secret by which the cluster's processes know each other, its user's alone (mode 0600), for
-    processes on other hosts to have the same. Empty: a new one at each start, in ``run_dir/secret``. Relative
-    to the file."""
     keys: str = ""
     """Folder of keys that `mainspring keys` made, with a folder of its own for each process: ``controller``,
     ``gateway``, ``worker-0`` and so on. With it the processes speak TLS over TCP. Relative to the file."""
     insecure: bool = False
-    """True if processes may listen beyond this host without encryption; else such ones don't start."""
+    """True if clients and browsers may be served beyond this host without encryption; else such processes
+    don't start. Processes on several hosts need ``keys`` in any case."""
     event_log: bool = True
     """Keep the controller's event log in ``run_dir/events``."""
     console: bool = False
@@ -173,10 +170,6 @@ TABLES: dict[str, type[msgspec.Struct]] = {each.name: each.type for each in msgs
 
 DERIVED: dict[tuple[str, str], str] = {
     **{
-        (table, "secret_file"): "set [cluster] secret_file"
-        for table in ("controller", "gateway", "worker", "repository", "console")
-    },
-    **{
         (table, "keys"): "set [cluster] keys, with a folder in it for each process"
         for table in ("controller", "gateway", "worker", "repository", "console")
     },
@@ -235,7 +228,7 @@ def why_not_set(table: str, key: str) -> str:
 
 
 PATH_KEYS = (
-    *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir"), ("cluster", "secret_file")),
+    *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir")),
     *(
         ("cluster", "keys"),
         ("repository", "path"),
@@ -269,7 +262,7 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         groups = read_devices(tables.pop(DEVICE_GROUPS), str(path), path.parent)
         tables.setdefault("cluster", {})[DEVICE_GROUPS] = groups
     for name, key in MOVED:
-        if key in (tables.get(name) or {}):
+        if isinstance(table := tables.get(name), dict) and key in table:
             raise ConfigError(f"{path}, [{name}]: {key} {why_not_set(name, key)}")
     if MODELS in tables:
         models = read_models(tables.pop(MODELS), str(path))

@@ -47,6 +47,10 @@ MOVED: dict[tuple[str, str], str] = {
     ("scheduler", "refuse"): 'set refuse_wrongly: 0 is what "last" was, and more what "early" was',
     ("scheduler", "max_queue_sizes"): "set max_queue_size in [models.NAME]",
     ("scheduler", "goodput_weights"): "set goodput_weight in [models.NAME]",
+    **{
+        (table, "secret_file"): "processes of one user on one host need none, others need [cluster] keys"
+        for table in ("cluster", "controller", "gateway", "worker", "repository", "console")
+    },
 }
 """Keys that another one replaces, by table and key."""
 
@@ -62,5 +66,10 @@ OPTIONS: dict[str, str] = {
     "token new --best-priority": "set best_priority in the line of the token's file",
     "worker --instruction-set": "set [worker] instruction_set in the file of --config",
     "gateway --grace": "set [gateway] grace_ms in the file of --config",
+    **dict.fromkeys(("controller --insecure", "worker --insecure"), "beyond this host it needs --keys"),
+    **{
+        f"{verb} --secret-file": "processes of one user on one host need none, others need --keys"
+        for verb in ("controller", "worker", "gateway", "console", "balance", "top", "trace", "explain")
+    },
 }
 """Options, and verbs of verbs, by how they were typed."""

@@ -118,11 +118,6 @@ def with_shards(config: Config, shard: int | None) -> dict[str, Any]:
     return {"shard": shard or 0, "shards": shards, "shard_pages": config.shards.pages}
 
 
-def secret_of(config: Config, given: Path | None) -> Path | None:
-    """Return the file of the run's secret: the one given, or else the configuration's, if it names one."""
-    return given or (Path(config.cluster.secret_file) if config.cluster.secret_file else None)
-
-
 def keys_of(config: Config, given: Path | None, name: str) -> Path | None:
     """Return the folder of a process's keys: the one given, or else its own in the configuration's."""
     return given or (Path(config.cluster.keys, name) if config.cluster.keys else None)

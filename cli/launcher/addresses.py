@@ -1,7 +1,7 @@
-"""The addresses of a cluster's processes: sockets in the run folder, TCP, and the run's secret.
+"""The addresses of a cluster's processes: sockets in the run folder, or TCP.
 
 Where all is on one host there is no TCP between them: the sockets are in the run folder, which is the user's
-alone. Where a configuration names addresses of TCP, every connection to them proves the secret.
+alone. Where a configuration names addresses of TCP, processes of other hosts and users need keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mainspring.cli.configuration.config import Config
     from mainspring.repository.config import RepositoryConfig
 
-SECRET_NAME = "secret"
 OPERATOR = "operator"
 """The role of a console, which passes operators' commands on."""
 CONTROLLER_SOCKET = "controller.sock"
@@ -99,34 +98,29 @@ def listens_by_tcp(repository: RepositoryConfig) -> bool:
 
 
 def with_sockets(config: Config, run_dir: Path) -> Config:
-    """Return the configuration with an address for each process, the run's secret, and keys.
+    """Return the configuration with an address for each process, and keys.
 
     Raises `ConfigError` if there are keys, but not for every process.
     """
     from mainspring.transport.local import PREFIX as LOCAL
 
-    replace, secret = msgspec.structs.replace, config.cluster.secret_file or str(run_dir / SECRET_NAME)
+    replace = msgspec.structs.replace
     local = f"{LOCAL}{run_dir}"
     return replace(
         config,
-        cluster=replace(config.cluster, secret_file=secret),
         controller=replace(
             config.controller,
             address=config.controller.address or f"{local}/{CONTROLLER_SOCKET}",
-            secret_file=secret,
             keys=_keys(config, "controller"),
         ),
-        gateway=replace(config.gateway, secret_file=secret, keys=_keys(config, "gateway")),
-        worker=replace(config.worker, secret_file=secret),
+        gateway=replace(config.gateway, keys=_keys(config, "gateway")),
         repository=replace(
             config.repository,
             address=config.repository.address or f"{local}/repository.sock",
-            secret_file=secret,
             keys=_keys(config, "repository") if config.repository.path else "",
         ),
         console=replace(
             config.console,
-            secret_file=secret,
             keys=_keys(config, "console", OPERATOR) if config.cluster.console else "",
         ),
     )
@@ -148,19 +142,10 @@ def own_keys(keys: str, role: str, name: str) -> str:
     return str(folder.absolute()) if keys else ""
 
 
-def prepare_sockets(secret_file: str, run_dir: Path) -> None:
-    """Put sockets of a former run away, and make a new secret unless the operator has given one.
-
-    Raises `ConfigError` if the secret can't be used, or the folder can't be written to.
-    """
-    from mainspring.transport.greeting import read_secret, write_secret
-
-    own = run_dir / SECRET_NAME
+def prepare_sockets(run_dir: Path) -> None:
+    """Remove the sockets of a former run; raise `ConfigError` if the folder can't be written to."""
     try:
         for each in run_dir.glob(SOCKETS):
             each.unlink()
-        if secret_file == str(own):
-            write_secret(own)
-        read_secret(secret_file)
     except OSError as error:
         raise ConfigError(error.strerror or str(error)) from None

@@ -25,7 +25,6 @@ from mainspring.cli.launcher.provider import Runner
 from mainspring.cli.launcher.ray_children import Child, Resources, Setting, placed, shown
 from mainspring.cli.launcher.ray_workers import STOP_POLL_S, RayWorkers, worker_resources
 from mainspring.cli.launcher.running import STARTS_BEFORE_READY, ClusterError, Running, no_step
-from mainspring.transport.greeting import read_secret
 
 STORE_BYTES = 80 << 20
 """Size of the object store of a Ray that is started here; nothing of ours is in it."""
@@ -74,8 +73,8 @@ def _planned(
 def adapted(config: Config, host: str) -> Config:
     """Return a configuration whose processes find each other from any node.
 
-    ``host`` is this node's address; the controller listens there, which takes keys, or ``insecure``, unless
-    it is a loopback's. Empty: there will never be another node.
+    ``host`` is this node's address; the controller listens there, which takes keys, unless it is a
+    loopback's. Empty: there will never be another node.
     """
     replace = msgspec.structs.replace
     # Which cores a process may have to itself is its node's matter, and Ray gives none.
@@ -160,8 +159,7 @@ class RayCluster(Running):
         return "`ray list actors` says where each process is, and `ray logs actor --id ID` what it printed"
 
     def _start(self) -> None:
-        secret = (read_secret(self.plan.cluster.secret_file) or b"").decode()
-        setting = Setting(self._ray, secret, os.getcwd())
+        setting = Setting(self._ray, os.getcwd())
         group = placed({"CPU": HEAD_CPUS, self._here: 0.001})
         for job in self._jobs:
             if not isinstance(job, WorkerJob):

@@ -31,11 +31,11 @@ SENT_S = 0.2
 class ChildActor:
     """One job's process, which the kernel ends when the actor's process ends."""
 
-    def __init__(self, name: str, job: bytes, secret: str, folder: str) -> None:
+    def __init__(self, name: str, job: bytes, folder: str) -> None:
         """Start the job, which is JSON.
 
-        ``secret`` is the run's, for this node to have it in a file; the job's relative paths begin at
-        ``folder``, if this node has it. Raises OSError if the node has no room for it.
+        The job's relative paths begin at ``folder``, if this node has it. Raises OSError if the node has no
+        room for it.
         """
         self._name = name
         self._own = Path(tempfile.mkdtemp(prefix="mainspring-ray-"))
@@ -43,10 +43,10 @@ class ChildActor:
         self._stopping = False
         self._last = ""
         self._ended = ""
-        path, told_path = self._own / "secret", self._own / "job.json"
-        _write(path, secret.encode() + b"\n")
-        told = _with_secret(msgspec.json.decode(job, type=Job), str(path))
-        _write(told_path, msgspec.json.encode(msgspec.structs.replace(told, parent_pid=os.getpid())))
+        told = msgspec.json.decode(job, type=Job)
+        told_path = self._own / "job.json"
+        with open(told_path, "wb", opener=open_private) as file:
+            file.write(msgspec.json.encode(msgspec.structs.replace(told, parent_pid=os.getpid())))
         self._command = [sys.executable, "-m", "mainspring.cli.launcher.child", str(told_path)]
         self._folder = folder if Path(folder).is_dir() else None
         self._failure: OSError | None = None
@@ -115,15 +115,3 @@ class ChildActor:
         self._told.wait(TOLD_S)
         time.sleep(SENT_S)
         os._exit(1)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb", opener=open_private) as file:
-        file.write(content)
-
-
-def _with_secret(job: Job, path: str) -> Job:
-    """Return a job whose process reads the secret from this node's file."""
-    field = str(job.__struct_config__.tag)
-    told = msgspec.structs.replace(getattr(job, field), secret_file=path)
-    return msgspec.structs.replace(job, **{field: told})

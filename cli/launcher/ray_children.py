@@ -31,8 +31,6 @@ class Setting(msgspec.Struct, frozen=True):
     """The settings that all actors of a run share."""
 
     ray: Any
-    secret: str
-    """Secret by which the run's processes know each other."""
     folder: str
     """Folder that relative paths begin in."""
 
@@ -104,7 +102,7 @@ class Child:
             max_task_retries=-1,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=0),
         )
-        return actor.remote(self.name, msgspec.json.encode(self._job), setting.secret, setting.folder)
+        return actor.remote(self.name, msgspec.json.encode(self._job), setting.folder)
 
     def _take(self, now_s: float) -> None:
         """Take in an answer."""

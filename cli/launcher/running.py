@@ -145,7 +145,7 @@ class Running(ABC):
             check_free(address, remedy)
         with claimed(self.plan.run_dir):
             make_private(self.plan.run_dir)
-            prepare_sockets(self.plan.cluster.secret_file, self.plan.run_dir)
+            prepare_sockets(self.plan.run_dir)
             self.first_look.prepare()
             # What was changed lasts as long as this cluster: another begins with what it is told.
             for changes in self.plan.run_dir.glob(f"*{CHANGES}"):
@@ -199,7 +199,7 @@ class Running(ABC):
             )
             return
         try:
-            shows = present(Role.PROVIDER, plan.cluster.secret_file, plan.provider_keys)
+            shows = present(Role.PROVIDER, plan.provider_keys)
         except OSError as error:
             self._say(f"workers can't be scaled: {error.strerror or error}")
             return

@@ -15,7 +15,6 @@ from mainspring.cli.options import (
     Controller,
     Interval,
     KeysFolder,
-    SecretFile,
     Watch,
     duration_ns,
 )
@@ -40,7 +39,6 @@ Worker = Annotated[
 def balance(
     config: ConfigFile = None,
     controller: Controller = None,
-    secret_file: SecretFile = None,
     keys: KeysFolder = None,
     model: Model = None,
     models: Models = None,
@@ -61,7 +59,7 @@ def balance(
             "what is named goes --to a shard, and --models come --from one; else name none"
         )
     interval_s = duration_ns(interval, "--interval") / 1e9
-    addresses, shows = _cluster(config, controller, secret_file, keys)
+    addresses, shows = _cluster(config, controller, keys)
     wanted = _Wanted(tuple(model or ()), models or 0, tuple(worker or ()), source, target)
     try:
         asyncio.run(_run(addresses, shows, wanted if named else None, interval_s, watch=watch, dry=dry_run))
@@ -89,11 +87,9 @@ class _Wanted:
         self.target = target
 
 
-def _cluster(
-    config: Path | None, controller: str | None, secret_file: Path | None, keys: Path | None
-) -> tuple[tuple[str, ...], Pass]:
+def _cluster(config: Path | None, controller: str | None, keys: Path | None) -> tuple[tuple[str, ...], Pass]:
     """Return where a cluster's controllers are, and what is shown to them; raise `ConfigError`."""
-    from mainspring.cli.configuration.single import configured, keys_of, secret_of
+    from mainspring.cli.configuration.single import configured, keys_of
     from mainspring.cli.configuration.tables import ConfigError
     from mainspring.cli.controllers import find
     from mainspring.cli.launcher.addresses import connectable
@@ -104,11 +100,10 @@ def _cluster(
     listed = tuple(map(connectable, whole.shards.controllers))
     door = find(
         controller or (listed[0] if listed else None),
-        secret_of(whole, secret_file),
         keys_of(whole, keys, "balancer"),
     )
     try:
-        return listed or (door.address,), present(Role.REPOSITORY, door.secret_file, door.folder)
+        return listed or (door.address,), present(Role.REPOSITORY, door.folder)
     except OSError as error:
         raise ConfigError(error.strerror or str(error)) from None
 

@@ -14,7 +14,6 @@ from mainspring.cli.configuration.single import (
     keys_of,
     log_of,
     replaced,
-    secret_of,
     with_typed,
 )
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
@@ -25,7 +24,6 @@ from mainspring.cli.options import (
     Controller,
     Insecure,
     KeysFolder,
-    SecretFile,
     tls_option,
     token_file_option,
 )
@@ -43,7 +41,6 @@ def console(
     config: ConfigFile = None,
     address: Annotated[str, LISTEN] = "http://127.0.0.1:8003",
     controller: Controller = None,
-    secret_file: SecretFile = None,
     keys: KeysFolder = None,
     insecure: Insecure = False,
     log: Annotated[Path | None, EVENT_LOG] = None,
@@ -63,7 +60,7 @@ def console(
     controller = controller or whole.controller.address or None
     if controller is None and log is None and os.environ.get(ADDRESS_VARIABLE, "").strip():
         controller = place(CONTROLLER, gateway(), None) or None
-    door = find(controller, secret_of(whole, secret_file), keys_of(whole, keys, "console"))
+    door = find(controller, keys_of(whole, keys, "console"))
     flags: dict[str, tuple[str, object]] = {
         "address": ("address", address),
         "host": ("hosts", tuple(host or ())),
@@ -73,7 +70,6 @@ def console(
     own = replaced(
         with_typed(context, whole.console, flags),
         controller_address=door.address,
-        secret_file=door.secret_file,
         keys=door.folder,
         log_dir="" if log is None else str(log),
     )

@@ -16,7 +16,6 @@ from mainspring.cli.configuration.single import (
     keys_of,
     log_of,
     replaced,
-    secret_of,
     with_shards,
     with_typed,
 )
@@ -35,9 +34,7 @@ from mainspring.cli.launcher.foreground import (
 from mainspring.cli.options import (
     EVENT_LOG,
     STORE,
-    Insecure,
     KeysFolder,
-    SecretFile,
     duration_ns,
 )
 
@@ -59,7 +56,7 @@ StateFile = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        help="Where workers and gateways connect: unix:///PATH, or tcp://HOST:PORT with --secret-file; "
+        help="Where workers and gateways connect: unix:///PATH, or tcp://HOST:PORT with --keys; "
         "port * takes any. Default: a socket of this user's own.",
         show_default=False,
     ),
@@ -71,9 +68,7 @@ def controller(
     config: ConfigFile = None,
     shard: Shard = None,
     address: Address = None,
-    secret_file: SecretFile = None,
     keys: KeysFolder = None,
-    insecure: Insecure = False,
     store: Annotated[Path | None, STORE] = None,
     profiles: Annotated[Path | None, PROFILES] = None,
     copies: Annotated[int, COPIES] = 1,
@@ -92,16 +87,13 @@ def controller(
     whole = configured(config)
     source = _source(whole, store, profiles, copies)
     scheduler = _scheduler(context, whole, policy, policy_option)
-    secret = secret_of(whole, secret_file)
     where = address or address_of(whole, shard) or personal_address()
     folder = keys_of(whole, keys, f"controller-{shard}" if shard else "controller")
-    unsafe = insecure or whole.cluster.insecure
-    check_guarded(where, secret, _text(folder) or "", "--address", insecure=unsafe)
+    check_guarded(where, _text(folder) or "", "--address")
     drain = ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6)
     own = replaced(
         with_typed(context, whole.controller, {"drain_timeout": drain}),
         address=where,
-        secret_file=_text(secret) or "",
         keys=_text(folder) or "",
         event_log_dir=_text(event_log),
         state_file=_text(state_file),

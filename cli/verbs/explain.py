@@ -13,7 +13,6 @@ from mainspring.cli.options import (
     AsJson,
     GatewayAddress,
     KeysFolder,
-    SecretFile,
     Token,
     duration_ns,
     print_json,
@@ -40,7 +39,6 @@ def explain(
     controller: Annotated[
         str | None, typer.Option(help="Watch this controller instead, until the request comes or ends.")
     ] = None,
-    secret_file: SecretFile = None,
     keys: KeysFolder = None,
     wait: Annotated[str, WAIT] = "10s",
     log: Log = None,
@@ -50,7 +48,7 @@ def explain(
 ) -> None:
     """Tell a request's story: what was planned, what happened, and what each worker could have done."""
     _check(context, log, run)
-    story = _story(request, address, console, controller, secret_file, keys, wait, log, run, token)
+    story = _story(request, address, console, controller, keys, wait, log, run, token)
     if as_json:
         print_json(story)
         return
@@ -77,7 +75,6 @@ def _story(
     address: str,
     console: str | None,
     controller: str | None,
-    secret_file: Path | None,
     keys: Path | None,
     wait: str,
     log: Path | None,
@@ -100,4 +97,4 @@ def _story(
         except NoConsole:
             if console:
                 raise
-    return live(find_for(address, token, controller, secret_file, keys), request, wait_ns)
+    return live(find_for(address, token, controller, keys), request, wait_ns)

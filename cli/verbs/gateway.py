@@ -14,7 +14,6 @@ from mainspring.cli.configuration.single import (
     keys_of,
     log_of,
     replaced,
-    secret_of,
     with_typed,
 )
 from mainspring.cli.launcher.foreground import (
@@ -31,7 +30,6 @@ from mainspring.cli.options import (
     Controller,
     Insecure,
     KeysFolder,
-    SecretFile,
     duration_ns,
     tls_option,
     token_file_option,
@@ -84,7 +82,6 @@ def gateway(
     grpc: Annotated[str, PORT] = "",
     metrics: Annotated[str, PORT] = "",
     controller: Controller = None,
-    secret_file: SecretFile = None,
     keys: KeysFolder = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
@@ -104,9 +101,8 @@ def gateway(
     from mainspring.gateway.server import run
 
     whole = configured(config)
-    secret, keys = secret_of(whole, secret_file), keys_of(whole, keys, name or "gateway")
     first = address_of(whole, 0)
-    door = find(controller or first, secret, keys)
+    door = find(controller or first, keys_of(whole, keys, name or "gateway"))
     flags: dict[str, tuple[str, object]] = {
         **{"address": ("address", address), "http": ("http_address", http)},
         "grpc": ("grpc_address", grpc),
@@ -119,7 +115,7 @@ def gateway(
         "lame_duck": ("lame_duck_ms", _ms(lame_duck, "--lame-duck")),
         "drain_timeout": ("drain_timeout_ms", duration_ns(drain_timeout, "--drain-timeout") / 1e6),
     }
-    shown = {"secret_file": door.secret_file, "keys": door.folder, **({} if controller else _shards(whole))}
+    shown = {"keys": door.folder, **({} if controller else _shards(whole))}
     own = replaced(with_typed(context, whole.gateway, flags), controller_address=door.address, **shown)
     check_exposed(of_gateway(own), insecure or whole.cluster.insecure)
     stop = begin(own.name or "gateway", *log_of(context, whole, log_level, log_format), whole.transport)

@@ -14,7 +14,6 @@ from mainspring.cli.options import (
     Controller,
     GatewayAddress,
     KeysFolder,
-    SecretFile,
     Token,
     duration_ns,
     refuse_with_log,
@@ -37,7 +36,6 @@ def top(
     context: typer.Context,
     address: GatewayAddress = DEFAULT_GATEWAY,
     controller: Controller = None,
-    secret_file: SecretFile = None,
     keys: KeysFolder = None,
     token: Token = None,
     log: Log = None,
@@ -70,7 +68,7 @@ def top(
             param_hint="--view",
         )
     once = once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty())
-    source = _source(context, address, controller, secret_file, keys, token, log, at, run)
+    source = _source(context, address, controller, keys, token, log, at, run)
     shown = cast("ViewName | None", view)
     try:
         if once:
@@ -85,7 +83,6 @@ def _source(
     context: typer.Context,
     address: str,
     controller: str | None,
-    secret_file: Path | None,
     keys: Path | None,
     token: str | None,
     log: Path | None,
@@ -100,8 +97,8 @@ def _source(
         if at is not None or run is not None:
             raise typer.BadParameter("--at and --run choose a moment of a log: give --log DIR too")
         try:
-            door = find_for(address, token, controller, secret_file, keys)
-            return LiveSource(door.address, secret=door.secret(), keys=door.keys())
+            door = find_for(address, token, controller, keys)
+            return LiveSource(door.address, keys=door.keys())
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--controller") from None
     refuse_with_log(context, "address", "controller")

@@ -13,7 +13,6 @@ from mainspring.cli.options import (
     Controller,
     GatewayAddress,
     KeysFolder,
-    SecretFile,
     Token,
     duration_ns,
     refuse_with_log,
@@ -39,7 +38,6 @@ def trace(
     log: Log = None,
     address: GatewayAddress = DEFAULT_GATEWAY,
     controller: Controller = None,
-    secret_file: SecretFile = None,
     keys: KeysFolder = None,
     token: Token = None,
     duration: Annotated[str, LOOK] = "10s",
@@ -63,7 +61,7 @@ def trace(
                 "to watch a live cluster, of which the past can't be asked for"
             )
         length_ns = duration_ns(duration, "--duration")
-        file = trace_live(find_for(address, token, controller, secret_file, keys), perfetto, length_ns)
+        file = trace_live(find_for(address, token, controller, keys), perfetto, length_ns)
     else:
         refuse_with_log(context, "address", "controller", "duration")
         file = trace_log(*chosen_run(log, run, from_, to, last), perfetto)

@@ -17,7 +17,6 @@ from mainspring.cli.configuration.single import (
     keys_of,
     log_of,
     replaced,
-    secret_of,
     with_typed,
 )
 from mainspring.cli.launcher.foreground import (
@@ -35,11 +34,9 @@ from mainspring.cli.options import (
     ENGINE,
     PAGES,
     Controller,
-    Insecure,
     KeysFolder,
     ModelStore,
     Realtime,
-    SecretFile,
     Threads,
     duration_ns,
     typed,
@@ -53,7 +50,7 @@ if TYPE_CHECKING:
 DataAddress = Annotated[
     str,
     typer.Option(
-        help="Where gateways connect: unix:///PATH, or tcp://HOST:PORT with --secret-file; port * takes any. "
+        help="Where gateways connect: unix:///PATH, or tcp://HOST:PORT with --keys; port * takes any. "
         "Default: a socket beside the controller's, or any port of 127.0.0.1 if that has none.",
         show_default=False,
     ),
@@ -83,9 +80,7 @@ def worker(
     name: Annotated[str, typer.Option(help="Unique in the cluster.")] = "worker-0",
     shard: Shard = None,
     controller: Controller = None,
-    secret_file: SecretFile = None,
     keys: KeysFolder = None,
-    insecure: Insecure = False,
     data_address: DataAddress = "",
     data_host: DataHost = "",
     store: ModelStore = DEFAULT_STORE,
@@ -108,8 +103,7 @@ def worker(
     whole, tables = configured_by(config)
     engine, device, folder = _computes(context, whole.cluster, engine, device, store)
     _check(engine, device, folder, exec_core, fetches=bool(store_from or whole.worker.store_from))
-    secret, keys = secret_of(whole, secret_file), keys_of(whole, keys, name)
-    door = find(controller or address_of(whole, shard), secret, keys)
+    door = find(controller or address_of(whole, shard), keys_of(whole, keys, name))
     drain_ms = max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6))
     own: dict[str, object] = {"data_address": data_address, "data_host": data_host, "pages": pages}
     own |= {"device_kind": device_kind, "threads": threads, "realtime": realtime, "store_from": store_from}
@@ -118,12 +112,11 @@ def worker(
     table = replaced(whole.worker, **_told(whole.cluster, tables.get("worker", {}), device, engine))
     settings = replaced(
         with_typed(context, table, flags),
-        **{"name": name, "controller": door.address, "secret_file": door.secret_file, "keys": door.folder},
+        **{"name": name, "controller": door.address, "keys": door.folder},
         **{"store": str(folder), "engine": engine, "device": device, "exec_core": exec_core},
     )
     _check_memory(settings)
-    guards = (settings.data_address, door.secret_file, door.folder, "--data-address")
-    check_guarded(*guards, insecure=insecure or whole.cluster.insecure)
+    check_guarded(settings.data_address, door.folder, "--data-address")
     run(settings, begin(name, *log_of(context, whole, log_level, log_format), whole.transport), ready)
 
 

@@ -51,12 +51,11 @@ class LiveSource:
         self,
         controller: str,
         observer: str = "top",
-        secret: bytes | None = None,
         keys: Keys | None = None,
     ) -> None:
         """Begin to connect; raise ValueError on an address that is none."""
         self.view = View()
-        self._stream = LiveStream(controller, observer, secret=secret, keys=keys)
+        self._stream = LiveStream(controller, observer, keys=keys)
         self._stream.on_answer = self.view.told
         self._following = Following(self.view)
 

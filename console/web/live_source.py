@@ -17,7 +17,6 @@ from mainspring.console.view.view import View
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
 from mainspring.messages.observing import Stage
 from mainspring.messages.operating import Operate, Operated, OperatorCommand
-from mainspring.transport.greeting import read_secret
 from mainspring.transport.keys import read_keys
 
 _LOOKED_AFTER = 64
@@ -34,7 +33,6 @@ class LiveSource:
         self.epoch = 0
         self._stream = LiveStream(
             config.controller_address,
-            secret=read_secret(config.secret_file),
             keys=read_keys(config.keys),
             operates=operable,
         )

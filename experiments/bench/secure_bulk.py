@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,8 +34,6 @@ WINDOW = 8
 """Large messages that are on their way at one time."""
 LIMITS = Limits(64 << 20, 256 << 20, 10_000)
 HOST = "127.0.0.1"
-SECRET = bytes(32)
-"""Of the connections in clear, which would not be let in without one."""
 BLOCK_BYTES = 1 << 18
 """What `Blocks` encrypts before it is sent, and reads at a time."""
 FORK = multiprocessing.get_context("fork")
@@ -79,8 +77,9 @@ def beside(read: Callable[..., float], *arguments: Any) -> Iterator[Connection]:
 
 
 def framed(messages: int, keys: Path | None) -> Took:
-    """Send and read over connections of `transport`."""
-    with unnamed(1) as (port,), beside(_read_framed, port, messages, keys) as reader:
+    """Send and read over connections of `transport`: with ``keys`` over TCP, without them by name."""
+    ports = nullcontext(free_ports(1)) if keys is None else unnamed(1)
+    with ports as (port,), beside(_read_framed, port, messages, keys) as reader:
         hub = Hub()
         link = Link(hub, f"tcp://{HOST}:{port}", LIMITS, shows=_shown(keys))
         data = np.random.default_rng(0).bytes(LARGE_BYTES)
@@ -115,7 +114,7 @@ def _read_framed(port: int, messages: int, keys: Path | None) -> float:
 
 
 def _shown(keys: Path | None) -> Pass:
-    return Pass(secret=SECRET, keys=None if keys is None else Keys(str(keys)))
+    return Pass(keys=None if keys is None else Keys(str(keys)))
 
 
 class Blocks:

@@ -199,16 +199,16 @@ def test_nothing_is_open_in_clear_unless_the_values_say_so(path: Path) -> None:
         (container,) = spec["containers"]
         flags = taken(container["args"], VARIABLES)
         assert flags.get("insecure", allowed) is allowed
+        assert flags["keys"]
         if allowed:
             continue
-        assert flags["keys"]
         doors = [flags[key] for key in ("http", "grpc", "metrics") if flags.get(key)]
         doors += [flags["address"]] if container["args"][0] == "console" else []
         assert all(each.startswith(("https://", "grpcs://")) for each in doors)
         assert not doors or flags["tls"]
         assert container["args"][0] != "gateway" or flags["curve_key"]
         mounted = {each["mountPath"] for each in container["volumeMounts"]}
-        given = [flags.get(key) for key in ("keys", "tls", "curve_key", "token_file", "secret_file")]
+        given = [flags.get(key) for key in ("keys", "tls", "curve_key", "token_file")]
         for each in given:
             assert each is None or {str(each), str(each.parent)} & mounted
 
@@ -335,23 +335,20 @@ def test_a_gpu_is_asked_for_by_workers_that_compute_on_one() -> None:
             "above maxReplicas, which is 8",
         ),
         (f"{SCALED}.enabled=true,{SCALED}.inFlightRequests=0,{SCALED}.cpuPercent=0", "nothing to scale by"),
-        (
-            "security.insecure=false",
-            "set security.keys.controller, security.keys.gateway, security.keys.worker",
-        ),
-        (
-            "security.keys.worker=w",
-            "by keys all or none: set security.keys.controller, security.keys.gateway",
-        ),
+        ("security.insecure=false", "not be encrypted: set security.tls, security.curve"),
+        ("security.keys.worker=", "know each other by keys: set security.keys.worker"),
         ("controllers.count=0", "controllers.count: Must be greater than or equal to 1"),
         ("controllers.count=65", "controllers.count: Must be less than or equal to 64"),
         ("controllers.count=2,configuration=[shards]", "configuration has a table [shards]"),
-        ("controllers.count=2,workers[0].name=a,workers[1].name=a-1", 'groups of workers are called "a-1"'),
+        (
+            "security.keys.balancer=b,controllers.count=2,workers[0].name=a,workers[1].name=a-1",
+            'groups of workers are called "a-1"',
+        ),
         ("networkPolicy.clients[0].everybody=true", "everybody is not allowed"),
     ],
 )
 def test_wrong_values_are_refused_by_name(wrong: str, says: str) -> None:
-    done = helm("--set", "security.insecure=true", "--set", wrong)
+    done = helm("--values", str(VALUES[0].parent / "default.yaml"), "--set", wrong)
     assert done.returncode != 0
     assert says in done.stderr
 

@@ -30,7 +30,7 @@ from tests.faults import garbage
 from tests.gateway.fakes import MODELS, NUMBER, FakeCluster, fake_cluster, gateway, wait_until
 from tests.gateway.raw import Raw, counts
 from tests.patience import PATIENCE_S
-from tests.transport.raw import SECRET, admitted, by_tcp, connecting
+from tests.transport.raw import admitted, by_tcp, connecting
 from tests.worker.peers import Cluster, infer, spec
 
 X = np.ones((1, 4), np.float32)
@@ -239,7 +239,7 @@ def test_a_false_controller_to_the_worker(start: Callable[..., Cluster]) -> None
 
 def test_raw_bytes_to_a_listener() -> None:
     """Whole connections of garbage, in pieces; one that speaks properly is served beside them."""
-    server = ServerSide(limits=Limits(1 << 16, 1 << 20, 1_000), secret=SECRET)
+    server = ServerSide(limits=Limits(1 << 16, 1 << 20, 1_000))
     honest = ClientSide(server.address, b"honest")
     while not honest.link.connected:
         server.poll(1)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mainspring.cli.authority import Authority
 from tests.hosts.network import Host
 from tests.patience import PATIENCE_S
 
@@ -28,9 +29,7 @@ class Cluster:
         self.events = folder / "events"
         self._models = models
         self._port = PORTS + 10 * number
-        self._secret = folder / "secret"
-        self._secret.write_text(secrets.token_hex(32))
-        self._secret.chmod(0o600)
+        self._authority = Authority.create(folder / "keys", "here")
         self._controller = ""
         self.gateway = ""
         """Where clients connect."""
@@ -94,7 +93,8 @@ class Cluster:
 
     def _start(self, host: Host, verb: str, *options: str) -> None:
         name = options[options.index("--name") + 1] if "--name" in options else verb
-        shown = ("--secret-file", str(self._secret), "--insecure", "--log-level", "INFO")
+        keys = self._authority.issue(verb, name, (), 1)
+        shown = ("--keys", str(keys), "--log-level", "INFO", *(["--insecure"] if verb == "gateway" else []))
         host.start(*MAINSPRING, verb, *shown, *options, log=self.folder / f"{name}.log")
 
 

@@ -41,7 +41,7 @@ from mainspring.messages.served import ServedModel
 from mainspring.repository.requests import MAX_QUESTIONS, OFF, Control
 from mainspring.repository.served_files import ServedFiles, State
 from mainspring.transport.channel import HEAD, head
-from mainspring.transport.greeting import Greeting, new_nonce
+from mainspring.transport.greeting import Greeting
 from mainspring.transport.handshake import Accepting, Connecting, Identity
 from tests.blocking import Client
 from tests.gateway.test_versions import version_spec
@@ -173,7 +173,7 @@ def admitted(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(address.removeprefix("unix://"))
     sock.setblocking(False)
-    greeting = Greeting(sock, Connecting(Identity("gateway"), None, True, new_nonce(), None))
+    greeting = Greeting(sock, Connecting(Identity("gateway"), True, None))
     while not greeting.advance():
         select.select([sock], [], [], PATIENCE_S)
     sock.settimeout(PATIENCE_S)
@@ -292,7 +292,7 @@ def test_a_gateway_reads_no_answer_beyond_its_bounds(answer: bytes, says: str) -
     def serve(listening: socket.socket) -> None:
         with listening.accept()[0] as sock:
             sock.setblocking(False)
-            handshake = Accepting(Identity("repository"), None, True, new_nonce(), ("gateway",))
+            handshake = Accepting(Identity("repository"), True, ("gateway",))
             greeting = Greeting(sock, handshake)
             while not greeting.advance():
                 select.select([sock], [], [], PATIENCE_S)

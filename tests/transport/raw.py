@@ -6,16 +6,15 @@ import socket
 import time
 from collections.abc import Callable
 
-from mainspring.transport.greeting import Greeting, new_nonce
+from mainspring.transport import addresses
+from mainspring.transport.greeting import Greeting
 from mainspring.transport.handshake import Connecting, Identity
 from tests.patience import PATIENCE_S
 
-SECRET = b"a secret of the run, 32 bytes at least"
 
-
-def connecting(role: str, name: bytes = b"", secret: bytes | None = SECRET) -> Connecting:
-    """The connector's end of a handshake that nobody trusts by its user."""
-    return Connecting(Identity(role, name), secret, False, new_nonce(), None)
+def connecting(role: str, name: bytes = b"", trusted: bool = False) -> Connecting:
+    """The connector's end of a handshake, by default with a listener that it does not know."""
+    return Connecting(Identity(role, name), trusted, None)
 
 
 def by_tcp(address: str) -> socket.socket:
@@ -27,10 +26,10 @@ def by_tcp(address: str) -> socket.socket:
 def admitted(
     address: str, role: str, name: bytes = b"", pump: Callable[[], object] = lambda: None
 ) -> socket.socket:
-    """Connect by TCP and prove to belong; ``pump`` has the listener go on, if nothing else does."""
-    sock = by_tcp(address)
-    sock.setblocking(False)
-    greeting = Greeting(sock, connecting(role, name))
+    """Connect as a process of the same user; ``pump`` has the listener go on, if nothing else does."""
+    sock = addresses.connect_at_once(addresses.parse(address))
+    assert sock is not None, f"nobody listens at {address} by name"
+    greeting = Greeting(sock, connecting(role, name, trusted=True))
     give_up_s = time.monotonic() + PATIENCE_S
     while not greeting.advance():
         assert time.monotonic() < give_up_s, "the handshake did not end"

@@ -13,12 +13,13 @@ from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
+from mainspring.transport.keys import Keys
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
 from tests.blocking import LIMITS, Server
 from tests.patience import PATIENCE_S
+from tests.transport.issuing import Issue
 
-SHOWS = Pass(secret=b"s" * 32)
 NAME = "worker.example"
 RESOLVE = addresses.resolve
 
@@ -59,8 +60,14 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server(secret=SHOWS.secret)
+def shows(issued: Issue) -> Pass:
+    """What both ends show."""
+    return Pass(keys=Keys(str(issued("tool", "*"))))
+
+
+@pytest.fixture
+def server(shows: Pass) -> Iterator[Server]:
+    made = Server(keys=shows.keys)
     yield made
     made.close()
 
@@ -76,10 +83,12 @@ def named(server: Server) -> str:
     return f"tcp://{NAME}:{server.address.rpartition(':')[2]}"
 
 
-def test_others_are_served_while_a_name_is_looked_up(hub: Hub, server: Server, resolver: Resolver) -> None:
-    slow = Link(hub, named(server), LIMITS, keeps=True, shows=SHOWS)
+def test_others_are_served_while_a_name_is_looked_up(
+    hub: Hub, server: Server, resolver: Resolver, shows: Pass
+) -> None:
+    slow = Link(hub, named(server), LIMITS, keeps=True, shows=shows)
     assert slow.send([b"later"]) is Delivery.SENT
-    quick = Link(hub, server.address, LIMITS, keeps=True, shows=SHOWS)
+    quick = Link(hub, server.address, LIMITS, keeps=True, shows=shows)
     assert quick.send([b"now"]) is Delivery.SENT
     serve_until(hub, lambda: server.poll(0))
     assert server.receive()[1:] == [b"now"]
@@ -91,9 +100,9 @@ def test_others_are_served_while_a_name_is_looked_up(hub: Hub, server: Server, r
 
 
 def test_a_name_that_is_not_found_is_asked_for_again_and_once_at_a_time(
-    hub: Hub, server: Server, resolver: Resolver
+    hub: Hub, server: Server, resolver: Resolver, shows: Pass
 ) -> None:
-    link = Link(hub, named(server), LIMITS, shows=SHOWS)
+    link = Link(hub, named(server), LIMITS, shows=shows)
     for _ in range(5):
         # The time that a connection has is over; the lookup goes on.
         link.tick(time.monotonic_ns() + 60_000_000_000)
@@ -107,9 +116,9 @@ def test_a_name_that_is_not_found_is_asked_for_again_and_once_at_a_time(
 
 
 def test_a_link_can_be_closed_while_its_name_is_looked_up(
-    hub: Hub, server: Server, resolver: Resolver
+    hub: Hub, server: Server, resolver: Resolver, shows: Pass
 ) -> None:
-    link = Link(hub, named(server), LIMITS, shows=SHOWS)
+    link = Link(hub, named(server), LIMITS, shows=shows)
     threads = [each for each in threading.enumerate() if each.name == "lookup"]
     link.close(0)
     resolver.answer.set()
@@ -160,21 +169,21 @@ def test_an_address_of_ipv6_without_brackets_is_told_how_to_write_it() -> None:
         addresses.parse("tcp://fd00::7:7401")
 
 
-def test_peers_meet_at_an_address_of_ipv6(hub: Hub) -> None:
-    listener = Listener(hub, "tcp://[::1]:*", LIMITS, SHOWS)
+def test_peers_meet_at_an_address_of_ipv6(hub: Hub, shows: Pass) -> None:
+    listener = Listener(hub, "tcp://[::1]:*", LIMITS, shows)
     assert listener.address.startswith("tcp://[::1]:")
-    link = Link(hub, listener.address, LIMITS, name=b"w", shows=SHOWS)
+    link = Link(hub, listener.address, LIMITS, name=b"w", shows=shows)
     give_up = time.monotonic() + PATIENCE_S
     while not link.connected and time.monotonic() < give_up:
         hub.wait(10**6)
     assert link.connected
 
 
-def test_a_name_with_several_addresses_is_tried_at_each(hub: Hub, resolver: Resolver) -> None:
+def test_a_name_with_several_addresses_is_tried_at_each(hub: Hub, resolver: Resolver, shows: Pass) -> None:
     resolver.answer.set()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        link = Link(hub, f"tcp://{NAME}:{taken.getsockname()[1]}", LIMITS, shows=SHOWS)
+        link = Link(hub, f"tcp://{NAME}:{taken.getsockname()[1]}", LIMITS, shows=shows)
         give_up = time.monotonic() + PATIENCE_S
         while len(resolver.asked) < 3 and time.monotonic() < give_up:
             hub.wait(10**6)

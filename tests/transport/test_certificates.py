@@ -112,7 +112,7 @@ def meet(
     """Have ``sender`` connect to ``receiver``; return what each knows of the other."""
     hub, names = Hub(), (called(kinds[0], sender).encode(), called(kinds[1], receiver).encode())
     accepted = {sender: LIMITS for sender, to in ALLOWED if to == receiver}
-    server = Listener(hub, "tcp://127.0.0.1:*", accepted, Pass(receiver, None, receivers), names[1])
+    server = Listener(hub, "tcp://127.0.0.1:*", accepted, Pass(receiver, receivers), names[1])
     heard: list[str] = []
     server.on_violation = heard.append
     link = Link(
@@ -120,7 +120,7 @@ def meet(
         server.address,
         LIMITS,
         name=names[0],
-        shows=Pass(sender, None, senders),
+        shows=Pass(sender, senders),
         expects=Identity(receiver, names[1]),
     )
     until_s = time.monotonic() + PATIENCE_S
@@ -202,8 +202,8 @@ def test_a_revoked_peer_is_cut_off_and_a_renewed_one_let_in(
     authority = Authority.create(tmp_path, "here")
     folders = [authority.issue(role, role, (), 30) for role in ("controller", "gateway")]
     hub = Hub()
-    server = Listener(hub, "tcp://127.0.0.1:*", LIMITS, Pass("controller", None, Keys(str(folders[0]))))
-    link = Link(hub, server.address, LIMITS, shows=Pass("gateway", None, Keys(str(folders[1]))))
+    server = Listener(hub, "tcp://127.0.0.1:*", LIMITS, Pass("controller", Keys(str(folders[0]))))
+    link = Link(hub, server.address, LIMITS, shows=Pass("gateway", Keys(str(folders[1]))))
 
     def until(condition: object) -> None:
         until_s = time.monotonic() + PATIENCE_S

@@ -20,7 +20,6 @@ from tests.blocking import LIMITS, Client, Server, TimedOut
 from tests.patience import PATIENCE_S
 from tests.transport.issuing import Issue
 
-SECRET = b"s" * 32
 SOMEBODY = b"tool/somebody"
 
 
@@ -35,14 +34,14 @@ def connect(server: Server, name: bytes = b"", address: str = "", **given: Any) 
     return made
 
 
-@pytest.fixture(params=["by name", "by TCP", "over TLS"])
+@pytest.fixture(params=["by name", "over TLS"])
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def server(keys: Keys | None) -> Iterator[Server]:
-    made = Server(secret=SECRET, keys=keys)
+    made = Server(keys=keys)
     yield made
     made.close()
 
@@ -57,7 +56,7 @@ def keys(way: str, issued: Issue) -> Keys | None:
 def client(way: str, server: Server, keys: Keys | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     if way != "by name":
         monkeypatch.setattr(addresses, "connect_at_once", lambda _: None)
-    made = connect(server, b"somebody", secret=SECRET, keys=keys)
+    made = connect(server, b"somebody", keys=keys)
     yield made
     made.close()
 
@@ -152,7 +151,7 @@ def test_a_peer_that_connects_again_takes_its_own_place(
 ) -> None:
     client.send([b"first"])
     server.receive()
-    again = connect(server, b"somebody", secret=SECRET, keys=keys)
+    again = connect(server, b"somebody", keys=keys)
     again.send([b"second"])
     assert server.receive() == [SOMEBODY, b"second"]
     server.send([SOMEBODY, b"for the newer"])
@@ -170,9 +169,11 @@ def test_a_message_to_nobody_is_told(server: Server, client: Client) -> None:
     assert server.send([SOMEBODY, b"too late"]) is Delivery.GONE
 
 
-def test_what_was_sent_before_a_close_arrives_and_the_rest_waits_for_a_linger(client: Client) -> None:
-    other = Server(secret=SECRET)
-    late = connect(other, b"late", secret=SECRET)
+def test_what_was_sent_before_a_close_arrives_and_the_rest_waits_for_a_linger(
+    client: Client, keys: Keys | None
+) -> None:
+    other = Server(keys=keys)
+    late = connect(other, b"late", keys=keys)
     late.send([b"hello"])
     other.receive()
     for _ in range(100):
@@ -193,7 +194,7 @@ def test_a_link_connects_again_and_keeps_what_is_sent_meanwhile(
     assert client.poll(5) is False
     assert client.link.ended == 1
     assert client.send([b"meanwhile"]) is Delivery.SENT
-    back = Server(server.address, secret=SECRET, keys=keys)
+    back = Server(server.address, keys=keys)
     waiting = threading.Thread(target=lambda: client.poll(3_000))
     waiting.start()
     assert back.receive(3_000) == [SOMEBODY, b"meanwhile"]

@@ -11,24 +11,25 @@ import pytest
 
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.keys import Keys
 from tests.blocking import LIMITS, Client, Server
+from tests.transport.issuing import Issue
 from tests.transport.test_conversations import connect
 
-SECRET = b"s" * 32
 TWO = Limits(part_bytes=1 << 30, backlog_bytes=1 << 30, backlog_messages=1 << 20, descriptors=2)
 PEER = b"tool/somebody"
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server(limits=TWO, secret=SECRET)
+    made = Server(limits=TWO)
     yield made
     made.close()
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
-    made = connect(server, b"somebody", secret=SECRET, limits=TWO)
+    made = connect(server, b"somebody", limits=TWO)
     yield made
     made.close()
 
@@ -116,8 +117,8 @@ def test_several_with_one_message_are_taken_as_far_as_they_may(server: Server, c
 
 
 def test_who_expects_none_gets_none(client: Client) -> None:
-    plain = Server(secret=SECRET)
-    other = connect(plain, b"somebody", secret=SECRET)
+    plain = Server()
+    other = connect(plain, b"somebody")
     before = opened()
     assert give(other, b"a") is Delivery.SENT
     assert plain.receive()[1] == b"with a"
@@ -150,10 +151,11 @@ def test_none_is_sent_while_something_waits(server: Server, client: Client) -> N
     assert give(client, b"a") is Delivery.SENT
 
 
-def test_none_goes_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server(limits=TWO, secret=SECRET)
+def test_none_goes_to_another_host(issued: Issue, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = Keys(str(issued("tool", "*")))
+    server = Server(limits=TWO, keys=keys)
     monkeypatch.setattr(addresses, "connect_at_once", lambda _: None)
-    client = connect(server, b"somebody", secret=SECRET)
+    client = connect(server, b"somebody", keys=keys)
     assert not client.link.local
     assert give(client, b"a") is Delivery.GONE
     client.send([b"after"])

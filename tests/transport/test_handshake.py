@@ -1,22 +1,19 @@
-"""Who is let in: same user or same secret, the right role and name, and nothing that was heard before."""
+"""Who is let in: a process of the same user, or one with a certificate, of the right role and name."""
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mainspring.transport import listener as listener_module
 from mainspring.transport.bounds import Limits
-from mainspring.transport.greeting import Pass, new_nonce, read_secret
+from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import (
     HEAD,
     MAX_BYTES,
-    NONCE_BYTES,
     Accepting,
     Connecting,
     Handshake,
@@ -25,13 +22,11 @@ from mainspring.transport.handshake import (
     Violation,
 )
 from mainspring.transport.hub import Hub
-from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
-from tests.blocking import LIMITS, Client, Server
+from tests.blocking import Client, Server
 from tests.patience import PATIENCE_S
-from tests.transport.raw import SECRET, admitted, by_tcp, connecting
+from tests.transport.raw import admitted, by_tcp, connecting
 
-OTHER = b"another secret, 32 bytes at least"
 WORKER, GATEWAY = Identity("worker", b"w0"), Identity("gateway", b"g0")
 
 
@@ -59,147 +54,86 @@ def hear(one: Handshake, said: bytes) -> None:
 
 
 def pair(
-    theirs: bytes | None,
-    ours: bytes | None,
-    trusted: bool = False,
+    trusted: tuple[bool, bool] = (True, True),
     accepts: tuple[str, ...] = ("gateway",),
     expects: Identity | None = WORKER,
 ) -> tuple[Connecting, Accepting]:
-    return (
-        Connecting(GATEWAY, theirs, trusted, new_nonce(), expects),
-        Accepting(WORKER, ours, trusted, new_nonce(), accepts),
-    )
+    return Connecting(GATEWAY, trusted[0], expects), Accepting(WORKER, trusted[1], accepts)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours", "trusted"),
-    [(SECRET, SECRET, False), (SECRET, SECRET, True), (None, None, True), (SECRET, None, True)],
-)
-def test_the_same_secret_or_the_same_user_is_enough(
-    theirs: bytes | None, ours: bytes | None, trusted: bool
-) -> None:
-    one, other = pair(theirs, ours, trusted)
+def test_a_process_of_the_same_user_is_let_in() -> None:
+    one, other = pair()
     talk(one, other)
     assert (one.peer, other.peer) == (WORKER, GATEWAY)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours", "trusted", "why"),
-    [
-        (OTHER, SECRET, False, "its secret is another one"),
-        (OTHER, SECRET, True, "its secret is another one"),
-        (None, SECRET, False, "it shows no secret"),
-        (SECRET, None, False, "this process has no secret"),
-        (None, None, False, "this process has no secret"),
-    ],
-)
-def test_a_stranger_is_refused_and_told_why(
-    theirs: bytes | None, ours: bytes | None, trusted: bool, why: str
-) -> None:
-    one, other = pair(theirs, ours, trusted)
-    with pytest.raises(Unproved, match=why) as caught:
+def test_a_certificate_is_enough_if_it_allows_role_and_name() -> None:
+    one, other = pair((False, False))
+    for each in (one, other):
+        each.certify(lambda _: "")
+    talk(one, other)
+    assert (one.peer, other.peer) == (WORKER, GATEWAY)
+    one, other = pair((False, False))
+    one.certify(lambda _: "")
+    other.certify(lambda who: f"its certificate is not of {who.name.decode()}")
+    with pytest.raises(Unproved, match="its certificate is not of g0"):
+        talk(one, other)
+
+
+def test_a_stranger_is_refused_and_told_why() -> None:
+    one, other = pair((True, False))
+    with pytest.raises(Unproved, match="it is not a process of this user on this host") as caught:
         talk(one, other)
     reply = caught.value.reply
-    with pytest.raises(Unproved, match=f"it refuses this process: {why}"):
+    with pytest.raises(Unproved, match="it refuses this process: it is not a process of this user"):
         hear(one, reply)
 
 
+def test_a_listener_that_nothing_proves_is_left() -> None:
+    """One that accepts everybody, as an attacker's would, learns a role and a name and no more."""
+    one, other = pair((False, True))
+    with pytest.raises(Unproved, match="the worker does not prove that it belongs to this cluster"):
+        talk(one, other)
+
+
 def test_a_role_that_has_no_business_there_is_refused() -> None:
-    one, other = pair(SECRET, SECRET, accepts=("worker", "observer"))
+    one, other = pair(accepts=("worker", "observer"))
     with pytest.raises(Unproved, match="in the role of gateway has no business here"):
         talk(one, other)
 
 
 @pytest.mark.parametrize("expects", [Identity("controller"), Identity("worker", b"w1")])
 def test_a_connector_ends_it_where_somebody_else_is(expects: Identity) -> None:
-    one, other = pair(SECRET, SECRET, expects=expects)
+    one, other = pair(expects=expects)
     with pytest.raises(Unproved, match=r"it is worker 'w0', not"):
         talk(one, other)
-
-
-def test_a_listener_that_can_not_prove_itself_is_told_nothing() -> None:
-    """One that accepts everybody, as an attacker's would, gets a nonce and no more."""
-    one = Connecting(GATEWAY, SECRET, False, new_nonce(), WORKER)
-    forged = HEAD.pack(b"MSPG", 3, 6, 2, 0) + new_nonce() + b"workerw0"
-    assert one.take(forged[: HEAD.size]) == b""
-    assert one.take(forged[HEAD.size :]) == b"", "no proof for one that has no secret"
-    with pytest.raises(Unproved, match="does not prove that it belongs to this cluster"):
-        one.take(b"\0\0")
-
-
-def test_a_reflected_proof_is_worth_nothing() -> None:
-    """An attacker between two that have the secret sends each what it said itself."""
-    one = Connecting(WORKER, SECRET, False, new_nonce(), None)
-    said = one.opening
-    one.take(said[: HEAD.size])
-    proof = one.take(said[HEAD.size :])
-    assert len(proof) == 32
-    one.take(b"\0\x20")
-    with pytest.raises(Unproved, match="its secret is another one"):
-        one.take(proof)
-    other = Accepting(WORKER, SECRET, False, new_nonce(), None)
-    fresh = Connecting(WORKER, SECRET, False, new_nonce(), None)
-    other.take(fresh.opening[: HEAD.size])
-    hello = other.take(fresh.opening[HEAD.size :])
-    with pytest.raises(Unproved, match="its secret is another one"):
-        other.take(hello[HEAD.size : HEAD.size + NONCE_BYTES])
-
-
-def test_a_recorded_handshake_is_refused() -> None:
-    one, other = pair(SECRET, SECRET)
-    hello = one.opening
-    other.take(hello[: HEAD.size])
-    answer = other.take(hello[HEAD.size :])
-    one.take(answer[: HEAD.size])
-    proof = one.take(answer[HEAD.size :])
-    other.take(proof)
-    assert other.wants == 0
-    again = Accepting(WORKER, SECRET, False, new_nonce(), ("gateway",))
-    again.take(hello[: HEAD.size])
-    again.take(hello[HEAD.size :])
-    with pytest.raises(Unproved, match="its secret is another one"):
-        again.take(proof)
-
-
-def test_the_proof_covers_role_and_name() -> None:
-    """What is changed on the way breaks the proof."""
-    for said in (GATEWAY, Identity("worker", b"g0"), Identity("gateway", b"g1")):
-        one = Connecting(GATEWAY, SECRET, False, new_nonce(), None)
-        other = Accepting(WORKER, SECRET, False, new_nonce(), None)
-        head, rest = one.opening[: HEAD.size], one.opening[HEAD.size :]
-        changed = HEAD.pack(b"MSPG", 3, len(said.role), len(said.name), 1)
-        other.take(changed if said is not GATEWAY else head)
-        answer = other.take(rest[:NONCE_BYTES] + said.role.encode() + said.name)
-        one.take(answer[: HEAD.size])
-        proof = one.take(answer[HEAD.size :])
-        if said is GATEWAY:
-            other.take(proof)
-            assert other.peer == GATEWAY
-        else:
-            with pytest.raises(Unproved):
-                other.take(proof)
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"GET / HT", "no Mainspring process"),
-        (b"MSPG\x01\x00\x00\x00", "it speaks framing 1, this process 3"),
-        (b"MSPG\x03\x00\x00\x00", "damaged"),
-        (b"MSPG\x03\xff\x00\x00", "damaged"),
-        (b"MSPG\x03\x01\x00\x02", "damaged"),
+        (b"GET / H", "no Mainspring process"),
+        (b"MSPG\x03\x01\x00", "it speaks framing 3, this process 4"),
+        (b"MSPG\x04\x00\x00", "damaged"),
+        (b"MSPG\x04\xff\x00", "damaged"),
     ],
 )
 def test_what_is_no_handshake_is_ended(data: bytes, why: str) -> None:
     with pytest.raises(Violation, match=why):
-        Accepting(WORKER, SECRET, True, new_nonce(), None).take(data)
+        Accepting(WORKER, True, None).take(data)
 
 
 def test_what_can_not_be_shown_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 255 bytes, not 256"):
-        Accepting(Identity("worker", b"x" * 256), SECRET, True, new_nonce(), None)
-    with pytest.raises(ValueError, match="at least 32 bytes, not 5"):
-        Accepting(WORKER, b"short", True, new_nonce(), None)
+        Accepting(Identity("worker", b"x" * 256), True, None)
+
+
+@pytest.mark.parametrize("verdict", [b"\0\1", b"\1\0", b"\2\1"])
+def test_a_verdict_that_no_listener_gives_ends_it(verdict: bytes) -> None:
+    one, other = pair()
+    hear(one, other._own)
+    with pytest.raises(Violation, match="damaged"):
+        one.take(verdict)
 
 
 # --- on sockets ---
@@ -207,7 +141,7 @@ def test_what_can_not_be_shown_is_refused() -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server(secret=SECRET, limits=Limits(1 << 26, 1 << 30, 1 << 20))
+    made = Server(limits=Limits(1 << 26, 1 << 30, 1 << 20))
     yield made
     made.close()
 
@@ -231,12 +165,12 @@ def ends(server: Server, sock: socket.socket) -> bytes:
     raise AssertionError("the listener keeps the connection")
 
 
-def test_before_its_proof_a_connection_costs_some_hundred_bytes(server: Server) -> None:
+def test_before_it_is_known_a_connection_costs_some_hundred_bytes(server: Server) -> None:
     raw = by_tcp(server.address)
-    raw.sendall(connecting("tool", b"x").opening + bytes(32) + bytes(60_000))
-    assert b"its secret is another one" in ends(server, raw)
+    raw.sendall(connecting("tool", b"x").opening + bytes(60_000))
+    assert b"it is not a process of this user on this host" in ends(server, raw)
     assert not server.listener._channels
-    assert MAX_BYTES < 400
+    assert MAX_BYTES < 300
     raw.close()
 
 
@@ -317,7 +251,7 @@ def test_a_message_that_grows_slowly_is_received(server: Server, monkeypatch: py
 def test_each_role_has_its_own_bounds() -> None:
     hub = Hub()
     limits = {"observer": Limits(100, 1 << 20, 100), "worker": Limits(1 << 20, 1 << 20, 100)}
-    listener = Listener(hub, "tcp://127.0.0.1:*", limits, Pass("controller", SECRET))
+    listener = Listener(hub, "tcp://127.0.0.1:*", limits, Pass("controller"))
     seen: list[str] = []
     listener.on_violation = seen.append
     for role in limits:
@@ -339,36 +273,11 @@ def test_a_link_says_why_it_is_refused_and_tries_on(server: Server, monkeypatch:
     while not client.link.refusal and time.monotonic() < give_up_s:
         server.poll(1)
         client.poll(1)
-    assert "it shows no secret" in client.link.refusal
+    assert "it is not a process of this user on this host" in client.link.refusal
     assert not client.link.connected
-    hub = Hub()
-    right = Link(hub, server.address, LIMITS, shows=Pass(secret=SECRET))
-    while not right.connected and time.monotonic() < give_up_s:
+    monkeypatch.undo()
+    while not client.link.connected and time.monotonic() < give_up_s:
         server.poll(1)
-        hub.wait(1_000_000)
-    assert right.connected
-    hub.close()
+        client.poll(1)
+    assert client.link.connected
     client.close()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-@pytest.mark.parametrize(
-    ("owner", "mode", "read"),
-    [
-        *((0, 0o640, True), (0, 0o440, True), (0, 0o660, False), (0, 0o644, False)),
-        *((1234, 0o600, True), (1234, 0o640, False), (4321, 0o600, False)),
-    ],
-)
-def test_a_group_may_read_a_secret_that_is_root_s_alone(
-    owner: int, mode: int, read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("0" * 64)
-    secret.chmod(mode)
-    os.chown(secret, owner, 1234)
-    monkeypatch.setattr(os, "geteuid", lambda: 1234)
-    if read:
-        assert read_secret(str(secret)) == b"0" * 64
-    else:
-        with pytest.raises(OSError, match="is open to others"):
-            read_secret(str(secret))

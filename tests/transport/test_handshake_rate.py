@@ -120,7 +120,7 @@ def test_who_belongs_here_connects_while_a_stranger_floods(
     few = TransportConfig(handshakes_at_once=8, handshakes_per_s=1)
     monkeypatch.setattr(HandshakeRate, "limits", few)
     hub, refused = Hub(), list[int]()
-    here = present(Role.CONTROLLER, "", str(issued("controller", "controller")))
+    here = present(Role.CONTROLLER, str(issued("controller", "controller")))
     listener = Listener(hub, "tcp://[::]:*", LIMITS, here, b"controller")
     listener.on_flood = lambda: refused.append(1)
     port = int(listener.address.rpartition(":")[2])
@@ -135,7 +135,7 @@ def test_who_belongs_here_connects_while_a_stranger_floods(
         f"tcp://[::1]:{flood[0]}",
         LIMITS,
         name=b"w",
-        shows=present(Role.WORKER, "", str(issued("worker", "w"))),
+        shows=present(Role.WORKER, str(issued("worker", "w"))),
         expects=Identity(Role.CONTROLLER),
     )
     while not link.connected:
@@ -146,14 +146,14 @@ def test_who_belongs_here_connects_while_a_stranger_floods(
 
 def test_a_listener_without_keys_counts_nobody() -> None:
     hub = Hub()
-    listener = Listener(hub, "tcp://127.0.0.1:*", LIMITS, present(Role.CONTROLLER, "", ""), b"controller")
+    listener = Listener(hub, "tcp://127.0.0.1:*", LIMITS, present(Role.CONTROLLER, ""), b"controller")
     listener.on_flood = lambda: pytest.fail("a connection in clear costs no handshake of TLS")
     link = Link(
         hub,
         listener.address,
         LIMITS,
         name=b"w",
-        shows=present(Role.WORKER, "", ""),
+        shows=present(Role.WORKER, ""),
         expects=Identity(Role.CONTROLLER),
     )
     deadline_s = time.monotonic() + PATIENCE_S

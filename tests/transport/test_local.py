@@ -93,14 +93,14 @@ def test_another_user_is_not_let_in_even_where_the_modes_would(tmp_path: Path) -
     )
     from tests.transport.raw import connecting
 
-    opening = connecting("operator", b"admin", None).opening.hex()
+    opening = connecting("operator", b"admin").opening.hex()
     with subprocess.Popen(
         [sys.executable, "-c", code, f"{tmp_path}/controller.sock", opening], stdout=subprocess.PIPE
     ) as process:
         while process.poll() is None:
             server.poll(10)
         assert process.stdout is not None
-        assert b"only processes of its user on its host may connect" in process.stdout.read()
+        assert b"it is not a process of this user on this host" in process.stdout.read()
     assert len(seen) == 1
     assert not server.listener._channels
     server.close()

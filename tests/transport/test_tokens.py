@@ -27,6 +27,7 @@ from mainspring.transport.tokens import (
     TokenFile,
     credential,
     parse_tokens,
+    read_token,
     token_sha256,
 )
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
@@ -254,6 +255,39 @@ def test_a_gateway_does_not_start_without_the_tokens_it_was_told_of(tmp_path: Pa
         path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r"tokens\.toml can't be used"):
         token_file(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize(
+    ("owner", "mode", "read"),
+    [
+        *((0, 0o640, True), (0, 0o440, True), (0, 0o660, False), (0, 0o644, False)),
+        *((1234, 0o600, True), (1234, 0o640, False), (4321, 0o600, False)),
+    ],
+)
+def test_a_worker_s_own_token_is_its_user_s_or_root_s_alone(
+    owner: int, mode: int, read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("ms_token\n")
+    path.chmod(mode)
+    os.chown(path, owner, 1234)
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    if read:
+        assert read_token(str(path)) == "ms_token"
+    else:
+        with pytest.raises(OSError, match="is open to others"):
+            read_token(str(path))
+
+
+def test_a_token_file_that_is_empty_or_missing_is_named(tmp_path: Path) -> None:
+    assert read_token("") == ""
+    path = tmp_path / "token"
+    with pytest.raises(OSError, match="token can't be read: No such file"):
+        read_token(str(path))
+    path.touch(mode=0o600)
+    with pytest.raises(OSError, match="token is empty: write into it"):
+        read_token(str(path))
 
 
 def test_no_file_means_no_tokens() -> None:

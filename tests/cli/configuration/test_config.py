@@ -107,6 +107,8 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("cluster = 3", r"cluster is a table: write \[cluster\]"),
         ("[gateway]\ncontroller_address = 'tcp://h:1'", r"is not set here: it is \[controller\] address"),
         ("[worker]\nengine = 'emulated'", r"set \[cluster\] engine"),
+        ("[cluster]\nsecret_file = 'x'", r"secret_file is no key any more: .* need \[cluster\] keys"),
+        ("[gateway]\nsecret_file = 'x'", r"secret_file is no key any more: .* need \[cluster\] keys"),
         ("[gateway]\nmax_in_flight = -1", "max_in_flight is -1; it must be greater than 0"),
         ("[cluster", "is not TOML"),
     ],

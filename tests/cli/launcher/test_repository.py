@@ -36,7 +36,6 @@ from mainspring.gateway.repository import ModelRepository, RepositoryError
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.messages.sharding import first_map
-from mainspring.transport.greeting import write_secret
 from mainspring.worker.config import MIB
 from tests.repository.nets import COLUMNS, configure, put
 
@@ -141,7 +140,7 @@ class Site:
         return {version: entry.state for version, entry in self.index(model).items()}
 
     def control(self, catalog: Catalog | None = None) -> ModelRepository:
-        config = GatewayConfig(repository_address=self.address, secret_file=str(self.run_dir / "secret"))
+        config = GatewayConfig(repository_address=self.address)
         return ModelRepository(config, catalog or Catalog())
 
 
@@ -288,8 +287,6 @@ def test_loading_by_clients_is_off_unless_it_was_asked_for(begun: Begun) -> None
 
 def test_a_repository_that_is_away_is_said_to_be(site: Site) -> None:
     site.address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
-    (site.run_dir / "secret").parent.mkdir()
-    write_secret(site.run_dir / "secret")
     with pytest.raises(RepositoryError, match="is away") as caught:
         asyncio.run(site.control().index())
     assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
@@ -314,7 +311,7 @@ def test_several_controllers_have_the_models_among_them(site: Site) -> None:
         assert others.errors == []
         wait_for(lambda: [shard.models for shard in client.status().shards] == [1, 1], "old versions to go")
         app, moved = build_app(), client.status().models[0].name
-        there = ["--controller", cluster.plan.controller_address, "--secret-file", f"{site.run_dir}/secret"]
+        there = ["--controller", cluster.plan.controller_address]
         arguments = ["balance", *there, "--model", moved, "--to", "1"]
         with pytest.raises(ConfigError, match="is of a model repository"):
             app(arguments, standalone_mode=False)

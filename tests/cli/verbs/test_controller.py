@@ -16,7 +16,6 @@ from mainspring.cli.main import main
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_GATEWAY, encode
 from mainspring.messages.peers import GatewayHello, Goodbye, ModelUp, Ping, Welcome
-from mainspring.transport.greeting import write_secret
 from tests.blocking import Client
 from tests.patience import PATIENCE_S
 
@@ -82,32 +81,21 @@ def test_a_wrong_use_is_explained_in_a_line(fail: Fail, arguments: tuple[str, ..
     assert "Traceback" not in errors
 
 
-def test_tcp_needs_a_secret_that_nobody_else_can_read(fail: Fail, tmp_path: Path) -> None:
-    code, errors = fail("--address", "tcp://127.0.0.1:*")
+def test_an_address_that_other_hosts_reach_needs_keys(fail: Fail) -> None:
+    code, errors = fail("--address", "tcp://0.0.0.0:*")
     assert code != 0
-    assert "tcp://127.0.0.1:* is open to other users and hosts: give --keys FOLDER" in errors
-    secret = tmp_path / "secret"
-    secret.write_text("0" * 64)
-    secret.chmod(0o644)
-    code, errors = fail("--address", "tcp://127.0.0.1:*", "--secret-file", str(secret))
-    assert code != 0
-    assert f"the secret file {secret} is open to others" in errors
-    secret.chmod(0o600)
-    secret.write_text("short")
-    code, errors = fail("--address", "tcp://127.0.0.1:*", "--secret-file", str(secret))
-    assert code != 0
-    assert "holds 5 bytes; a secret has 32 to" in errors
+    assert "--address tcp://0.0.0.0:* is open to other hosts" in errors
+    assert "give it keys" in errors
+    assert "insecure" not in errors
     assert "Traceback" not in errors
 
 
-def test_a_port_in_use_is_named(fail: Fail, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    write_secret(secret)
+def test_a_port_in_use_is_named(fail: Fail) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        code, errors = fail("--address", f"tcp://127.0.0.1:{port}", "--secret-file", str(secret))
+        code, errors = fail("--address", f"tcp://127.0.0.1:{port}")
     assert code != 0
     assert f"can't listen on tcp://127.0.0.1:{port}" in errors
     assert "--address" in errors

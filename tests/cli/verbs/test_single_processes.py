@@ -16,7 +16,6 @@ from mainspring.cli.main import build_app
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.transport.config import TransportConfig
-from mainspring.transport.greeting import write_secret
 from mainspring.worker.config import WorkerConfig
 from tests.patience import PATIENCE_S
 
@@ -24,11 +23,8 @@ MAINSPRING = [sys.executable, "-m", "mainspring"]
 
 
 @pytest.mark.parametrize("verb", ["controller", "gateway"])
-def test_a_signal_stops_it_in_order(verb: str, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    write_secret(secret)
+def test_a_signal_stops_it_in_order(verb: str) -> None:
     flags = ["--address", "tcp://127.0.0.1:*", "--drain-timeout", "2s", "--log-format", "json"]
-    flags += ["--secret-file", str(secret)]
     flags += ["--controller", "tcp://127.0.0.1:1"] if verb == "gateway" else []
     with subprocess.Popen([*MAINSPRING, verb, *flags], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -79,7 +75,7 @@ def test_options_that_are_not_given_are_what_the_configuration_says(
 
 CONFIG = """
 [cluster]
-secret_file = "secret"
+keys = "keys"
 engine = "emulated"
 store = "models"
 log_format = "json"
@@ -126,7 +122,6 @@ def test_a_file_configures_a_process_and_flags_go_before_it(
 ) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "deployed.toml").write_text(CONFIG, encoding="utf-8")
-    write_secret(tmp_path / "secret")
     monkeypatch.chdir(tmp_path)
     started: list[msgspec.Struct] = []
     monkeypatch.setattr(f"mainspring.{verb}.server.run", lambda config, *_, **__: started.append(config))
@@ -142,7 +137,7 @@ def test_a_file_configures_a_process_and_flags_go_before_it(
     (config,) = started
     found = msgspec.structs.asdict(config)
     assert {key: found[key] for key in wanted} == wanted
-    assert found["secret_file"] == "secret"
+    assert found["keys"] == f"keys/{found.get('name') or verb}"
     assert begun[0][1:] == ("WARNING", "json", TransportConfig(handshakes_per_s=64))
 
 

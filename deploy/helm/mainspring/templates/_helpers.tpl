@@ -16,10 +16,6 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
-{{- define "mainspring.secretName" -}}
-{{ .Values.secret.existing | default (printf "%s-secret" (include "mainspring.name" .)) }}
-{{- end }}
-
 {{/* The address of a shard's controller. The keys: root, shard. */}}
 {{- define "mainspring.controllerAt" -}}
 {{- $name := include "mainspring.name" .root -}}
@@ -96,8 +92,7 @@ env:
 
 {{/* The arguments that all processes have alike. */}}
 {{- define "mainspring.arguments" -}}
-- --secret-file=/etc/mainspring/secret/secret
-{{- if .root.Values.security.insecure }}
+{{- if and .root.Values.security.insecure (has .role (list "gateway" "console")) }}
 - --insecure
 {{- end }}
 {{- if get .root.Values.security.keys .role }}
@@ -111,7 +106,6 @@ env:
 {{- end }}
 
 {{- define "mainspring.mounts" -}}
-- {name: secret, mountPath: /etc/mainspring/secret, readOnly: true}
 {{- if get .root.Values.security.keys .role }}
 - {name: keys, mountPath: /etc/mainspring/keys, readOnly: true}
 {{- end }}
@@ -128,8 +122,6 @@ env:
 {{- end }}
 
 {{- define "mainspring.volumes" -}}
-- name: secret
-  secret: {secretName: {{ include "mainspring.secretName" .root }}, defaultMode: 0400, items: [{key: secret, path: secret}]}
 {{- with get .root.Values.security.keys .role }}
 - name: keys
   secret: {secretName: {{ . }}, defaultMode: 0400}
@@ -191,12 +183,12 @@ livenessProbe:
 {{- if .Values.console.enabled }}{{ $roles = append $roles "console" }}{{ end }}
 {{- $missing := list }}
 {{- range $roles }}{{ if not (get $keys .) }}{{ $missing = append $missing (printf "security.keys.%s" .) }}{{ end }}{{ end }}
-{{- if and $missing (lt (len $missing) (len $roles)) }}
-{{- fail (printf "processes know each other by keys all or none: set %s too" (join ", " $missing)) }}
+{{- if $missing }}
+{{- fail (printf "processes of several pods know each other by keys: set %s" (join ", " $missing)) }}
 {{- end }}
 {{- range list "tls" "curve" }}{{ if not (get $.Values.security .) }}{{ $missing = append $missing (printf "security.%s" .) }}{{ end }}{{ end }}
 {{- if and $missing (not .Values.security.insecure) }}
-{{- fail (printf "what pods and clients say would not be encrypted: set %s, or security.insecure=true" (join ", " $missing)) }}
+{{- fail (printf "what clients say would not be encrypted: set %s, or security.insecure=true" (join ", " $missing)) }}
 {{- end }}
 {{- with .Values.gateways.autoscaling }}
 {{- if and .enabled (not .inFlightRequests) (not .cpuPercent) }}
