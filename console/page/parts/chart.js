@@ -136,8 +136,9 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
     const right = width - RIGHT;
     const x = (column) => right - ((view.count - 1 - column) / Math.max(1, view.seconds - 1)) * (right - LEFT);
     const y = (value) => TOP + (1 - value / top) * (height - TOP - BOTTOM);
+    context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    if (view.count < view.seconds) unknown(context, LEFT, view.count ? x(0) : right, width, height, view.limit && y(view.limit.value));
     grid(context, width, height, top, y);
-    if (view.count < view.seconds) unknown(context, LEFT, view.count ? x(0) : right, height);
     const base = new Array(view.count).fill(0);
     layers.forEach((layer, index) => {
       if (layer.line) return;
@@ -163,7 +164,6 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
   }
 
   function grid(context, width, height, top, y) {
-    context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
     context.lineWidth = 1;
     context.textBaseline = "middle";
     for (const share of [0, 0.5, 1]) {
@@ -189,12 +189,21 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
     }
   }
 
-  /** Hatch the part of which nothing is known, and say so where there is room. */
-  function unknown(context, from, to, height) {
+  /** Hatch the part of which nothing is known, around what is written there, and say so where there is room. */
+  function unknown(context, from, to, width, height, limit) {
+    const words = to - from > 90 ? "not known" : "";
+    const [half, middle, grid] = [context.measureText(words).width / 2, (from + to) / 2, (height - BOTTOM + TOP) / 2];
+    // Above the line of the grid; below it where the level to mark would run through the words.
+    const level = limit !== null && Math.abs(limit - grid + 10) < 12 ? grid + 16 : grid - 6;
     context.save();
     context.beginPath();
     context.rect(from, TOP, to - from, height - TOP - BOTTOM);
     context.clip();
+    context.beginPath();
+    context.rect(0, 0, width, height);
+    context.rect(LEFT, TOP, context.measureText(axis).width + 8, 16);
+    if (words) context.rect(middle - half - 4, level - 11, 2 * half + 8, 15);
+    context.clip("evenodd");
     context.strokeStyle = colour("line");
     context.lineWidth = 1;
     for (let at = from - height; at < to; at += 8) {
@@ -203,10 +212,10 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
       context.lineTo(at + height, -BOTTOM);
       context.stroke();
     }
+    context.restore();
     context.fillStyle = colour("soft");
     context.textAlign = "center";
-    if (to - from > 90) context.fillText("not known", (from + to) / 2, (height - BOTTOM) / 2 + TOP);
-    context.restore();
+    context.fillText(words, middle, level);
   }
 
   /** The second that is pointed at: a line, and what the values were. */

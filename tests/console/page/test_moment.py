@@ -189,3 +189,45 @@ def test_what_happened_stays_within_its_box(open_page: Open) -> None:
     assert wide[0] == []
     assert "2/s" in wide[1]
     assert "and 5 more" in wide[1]
+
+
+def test_no_hatching_runs_through_what_is_written(open_page: Open) -> None:
+    page = open_page("#/cluster")
+    dots = page.evaluate(
+        """async () => {
+            const { chart } = await import('./parts/chart.js');
+            const { Cursor } = await import('./parts/cursor.js');
+            const holder = document.querySelector('main').appendChild(document.createElement('div'));
+            holder.className = 'tall';
+            const layer = { name: 'offered', colour: 'ink', line: true, pick: (series) => series.offered };
+            const plot = chart(holder, { cursor: new Cursor(() => {}), axis: 'requests', label: 'x',
+                unit: (value) => `${value}/s`, layers: [layer] });
+            const canvas = holder.querySelector('canvas');
+            const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+            const painted = async (offered) => {
+                plot.set({ first_ns: 0, offered }, 60, { now_ns: 3e9, unix_ns: 1.7e18 });
+                await new Promise((resolve) => setTimeout(resolve, 900));
+                copy.canvas.width = canvas.width;
+                copy.canvas.height = canvas.height;
+                copy.drawImage(canvas, 0, 0);
+                const scale = canvas.width / canvas.clientWidth;
+                return (x, y, wide, high) => copy
+                    .getImageData(x * scale, y * scale, wide * scale, high * scale)
+                    .data.filter((value, index) => index % 4 === 3 && value).length; };
+            const wide = (text) => {
+                copy.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+                return copy.measureText(text).width; };
+            const known = (await painted(Array(60).fill(null)))(56, 10, wide('requests') + 4, 13);
+            const inked = await painted([]);
+            const left = (54 + canvas.clientWidth - 8 - wide('not known')) / 2;
+            const above = (canvas.clientHeight - 12) / 2 - 15;
+            return { known, unknown: inked(56, 10, wide('requests') + 4, 13),
+                hatching: inked(54 + wide('requests') + 40, 10, 100, 13),
+                before: inked(left - 3, above, 2, 12),
+                words: inked(left, above, wide('not known'), 12) }; }"""
+    )
+    assert dots["known"], "the axis is written"
+    assert dots["unknown"] == dots["known"]
+    assert dots["hatching"], "what is not known is hatched"
+    assert dots["words"], "and the words are there"
+    assert not dots["before"], "nothing runs into them"
