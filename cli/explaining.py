@@ -17,11 +17,10 @@ from mainspring.cli.launcher.signals import stopping
 from mainspring.console.live import Following, LiveStream
 from mainspring.console.payloads import Story
 from mainspring.console.queries.asking import BadQuery, Unknown
-from mainspring.console.queries.request import LAST, explained
+from mainspring.console.queries.request import LAST, check, explained
 from mainspring.console.queries.request import request as explain_request
 from mainspring.console.view.limits import SECOND_NS, Limits
 from mainspring.console.view.view import View
-from mainspring.messages.choices import one_of
 from mainspring.messages.events import RequestArrived
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 
@@ -50,6 +49,14 @@ class _Error(msgspec.Struct):
 
 class _Failure(msgspec.Struct):
     error: _Error
+
+
+def refuse_unlike(which: str) -> None:
+    """Raise `NotFound` for a text that can name no request, before anybody is asked for it."""
+    try:
+        check(which)
+    except BadQuery as error:
+        raise NotFound(str(error)) from None
 
 
 def from_log(run: Run, which: str) -> Story:
@@ -131,10 +138,7 @@ def _played(run: Run, request_id: int | None) -> View:
 
 def _only(run: Run, which: str) -> int:
     """Return the id of the only request of a run that has these digits, or whose id begins with them."""
-    if not which.isdecimal():
-        raise BadQuery(
-            f"{which[:80]!r} is not a request's id: give a whole number, or one of {one_of(which, LAST)}"
-        )
+    check(which)
     found: dict[int, None] = {}
     for _, entry in read_run(run):
         if isinstance(entry, RequestArrived):

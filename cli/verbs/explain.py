@@ -83,10 +83,11 @@ def _story(
 ) -> Story:
     """Search where it was asked to, or else with the console and, without one, with the controller."""
     from mainspring.cli.controllers import find_for
-    from mainspring.cli.explaining import NoConsole, from_console, from_log, live
+    from mainspring.cli.explaining import NoConsole, from_console, from_log, live, refuse_unlike
     from mainspring.cli.places import CONSOLE, place
     from mainspring.telemetry.runs import choose_run
 
+    refuse_unlike(request)
     if log is not None:
         return from_log(choose_run(log, run), request)
     wait_ns = duration_ns(wait, "--wait")

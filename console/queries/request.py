@@ -14,6 +14,7 @@ from mainspring.console.view.actions import Action
 from mainspring.console.view.requests import LATE, LOST, REJECTED, WAITING, Request
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Evidence, RejectEvidence
+from mainspring.messages.choices import one_of
 
 LAST = {
     "last-rejected": (REJECTED,),
@@ -62,6 +63,14 @@ def request(view: View, which: str) -> Story:
     )
 
 
+def check(which: str) -> None:
+    """Raise `BadQuery` for a text that can name no request."""
+    if which not in LAST and not (which.isdecimal() and len(which) <= 20):
+        raise BadQuery(
+            f"{which[:80]!r} is not a request's id: give a whole number, or one of {one_of(which, LAST)}"
+        )
+
+
 def explained(view: View, which: str) -> bool:
     """Return whether the request that is meant is there and has ended."""
     try:
@@ -72,6 +81,7 @@ def explained(view: View, which: str) -> bool:
 
 def find_request(view: View, which: str) -> Request:
     """Return the request that is meant, as `request` says; raise `Unknown` and `BadQuery` as it does."""
+    check(which)
     if which in LAST:
         lost = view.lost() if LOST in LAST[which] else iter(())
         newest = next(chain(lost, view.traffic.ended.newest(LAST[which])), None)
@@ -82,10 +92,6 @@ def find_request(view: View, which: str) -> Request:
                 f"no request was {how or 'rejected, late or lost'} in the {seconds:g} s that are remembered"
             )
         return newest
-    if not which.isdecimal() or len(which) > 20:
-        raise BadQuery(
-            f"{which[:80]!r} is not a request's id; give a whole number or one of {', '.join(LAST)}"
-        )
     exact = view.find(int(which))
     if exact is not None:
         return exact

@@ -87,6 +87,16 @@ def test_words_that_name_no_request_are_refused(log: Path) -> None:
     assert "last-rejected" in text
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("last-refused", "last-rejected"), ("lastlate", "last-late"), ("7" * 21, "")]
+)
+def test_they_are_refused_before_a_cluster_is_looked_for(word: str, meant: str) -> None:
+    code, text = run(word, "--controller", "tcp://127.0.0.1:1", "--wait", "1h")
+    assert code == 1
+    assert f"'{word}' is not a request's id" in text
+    assert not meant or f"did you mean '{meant}'?" in text
+
+
 def test_two_places_to_look_in_are_one_too_many(log: Path) -> None:
     code, text = run("1", "--log", str(log), "--controller", "tcp://127.0.0.1:1")
     assert code == 2
