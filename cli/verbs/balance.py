@@ -203,15 +203,15 @@ async def _carry_out(controllers: Sequence[Session], found: Plan, *, dry: bool) 
         _say(f"nothing to move: {found.why}")
     if dry:
         for each in found.models:
-            print(f"{each.model}: from shard {each.source} to shard {each.target}")
+            typer.echo(f"{each.model}: from shard {each.source} to shard {each.target}")
         for move in found.workers:
-            print(f"{move.worker}: from shard {move.source} to shard {move.target}")
+            typer.echo(f"{move.worker}: from shard {move.source} to shard {move.target}")
         return
     moved = await move_models(controllers, found.models, _say) if found.models else []
     for move in found.workers:
         await move_worker(controllers, move)
     if found.models or found.workers:
-        print(f"moved {_counted(len(moved), 'model')} and {_counted(len(found.workers), 'worker')}")
+        typer.echo(f"moved {_counted(len(moved), 'model')} and {_counted(len(found.workers), 'worker')}")
 
 
 def _counted(number: int, what: str) -> str:
