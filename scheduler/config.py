@@ -46,8 +46,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """From a decision until the action and small inputs are at the worker; nothing can begin earlier. The
     scheduler measures what larger inputs need beyond it."""
     response_margin_ms: float = 3.0
-    """Taken off each deadline for the way back: outputs to the gateway, and what varies on it. Where all
-    processes are on one host and deadlines are short, 1 serves more in time (docs/measurements.md)."""
+    """Taken off each deadline for the way back: outputs to the gateway, and what varies on it. Less of it
+    accepts shorter deadlines, and more answers come late: on one host 1 served no more in time
+    (docs/measurements.md)."""
     action_window_ms: float = 10.0
     """How much later than predicted an INFER may begin, if its deadlines allow even more."""
     load_window_ms: float = 50.0
@@ -78,7 +79,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     it is not set: 0.15 of mainspring, 0 of the others."""
     best_effort_share: float = 0.05
     """Part of EXEC's time that requests without a deadline get while any wait, if idle time gives them less;
-    it costs no more than this part of the others' goodput (docs/policies.md). 0: idle time alone."""
+    it costs the policy ``mainspring`` no more than this part of the others' goodput (docs/policy-results.md).
+    0: idle time alone."""
     best_effort_horizon_ms: float = 600_000.0
     """A request without a deadline is refused on arrival, with when to come again, where those before it are
     expected to take longer than this; 0: none is."""
