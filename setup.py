@@ -79,7 +79,6 @@ MODULES = {
             "gateway/http/receiver.py",
             "gateway/http/connection.py",
             "gateway/http/infer.py",
-            "gateway/http/admission_queue.py",
         ),
         *("gateway/uploads.py", "gateway/http/receiver.py", "gateway/http/routes.py"),
         *("gateway/http/exchange.py", "gateway/oip/request.py", "gateway/oip/response.py"),
