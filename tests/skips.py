@@ -26,7 +26,6 @@ ALLOWED: dict[str, str] = {
     r"Ray (Serve )?is not installed": "make ray",
     r"schemathesis is not installed": "make schemathesis",
     r"could not import '(torch|onnxscript)'": "pip install torch onnxscript",
-    r"Optuna, or what it needs": "pip install optuna",
     # Files that can't be in the repository.
     r"there is no table of profiles at|Ribbon's artifact is not here|is not on this machine$": SHARED,
     # What this kernel, processor or user is.
