@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileError, NoRows
+from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileError, NoRows, let_go
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, name_squeezed, open_batch, repair_reshapes
 from mainspring.compiler.choices import Choices, compared_numbers
@@ -23,6 +23,7 @@ from mainspring.compiler.maps import without_maps
 from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype, opset_of
 from mainspring.compiler.open_dims import check_limits, open_axes
 from mainspring.compiler.operators import in_use
+from mainspring.compiler.opinion import opinion
 from mainspring.compiler.outputs import OutputShapes
 from mainspring.compiler.proving import at_sizes, judge
 from mainspring.compiler.random_numbers import draws_numbers, with_seeds
@@ -51,6 +52,8 @@ _PROBES = (2, 3)
 """Numbers of rows that show which axis of an output is the batch."""
 _SCALED_ROWS = 3
 """Number of rows with which each scale of floats is tried."""
+_SHAPES_ASKED = 3
+"""Number of shapes at which ONNX Runtime's optimised session is compared with the unoptimised one."""
 
 
 class Reference:
@@ -111,6 +114,9 @@ class Prepared:
     ``draws`` says whether it draws random numbers.
     """
 
+    opinion = ""
+    """Sentence on ONNX Runtime's optimisations, if they change the model (`opinion`)."""
+
     def __init__(
         self,
         original: onnx.ModelProto,
@@ -149,8 +155,7 @@ class Prepared:
             fixed = baked_batch(model)
             self.fixed_rows = 0 if whole else fixed or 0
             """Rows of the batch that the file fixes; 0 if it is open, or there is none."""
-        session = self._open_original(serialise(readable), fixed)
-        model = self._sample(model, rows, most or {}, samples)
+        model, session = self._open_original(serialise(readable), fixed, model, rows, most or {}, samples)
         if converted:
             self._check_conversion(original, session, fixed or 1)
         self.repaired, self._suspects = list[str](), list[str]()
@@ -162,13 +167,29 @@ class Prepared:
         self.content = serialise(model)
         self._describe(model, session)
 
-    def _open_original(self, content: Content, fixed: int | None) -> StockSession:
-        """Return a session on the original, whose batch may be ``fixed``, and make the reference of it."""
+    def _open_original(
+        self,
+        content: Content,
+        fixed: int | None,
+        model: onnx.ModelProto,
+        rows: int,
+        most: Mapping[str, int],
+        samples: Samples,
+    ) -> tuple[onnx.ModelProto, StockSession]:
+        """Open a session on the original, whose batch may be ``fixed``, as the reference, and sample rows.
+
+        Returns what `_sample` does, and the session.
+        """
         session = _opened(content)
         # As it is, which takes less time to open.
         opened = functools.partial(StockSession, content, optimised=False) if self.draws else None
         self.reference = Reference(session, fixed, whole=self.whole, opened=opened)
-        return session
+        try:
+            return self._sample(model, rows, most, samples), self._with_opinion(content, session)
+        except CannotRun as error:
+            let_go(error)
+            session = self._unoptimised(content, error)
+            return self._sample(model, rows, most, samples), session
 
     def _check_conversion(self, original: onnx.ModelProto, session: StockSession, rows: int) -> None:
         if self.draws:
@@ -176,8 +197,38 @@ class Prepared:
                 f"the model draws random numbers, and opset {opset_of(original)} has to be converted, which "
                 "can't be checked then; the model's author can export it with a newer opset"
             )
-        some = [np.asarray(array[0]) if self.whole else _group(array, 0, rows) for array in self.rows]
+        some = self._as_original(self.rows, rows)
         check_conversion(original, [spec.name for spec in self.inputs], some, session.run(some))
+
+    def _as_original(self, arrays: Arrays, rows: int) -> Arrays:
+        """Return the first of these rows as the original takes them."""
+        return [np.asarray(array[0]) if self.whole else _group(array, 0, rows) for array in arrays]
+
+    def _unoptimised(self, content: Content, error: CompileError) -> StockSession:
+        """Return an unoptimised session as the reference, for a model that fails with ``error``; or raise it.
+
+        The optimisations of ONNX Runtime may be what breaks the model, which the next samples show.
+        """
+        with suppress(CompileError):
+            session = StockSession(content, optimised=False)
+            self.reference = Reference(session, self.reference.fixed, whole=self.whole)
+            self.opinion = (
+                f"ONNX Runtime's optimisations break the model: {error}; it is compared unoptimised"
+            )
+            return session
+        raise error
+
+    def _with_opinion(self, content: Content, session: StockSession) -> StockSession:
+        """Return the session to compare with: one that ONNX Runtime's optimisations don't change."""
+        if self.draws:
+            return session
+        rows = self.reference.fixed or (_PROBES[1] if self._runs_batches(_PROBES[1]) else 1)
+        drawn = (self.rows_at(sizes, max(rows, _PROBES[0])) for sizes in self.shapes[:_SHAPES_ASKED])
+        batches = (self._as_original(arrays, rows) for arrays in drawn)
+        names = [spec.name for spec in self.inputs]
+        session, self.opinion = opinion(content, session, names, batches)
+        self.reference = Reference(session, self.reference.fixed, whole=self.whole)
+        return session
 
     def _describe(self, model: onnx.ModelProto, session: StockSession) -> None:
         """Find the outputs' shapes, and whether rows are independent; ``session`` has the original."""

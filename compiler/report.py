@@ -134,7 +134,7 @@ def describe_verification(compiled: Compiled) -> str:
         f"outputs of {done.rows} rows differ from stock ONNX Runtime's by at most "
         f"{done.largest_difference:.2g} (tolerance: {done.relative_tolerance:g} of the element, plus "
         f"{done.absolute_tolerance:g} of the largest one)"
-        f"{_optimised(compiled)}"
+        f"{_optimised(compiled)}{done.opinion and f'; {done.opinion}'}"
     )
 
 

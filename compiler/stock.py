@@ -82,7 +82,10 @@ class StockSession:
 
 def open_session(content: Content, optimised: bool = True) -> onnxruntime.InferenceSession:
     """Return ONNX Runtime's own session on a model, one thread, on the CPU; raise `CompileError`."""
-    return _open(content, _options(_LEVELS.ORT_ENABLE_ALL if optimised else _LEVELS.ORT_DISABLE_ALL))
+    options = _options(_LEVELS.ORT_ENABLE_ALL if optimised else _LEVELS.ORT_DISABLE_ALL)
+    if not optimised:
+        options.add_session_config_entry(_PACKS_NOTHING, "1")
+    return _open(content, options)
 
 
 STEPS = (

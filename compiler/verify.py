@@ -90,7 +90,7 @@ def verify(
         pool = _Pool(model, prepared, sizes, chosen(rows_here))
         difference, compared = _verify_at(pool, few, tolerance)
         largest, rows = max(largest, difference), rows + compared
-    return Verification(tolerance.relative, tolerance.scale, largest, rows)
+    return Verification(tolerance.relative, tolerance.scale, largest, rows, opinion=prepared.opinion)
 
 
 class _Pool(NamedTuple):

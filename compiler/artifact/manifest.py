@@ -257,6 +257,9 @@ class Verification(msgspec.Struct, frozen=True):
     """The device that the kernels ran on. `CPU` for an executable for a GPU: its line of calls, its packed
     weights and its functions were compared through kernels for the CPU, which round factors where the GPU's
     do; its own kernels were not run."""
+    opinion: str = ""
+    """Effect of ONNX Runtime's own optimisations on the original's answers, and the answers that count; empty
+    if they change none."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
