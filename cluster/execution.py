@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from mainspring.cluster.models import Model
@@ -10,14 +11,14 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Executed, Infer, Result, Unanswered
+from mainspring.messages.actions import Executed, Infer, Load, Open, Prepare, Result, Unanswered
 from mainspring.messages.codes import Status
 
 LEAD_KEPT: Final = 8
 """Divisor of a worker's lead: it shrinks by 1/8 with each batch whose inputs take less time than that."""
 MISSED_FACTOR: Final = 3, 2
 """Inputs that did not come in time are taken to need 3/2 of the time that they were given."""
-FATAL_KEY: Final = ""
+FATAL_KEYS: Final[dict[type, str]] = {Infer: "", Prepare: " PREPARE", Open: " OPEN", Load: " LOAD"}
 """Key in `Model.overdue`, beside the workers' names, of the number of workers in a row that were lost."""
 FATAL_NS_KEY: Final = " "
 """Key in `Model.overdue` of the time of the last of these losses."""
@@ -113,7 +114,8 @@ def batch_ended(
         overdue = placement.model.base.overdue
         if overdue:
             overdue.pop(worker.name, None)
-            overdue.pop(FATAL_KEY, None)
+            for key in FATAL_KEYS.values():
+                overdue.pop(key, None)
             overdue.pop(FATAL_NS_KEY, None)
         kind = cluster.kinds.get(worker.device_kind) if cluster.kinds else None
         in_time = late = 0
@@ -155,6 +157,14 @@ def _measured(
         cluster.estimates.review(placement.worker.kind, times)
 
 
+def at_work(now_ns: int, worker: Worker) -> list[Infer | Open | Load | Prepare]:
+    """Return the actions that a worker's executors are at, as far as predictions tell."""
+    first = (worker.exec.first(), worker.load.first())
+    prepares = (action for action, _ in worker.others.values() if isinstance(action, Prepare))
+    begun = [slot.action for slot in first if slot is not None and slot.begin_ns <= now_ns]
+    return [*begun, *islice(prepares, 1)]
+
+
 def running(now_ns: int, worker: Worker) -> Infer | None:
     """Return the INFER that a worker is at, by the predictions; None if it is at none."""
     slot = worker.exec.first()
@@ -193,7 +203,7 @@ def learn_from_unanswered(cluster: Cluster, now_ns: int, worker: Worker, unanswe
 
 
 def ended_worker(cluster: Cluster, model: Model, key: str) -> None:
-    """Note by a worker's name that an INFER took far too long there; by `FATAL_KEY`, that one was lost."""
+    """Note by a worker's name that an INFER took far too long there; by a key, that a worker was lost."""
     overdue = model.overdue = model.overdue or {}
     overdue[key] = overdue.get(key, 0) + 1
     if cluster.serves(model):

@@ -7,14 +7,14 @@ from typing import Final
 from mainspring.cluster.capacity import unpinnable, unscalable
 from mainspring.cluster.deferred_join import Joining, orphan, settle
 from mainspring.cluster.device_kinds import forget_kind
-from mainspring.cluster.execution import FATAL_KEY, FATAL_NS_KEY, ended_worker, running
+from mainspring.cluster.execution import FATAL_KEYS, FATAL_NS_KEY, at_work, ended_worker
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.residency_bits import at, find, hosts, of_worker
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Result
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
@@ -33,13 +33,17 @@ OVERDUE_ATTEMPTS: Final = 3
 given up on that worker."""
 OVERDUE: Final = "INFERs took so long again and again that they were ended, or the worker dropped for it"
 FATAL_ATTEMPTS: Final = 5
-"""Number of workers in a row that may be lost while they run a model before it is given up everywhere."""
+"""Number of workers in a row that may be lost at a model before it is given up everywhere."""
 FATAL_APART_NS: Final = 2_000_000_000
 """Losses that count are so far apart: longer than the workers of one host take to be missed one by one."""
 FATAL: Final = (
-    f"{FATAL_ATTEMPTS} workers in a row were lost while they ran it, which may be what ended them; unload "
-    "and load it, or change its files, to have it tried again"
+    f"{FATAL_ATTEMPTS} workers in a row were lost while they prepared, loaded or ran it, which may be "
+    "what ended them; unload and load it, or change its files, to have it tried again"
 )
+
+
+_NOT_PREPARED: Final = (State.KNOWN, State.CLOSED)
+_IDLE: Final = (*_NOT_PREPARED, State.PREPARED, State.RESIDENT)
 
 
 def add_model(cluster: Cluster, model: Model, former: Model | None) -> None:
@@ -210,31 +214,47 @@ def _was_overdue(model: Model, worker: Worker) -> bool:
 
 
 def _is_fatal(model: Model) -> bool:
-    return model.overdue is not None and model.overdue.get(FATAL_KEY, 0) >= FATAL_ATTEMPTS
+    overdue = model.overdue
+    return overdue is not None and any(overdue.get(key, 0) >= FATAL_ATTEMPTS for key in FATAL_KEYS.values())
 
 
 def lost_running(cluster: Cluster, now_ns: int, name: str) -> list[Placement]:
-    """Note that a worker was lost, and is about to be taken out; what it ran may be what ended it.
+    """Note that a worker was lost, and is about to be taken out; what it was at may be what ended it.
 
+    That is one of what EXEC, LOAD and PREPARE were at: each counts, until the same ends well somewhere.
     Workers that are lost together, as with their host, count once (`FATAL_APART_NS`).
-    Returns placements on the other workers that have nothing to do for that model, if it is to be given up.
+    Returns placements on the other workers that have nothing to do for a model that is to be given up: where
+    only preparing it is fatal, those that have yet to be prepared.
     """
     worker = cluster.workers.get(name)
-    infer = None if worker is None else running(now_ns, worker)
-    if worker is None or infer is None:
+    if worker is None:
         return []
-    model = worker.find(infer.model, infer.sizes).model.base
+    found: list[Placement] = []
+    for action in at_work(now_ns, worker):
+        model = _model_of(worker, action)
+        if model is None or not _ended_by(cluster, now_ns, model, action) or not cluster.serves(model):
+            continue
+        others = [at(cluster, model, other) for other in hosts(cluster, model) if other is not worker]
+        idle = _NOT_PREPARED if isinstance(action, Prepare | Open) else _IDLE
+        found += [each for each in others if not (each.infers or each.leaving) and each.state in idle]
+    return found
+
+
+def _model_of(worker: Worker, action: Infer | Open | Load | Prepare) -> Model | None:
+    """Return the model of a worker's action; None to a reader that has missed where it came from."""
+    placement = worker.placements.get(action.model.name if isinstance(action, Prepare) else action.model)
+    return None if placement is None else placement.model.base
+
+
+def _ended_by(cluster: Cluster, now_ns: int, model: Model, action: Infer | Open | Load | Prepare) -> bool:
+    """Count a worker that was lost at an action of a model; return whether that makes the model fatal."""
     last_ns = None if model.overdue is None else model.overdue.get(FATAL_NS_KEY)
     if last_ns is not None and now_ns - last_ns < FATAL_APART_NS:
-        return []
-    ended_worker(cluster, model, FATAL_KEY)
+        return False
+    ended_worker(cluster, model, FATAL_KEYS[type(action)])
     if model.overdue is not None:
         model.overdue[FATAL_NS_KEY] = now_ns
-    if not _is_fatal(model) or not cluster.serves(model):
-        return []
-    others = [at(cluster, model, other) for other in hosts(cluster, model) if other is not worker]
-    idle = (State.PREPARED, State.RESIDENT)
-    return [each for each in others if not (each.infers or each.leaving) and each.state in idle]
+    return _is_fatal(model)
 
 
 def lose(cluster: Cluster, name: str) -> Worker | None:

@@ -93,7 +93,7 @@ class Model:
         self.note: object = None
         """The policy's own."""
         self.overdue: dict[str, int] | None = None
-        """Number of INFERs in a row that took far too long, by worker; by `FATAL_KEY`, of workers lost."""
+        """Number of INFERs in a row that took far too long, by worker; by `FATAL_KEYS`, of workers lost."""
         self.pinned = False
         """True if it is kept resident somewhere because an operator wants it (`pins`)."""
         self.where: tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.execution import FATAL_KEYS
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency_bits import find
@@ -32,6 +33,7 @@ def load_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Load, resu
     if result.status is Status.OK:
         placement.enter(State.RESIDENT)
         placement.failures = 0
+        _ended_well(placement.model, action)
         worker.lru[action.model] = placement
         duration_ns = result.end_ns - result.begin_ns
         expected_ns = placement.load_time.ns
@@ -78,6 +80,7 @@ def open_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Open, resu
         duration_ns = result.end_ns - result.begin_ns
         cluster.estimates.opened(now_ns, worker.kind, placement.times, duration_ns)
         placement.enter(State.PREPARED)
+        _ended_well(placement.model, action)
     elif result.status is Status.TOO_LATE or result.status is Status.STOPPING:
         placement.enter(State.CLOSED)
     else:
@@ -111,10 +114,18 @@ def other_ended(
     if isinstance(action, Prepare):
         state = State.CLOSED if result.status is Status.NOT_OPEN else State.FAILED
         placement.enter(State.PREPARED if ok else state)
+        if ok or state is State.CLOSED:
+            _ended_well(placement.model, action)
         placement.detail = result.detail
     elif isinstance(action, Release) and ok:
         return forget(cluster, placement)
     return None
+
+
+def _ended_well(model: Model, action: Load | Open | Prepare) -> None:
+    """Note that an action did not end its worker (`membership.lost_running`)."""
+    if model.base.overdue:
+        model.base.overdue.pop(FATAL_KEYS[type(action)], None)
 
 
 def leave(cluster: Cluster, placement: Placement) -> None:

@@ -1,11 +1,15 @@
 """Workers and models that come, go, hang and disagree."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
 from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.membership import FATAL, FATAL_APART_NS, FATAL_ATTEMPTS
+from mainspring.cluster.placements import Placement
 from mainspring.cluster.readiness import takers, why_not
+from mainspring.cluster.residency_bits import of_worker
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import (
     Command,
@@ -122,6 +126,13 @@ class Crashing:
         self.feed(Result(infer.action_id, infer.worker, Status.OK, begin_ns, now_ns))
 
     @property
+    def given_up(self) -> list[Placement]:
+        placements = [
+            each for worker in self.hand.scheduler.cluster.workers.values() for each in of_worker(worker)
+        ]
+        return [each for each in placements if FATAL in each.detail]
+
+    @property
     def why_not(self) -> str:
         cluster = self.hand.scheduler.cluster
         return why_not(cluster, cluster.models["m"], takers(cluster))
@@ -165,6 +176,61 @@ def test_a_model_that_is_answered_between_is_not_given_up() -> None:
         for infer in infers(crashing.ask(2 * id_ + 1, "m")):
             crashing.answer(infer)
     assert crashing.why_not == ""
+
+
+def fatal_prepares(crashing: Crashing, fatal: Callable[[int], bool]) -> int:
+    """Have a worker without any model join again and again; return how many PREPAREs of ``m`` it was sent.
+
+    It ends at each PREPARE of ``m`` for whose number ``fatal`` says so, and prepares all others.
+    """
+    sent = 0
+    for _ in range(3 * FATAL_ATTEMPTS):
+        crashing.now_ms += FATAL_APART_NS / MS
+        left = list(crashing.feed(WorkerJoined("new", "gpu", 8)))
+        while left:
+            command = left.pop(0)
+            if not isinstance(command, Prepare) or command.worker != "new":
+                continue
+            if command.model.name == "m" and fatal(sent := sent + 1):
+                crashing.feed(WorkerLeft("new", "its process ended"))
+                break
+            now_ns = int(crashing.now_ms * MS)
+            left += crashing.feed(Result(command.action_id, "new", Status.OK, now_ns, now_ns))
+    return sent
+
+
+def test_a_model_whose_prepare_workers_die_of_is_given_up_where_it_is_not_prepared() -> None:
+    crashing = Crashing(1)
+    assert fatal_prepares(crashing, lambda _: True) == FATAL_ATTEMPTS
+    new = crashing.hand.scheduler.cluster.workers["new"]
+    assert FATAL in new.placements["m"].detail
+    assert crashing.why_not == "", "the worker that had it prepared serves it"
+    assert infers(crashing.ask(1, "m"))
+    crashing.feed(WorkerLeft("w0", "stopped"))
+    assert FATAL in crashing.why_not
+    assert crashing.ask(2, "n"), "others are served"
+
+
+def test_a_prepare_that_ends_well_between_shows_that_the_model_is_not_the_reason() -> None:
+    crashing = Crashing(1)
+    assert fatal_prepares(crashing, lambda number: number % FATAL_ATTEMPTS != 0) == 3 * FATAL_ATTEMPTS
+    assert "m" not in {each.model.name for each in crashing.given_up}
+
+
+def test_a_model_whose_load_workers_die_of_is_given_up_everywhere() -> None:
+    crashing = Crashing(0)
+    prepared = {name: spec(name).artifact for name in ("m", "n")}
+    loads = 0
+    for id_ in range(1, 2 * FATAL_ATTEMPTS):
+        crashing.now_ms += FATAL_APART_NS / MS
+        commands = crashing.feed(WorkerJoined("w0", "gpu", 8, prepared)) + crashing.ask(id_, "m")
+        if any(isinstance(each, Load) and each.model == "m" for each in commands):
+            loads += 1
+            crashing.now_ms += 1
+            crashing.feed(WorkerLeft("w0", "its process ended"))
+        else:
+            crashing.feed(WorkerLeft("w0", "stopped"))
+    assert loads == FATAL_ATTEMPTS
 
 
 def test_workers_that_are_lost_together_count_once() -> None:
