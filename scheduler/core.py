@@ -278,7 +278,7 @@ class Scheduler:
         state = self._state
         while True:
             if workers := state.take_wanting():
-                for worker in workers:
+                for worker in workers.values():
                     self._dispatcher.fill(now_ns, worker)
             elif (another := state.idle_workers.next()) is not None:
                 self._dispatcher.fill(now_ns, another)

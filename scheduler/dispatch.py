@@ -73,7 +73,7 @@ class Dispatcher:
                 continue
             batch = self._backlog.turn(now_ns, worker)
             if batch is not None:
-                self._send(now_ns, worker, self._together(batch))
+                self._send(now_ns, timers, self._together(batch))
                 continue
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is not None and self._policy.refuses:
@@ -93,7 +93,7 @@ class Dispatcher:
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
                 state.idle_workers.left_idle(timers)
                 return
-            self._send(now_ns, worker, self._together(batch))
+            self._send(now_ns, timers, self._together(batch))
 
     def _together(self, batch: Batch) -> Batch:
         """Return the batch of those of a batch's requests that may share an execution."""
@@ -215,14 +215,13 @@ class Dispatcher:
         action, waited_ns = slot.action, now_ns - slot.begin_ns
         return Unanswered(action.model, action.batch_size, waited_ns, action.sizes)
 
-    def _send(self, now_ns: int, worker: Worker, batch: Batch) -> None:
+    def _send(self, now_ns: int, timers: WorkerTimers, batch: Batch) -> None:
         """Send a batch as one INFER."""
-        state, placement, requests = self._state, batch.placement, batch.requests
+        state, worker, placement, requests = self._state, timers.worker, batch.placement, batch.requests
         action = self._infer(now_ns, worker, batch)
-        state.emit(now_ns, action)
+        state.emit_infer(now_ns, action, placement, batch.size_index, requests)
         best_effort = requests[0].due_ns is None
         self._backlog.ran(now_ns, worker, action.predicted_duration_ns, best_effort)
-        timers = state.timers(worker)
         timers.hold_ns = None
         if not timers.watched:
             state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)

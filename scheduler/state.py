@@ -8,13 +8,14 @@ from typing import Final
 
 from mainspring.cluster.apply import apply
 from mainspring.cluster.device_kinds import SETTLED_AT_ONCE
+from mainspring.cluster.execution import batch_sent
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Command, Reject, RejectEvidence
+from mainspring.messages.actions import Command, Infer, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.alarms import Alarm, Alarms, WorkerTimers
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
@@ -104,6 +105,16 @@ class SchedulerState:
         apply(self.cluster, now_ns, command)
         self.commands.append(command)
 
+    def emit_infer(
+        self, now_ns: int, action: Infer, placement: Placement, index: int, requests: list[Request]
+    ) -> None:
+        """Emit an INFER of queued requests, as `emit` does, without looking up what the caller has at hand.
+
+        ``index`` is that of the batch size. Looking it all up is a fifteenth of the scheduler's instructions.
+        """
+        batch_sent(self.cluster, now_ns, action, placement, index, requests)
+        self.commands.append(action)
+
     def validate(self) -> None:
         """Check the plans for workers; raise AssertionError at the first fault."""
         for name, timers in self._timers.items():
@@ -144,10 +155,12 @@ class SchedulerState:
         """Set no alarm for when a worker may need work, until a request comes for its models."""
         self._resting[worker.name] = when_ns
 
-    def take_wanting(self) -> list[Worker]:
-        """Return, once, the workers for which a batch is asked."""
-        workers, self._wanting = self._wanting, {}
-        return list(workers.values())
+    def take_wanting(self) -> dict[str, Worker]:
+        """Return, once, the workers for which a batch is asked, by name; the caller changes nothing in it."""
+        workers = self._wanting
+        if workers:
+            self._wanting = {}
+        return workers
 
     def take_wants_loads(self) -> bool:
         """Return, once, whether LOADs are asked for."""

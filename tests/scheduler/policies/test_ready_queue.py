@@ -38,7 +38,7 @@ class ByHand(ReadyQueuePolicy):
         for number in self.true_key:
             model = Model(spec(f"m{number}"), number)
             self.state.cluster.models[model.name] = model
-            self.state.cluster.place(model, self.worker).enter(State.RESIDENT)
+            self.state.cluster.place(model, self.worker).make_up(State.RESIDENT)
             model.queue.add(made.request(number, model, 1, 0, 100 * MS))
 
     def placement(self, number: int) -> Placement:
@@ -86,7 +86,7 @@ def test_the_choice_is_the_lowest_key_of_the_models_that_can_run_a_batch(
             policy.true_key[number] -= less
             policy.slack[number] = slack
             state = State.PREPARED if number in gone else State.RESIDENT
-            policy.placement(number).enter(state)
+            policy.placement(number).make_up(state)
             policy.residency_changed(0, policy.placement(number))
         policy.unable, policy.put_off = unable, put_off - unable
         policy.offer_everything()

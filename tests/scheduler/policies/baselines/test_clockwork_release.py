@@ -58,7 +58,7 @@ def chosen(policy: Clockwork, dues_ms: list[list[int]], available_ms: int) -> tu
     for number, dues in enumerate(dues_ms, start=1):
         model = Model(plain_spec(f"m{number}"), number)
         policy.state.cluster.models[model.name] = model
-        policy.state.cluster.place(model, worker).enter(State.RESIDENT)
+        policy.state.cluster.place(model, worker).make_up(State.RESIDENT)
         for id_, due_ms in enumerate(dues, start=1):
             request = made.request(id_, model, 1, 0, due_ms * MS)
             model.queue.add(request)

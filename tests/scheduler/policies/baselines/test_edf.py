@@ -35,7 +35,7 @@ class Bench:
         for number in range(models):
             model = Model(spec(f"m{number}", infer_ms), number)
             self.state.cluster.models[model.name] = model
-            self.state.cluster.place(model, self.worker).enter(State.RESIDENT)
+            self.state.cluster.place(model, self.worker).make_up(State.RESIDENT)
             self.models.append(model)
 
     def queue(self, id_: int, model: Model, due_ms: int) -> None:

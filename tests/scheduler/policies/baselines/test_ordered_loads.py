@@ -29,7 +29,7 @@ def cluster(models: int, workers: int, pages: int = 2) -> tuple[SchedulerState, 
         model = state.cluster.models[f"m{number}"] = Model(spec(f"m{number}"), number)
         made.append(model)
         for worker in state.cluster.workers.values():
-            state.cluster.place(model, worker).enter(State.PREPARED)
+            state.cluster.place(model, worker).make_up(State.PREPARED)
     return state, made
 
 
@@ -38,7 +38,7 @@ def hold(model: Model, worker: str) -> Placement:
     placement = model.placements[worker]
     placement.pages = placement.worker.pages.place((1,)) or ()
     placement.worker.pages.take(model.name, placement.pages)
-    placement.enter(State.RESIDENT)
+    placement.make_up(State.RESIDENT)
     placement.worker.lru[model.name] = placement
     return placement
 

@@ -44,7 +44,7 @@ def cluster_of(sessions: list[Session], workers: int, pages: int = 64) -> list[W
     made = [Worker(f"w{number}", number, "gpu", pages) for number in range(workers)]
     for worker in made:
         for each in sessions:
-            cluster.place(each.model, worker).enter(State.PREPARED)
+            cluster.place(each.model, worker).make_up(State.PREPARED)
     return made
 
 
