@@ -212,7 +212,9 @@ class ShortGroup(TyperGroup):
 
 def _instead(ctx: Any, word: str) -> str:
     """Return what to do in the place of an option or verb that there is no more; empty of any other word."""
-    typed = f"{ctx.command_path.partition(' ')[2]} {word}"
+    # Of more than one word itself where it is `python -m mainspring`.
+    program = ctx.find_root().command_path
+    typed = f"{ctx.command_path.removeprefix(program).strip()} {word}"
     return f"there is no {word} any more: {OPTIONS[typed]}" if typed in OPTIONS else ""
 
 

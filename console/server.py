@@ -118,7 +118,7 @@ class Web:
 
     async def _serve_page(self, socket: WebSocket) -> None:
         if self.pages >= self._config.max_pages:
-            await turn_away(socket, f"{self.pages} pages are open here, and more may not be (max_pages)")
+            await turn_away(socket, f"{self.pages} pages are open here, and more may not be")
             return
         self.pages += 1
         try:
