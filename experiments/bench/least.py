@@ -66,7 +66,7 @@ def gateway(given: dict[str, int], sizes: dict[str, int]) -> None:
     waits = Waits()
     view = memoryview(shared.data)
     head = bytearray(HEAD_BYTES)
-    state = {"left": 0}
+    state = {"left": 0, "head": 0}
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % sizes["output"]
     clients: list[socket.socket] = []
 
@@ -80,8 +80,12 @@ def gateway(given: dict[str, int], sizes: dict[str, int]) -> None:
         client = clients[-1]
         with contextlib.suppress(BlockingIOError):
             if not state["left"]:
-                count = client.recv_into(head)
-                end = head.index(b"\r\n\r\n") + 4
+                # A head may come in two pieces.
+                count = state["head"] = state["head"] + client.recv_into(memoryview(head)[state["head"] :])
+                end = head.find(b"\r\n\r\n", 0, count) + 4
+                if end < 4:
+                    return
+                state["head"] = 0
                 length = int(bytes(head[:end]).lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
                 view[: count - end] = head[end:count]
                 state["left"] = length - (count - end)

@@ -102,7 +102,7 @@ def as_version(version: int, log: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_log_of_an_earlier_version_is_decided_again(tmp_path: Path, version: int) -> None:
     slow = FaultsSpec(duration_jitter=0.02, slow_probability=0.5, slow_ms=100.0)
-    spec = msgspec.structs.replace(SPEC, scheduler=SchedulerConfig(), faults=slow)
+    spec = msgspec.structs.replace(SPEC, scheduler=SchedulerConfig(refuse_wrongly=0.0), faults=slow)
     recorded = record(tmp_path / "now", spec)
     noted = sum(isinstance(entry, Note) for _, entry in read_entries(recorded))
     again = redecide(recorded)

@@ -57,7 +57,7 @@ def test_a_cluster_at_addresses_of_ipv6_serves_by_every_way(
         assert cluster.address == f"tcp://[::1]:{clients}"
         for local in (True, False):
             if not local:
-                monkeypatch.setattr(connection, "local_way", lambda *_: None)
+                monkeypatch.setattr(connection, "local_transport", lambda *_: None)
             with Client(cluster.address, connect_timeout_s=PATIENCE_S) as client:
                 assert "output" in client.infer("quick", INPUT, slo_ms=PATIENCE_S * 1e3)
         for page in (f"http://[::1]:{http}/v2/health/ready", f"http://[::1]:{console}/"):

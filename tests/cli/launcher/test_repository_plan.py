@@ -38,7 +38,7 @@ def job(plan: Plan, kind: type[Any]) -> Any:
 
 
 def test_an_empty_repository_is_enough_for_a_cluster(tmp_path: Path) -> None:
-    plan = make_plan(config(tmp_path, {"insecure": True}, address="tcp://0.0.0.0:7500"))
+    plan = make_plan(config(tmp_path, {}, address="tcp://127.0.0.1:7500"))
     store = str(tmp_path / "run" / "store")
     assert plan.models == 0
     assert plan.stop_order[0] == ("repository",)
@@ -50,7 +50,7 @@ def test_an_empty_repository_is_enough_for_a_cluster(tmp_path: Path) -> None:
     assert repository.priority == 0, "it compiles nothing at real-time priority"
     assert repository.nice > 0
     assert job(plan, ControllerJob).models.served() == ([], [])
-    assert ("tcp://0.0.0.0:7500", "choose another with [repository] address") in plan.listening
+    assert ("tcp://127.0.0.1:7500", "choose another with [repository] address") in plan.listening
 
 
 def test_a_store_beside_a_repository_is_served_without_the_repositorys_artifacts(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_model_that_is_served_already_is_not_said_to_be_added(
 
 
 def test_models_are_shown_live(address: str) -> None:
-    command = [sys.executable, "-m", "mainspring", "models", "live", "--json", "--interval", "0.1"]
+    command = [sys.executable, "-m", "mainspring", "models", "--watch", "--json", "--interval", "0.1"]
     with subprocess.Popen([*command, "--address", address], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

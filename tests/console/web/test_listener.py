@@ -177,7 +177,7 @@ def test_pages_beyond_the_bound_are_told_so(start: Start) -> None:
         say(first, show="nothing")
         said(first)
         with console.page() as second:
-            assert "max_pages" in said(second)["error"]["text"]
+            assert "pages are open" in said(second)["error"]["text"]
             with pytest.raises(ConnectionClosed):
                 second.recv(timeout=PATIENCE_S)
             assert second.close_code == 1013
