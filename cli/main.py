@@ -140,7 +140,9 @@ def _reader_gone() -> int:
 
 def describe(error: BaseException) -> str:
     """Return one line for a person: an error of ours or of the system speaks for itself, a bug says so."""
-    text = " ".join(str(error).split())
+    # The number of an error that names no file says nothing to a person.
+    short = error.strerror if isinstance(error, OSError) and error.filename is None else None
+    text = " ".join((short or str(error)).split())
     missing = extras.missing(error)
     if missing:
         return missing
