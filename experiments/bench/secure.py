@@ -24,7 +24,7 @@ from mainspring.cli.authority import Authority
 from mainspring.client.client import Client
 from mainspring.experiments.bench.around import EXECUTE_MS, OUTPUT_KB, WARM_UP, ConnectionCaller
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.secure_bulk import HOST, Rates, rates, unnamed
+from mainspring.experiments.bench.secure_bulk import HOST, Rates, ports_for, rates
 from mainspring.experiments.bench.usage import usage_of_all
 from tests.emulated_cluster import cluster_of, write_profile
 
@@ -50,7 +50,7 @@ class Kind:
 
     def __init__(self, stack: ExitStack, run_dir: Path, keys: Path | None) -> None:
         """Start it, with or without keys; ``stack`` ends it."""
-        controller, data = stack.enter_context(unnamed(2))
+        controller, data = stack.enter_context(ports_for(keys, 2))
         run_dir.mkdir()
         profile = write_profile(
             run_dir / "profiles.csv", input_kb=INPUT_KB, output_kb=OUTPUT_KB, execute_ms=EXECUTE_MS

@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,11 +56,14 @@ class Rates(NamedTuple):
 
 
 @contextmanager
-def unnamed(count: int) -> Iterator[list[int]]:
-    """Yield free ports at which no process of this host can be met by name."""
+def ports_for(keys: Path | None, count: int) -> Iterator[list[int]]:
+    """Yield free ports: with keys, at which no process of this host can be met by name, so that TCP is used.
+
+    Without keys processes prove themselves by that name alone.
+    """
     ports = free_ports(count)
     with ExitStack() as stack:
-        for port in ports:
+        for port in ports if keys is not None else ():
             name = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             name.bind(f"\0mainspring/{HOST}/{port}".encode())
         yield ports
@@ -78,8 +81,7 @@ def beside(read: Callable[..., float], *arguments: Any) -> Iterator[Connection]:
 
 def framed(messages: int, keys: Path | None) -> Took:
     """Send and read over connections of `transport`: with ``keys`` over TCP, without them by name."""
-    ports = nullcontext(free_ports(1)) if keys is None else unnamed(1)
-    with ports as (port,), beside(_read_framed, port, messages, keys) as reader:
+    with ports_for(keys, 1) as (port,), beside(_read_framed, port, messages, keys) as reader:
         hub = Hub()
         link = Link(hub, f"tcp://{HOST}:{port}", LIMITS, shows=_shown(keys))
         data = np.random.default_rng(0).bytes(LARGE_BYTES)
