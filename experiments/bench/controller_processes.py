@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from mainspring.cli.launcher.addresses import free_ports
@@ -15,24 +16,20 @@ MODELS = Setting().models
 _MODULE = "mainspring.experiments.bench"
 
 
-@contextlib.contextmanager
-def controller(folder: Path | None, address: str, models: int = MODELS) -> Iterator[int]:
+def controller(folder: Path | None, address: str, models: int = MODELS) -> AbstractContextManager[int]:
     """Run a controller of the models, with its event log unless there is no folder; yield its process id."""
-    command = [sys.executable, "-m", f"{_MODULE}.controller_served", address, str(models)]
-    command += [] if folder is None else [str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            yield process.pid
-        finally:
-            process.terminate()
+    return _served("controller_served", address, str(models), *([] if folder is None else [str(folder)]))
+
+
+def bare_controller(address: str) -> AbstractContextManager[int]:
+    """Run a controller that decides nothing; yield its process id."""
+    return _served("controller_bare", address)
 
 
 @contextlib.contextmanager
-def bare_controller(address: str) -> Iterator[int]:
-    """Run a controller that decides nothing; yield its process id."""
-    command = [sys.executable, "-m", f"{_MODULE}.controller_bare", address]
+def _served(module: str, *arguments: str) -> Iterator[int]:
+    """Run a module of the benchmarks until the block ends; yield its process id once it has said a line."""
+    command = [sys.executable, "-m", f"{_MODULE}.{module}", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
