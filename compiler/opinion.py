@@ -67,7 +67,7 @@ def opinion(
             rounded = _rounds(content) if rounded is None else rounded
             allowed = _ROUNDED if rounded else _EXACT
             if _differ(first, second, allowed) and not _differ(second, plain.run(_nudged(batch)), allowed):
-                return _judged(content, optimised, plain, names, batch, allowed)
+                return _judged(content, names, batch, (optimised, first), (plain, second), allowed)
     except CompileError:
         # The model runs with its optimisations alone, or not on this batch.
         pass
@@ -76,23 +76,23 @@ def opinion(
 
 def _judged(
     content: Content,
-    optimised: StockSession,
-    plain: StockSession,
     names: Sequence[str],
     batch: Arrays,
+    optimised: tuple[StockSession, Sequence[Any]],
+    plain: tuple[StockSession, Sequence[Any]],
     allowed: Tolerance,
 ) -> Opinion:
-    """Have the evaluator say which session is right about a batch that they differ on."""
+    """Have the evaluator say which session, each given with its answer, is right about a batch."""
     differ = "ONNX Runtime's optimisations change what the model answers"
     try:
         third = _evaluate(content, names, batch)
     except CompileError as error:
-        return Opinion(optimised, f"{differ}, and onnx.reference can't say which is right: {error}")
-    if not _differ(optimised.run(batch), third, allowed):
-        return Opinion(optimised, f"{differ}, and onnx.reference answers as the optimised model does")
-    if _differ(plain.run(batch), third, allowed):
-        return Opinion(optimised, f"{differ}, and onnx.reference answers as neither of the two")
-    return Opinion(plain, f"{differ}: it is compared unoptimised, which onnx.reference confirms")
+        return Opinion(optimised[0], f"{differ}, and onnx.reference can't say which is right: {error}")
+    if not _differ(optimised[1], third, allowed):
+        return Opinion(optimised[0], f"{differ}, and onnx.reference answers as the optimised model does")
+    if _differ(plain[1], third, allowed):
+        return Opinion(optimised[0], f"{differ}, and onnx.reference answers as neither of the two")
+    return Opinion(plain[0], f"{differ}: it is compared unoptimised, which onnx.reference confirms")
 
 
 def _differ(found: Sequence[Any], expected: Sequence[Any], allowed: Tolerance) -> bool:
