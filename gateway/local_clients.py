@@ -94,7 +94,7 @@ class LocalClients:
         self._write_ns = milliseconds(config.zeromq_write_timeout_ms)
         self._most_waiting_bytes = config.max_answer_bytes
         self._waiting: dict[bytes, tuple[int, int]] = {}
-        """Clients that have replies to read: the bytes, and since when there are as many."""
+        """Clients that have replies to read: the bytes of those that they have taken, and since when."""
         hub.add(self)
 
     def pending(self) -> bool:
@@ -109,8 +109,8 @@ class LocalClients:
     def send(self, name: bytes, parts: Sequence[Any], *, beyond: bool = False) -> Delivery:
         """Send a message; ``beyond``: even if more than is allowed waits for that client already."""
         delivery = self._listener.send(name, parts, beyond=beyond)
-        if delivery is Delivery.SENT and (count := self._listener.backlog_bytes(name)):
-            self._waits(name, count)
+        if delivery is Delivery.SENT and self._listener.backlog_bytes(name):
+            self._waits(name)
         return delivery
 
     def descriptor(self, name: bytes) -> int | None:
@@ -129,13 +129,12 @@ class LocalClients:
     def tick(self, now_ns: int) -> int:
         """End the connections of clients that have read nothing for too long."""
         for name, (before, since_ns) in list(self._waiting.items()):
-            count = self._listener.backlog_bytes(name)
-            if not count:
+            if not self._listener.backlog_bytes(name):
                 del self._waiting[name]
-            elif count < before:
-                self._waiting[name] = count, now_ns
+            elif (taken := self._listener.taken_bytes(name)) != before:
+                self._waiting[name] = taken, now_ns
             elif now_ns - since_ns > self._write_ns:
-                self._listener.disconnect(name, "it reads nothing of its replies")
+                self._cut_off(name, "it reads nothing of its replies")
         return now_ns + _SWEEP_NS if self._waiting else _NEVER_NS
 
     def close(self, until_ns: int) -> None:  # noqa: ARG002
@@ -144,15 +143,20 @@ class LocalClients:
 
     # --- inside ---
 
-    def _waits(self, name: bytes, count: int) -> None:
+    def _waits(self, name: bytes) -> None:
         """Note that replies wait for a client; end the worst one's connection if all have too many."""
         if name not in self._waiting:
-            self._waiting[name] = count, monotonic_ns()
+            self._waiting[name] = self._listener.taken_bytes(name), monotonic_ns()
             self._hub.due(monotonic_ns() + _SWEEP_NS)
         waiting = {each: self._listener.backlog_bytes(each) for each in self._waiting}
         if sum(waiting.values()) > self._most_waiting_bytes:
             worst = max(waiting, key=lambda each: waiting[each])
-            self._listener.disconnect(worst, "it reads too slowly, and all that waits to be read is too much")
+            self._cut_off(worst, "it reads too slowly, and all that waits to be read is too much")
+
+    def _cut_off(self, name: bytes, why: str) -> None:
+        bytes_left = self._listener.backlog_bytes(name)
+        log.warning("ended the connection of a client of this host: %s (%d bytes wait)", why, bytes_left)
+        self._listener.disconnect(name, why)
 
     def _ended(self, name: bytes) -> None:
         self._waiting.pop(name, None)

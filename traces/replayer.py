@@ -42,7 +42,10 @@ from mainspring.traces.source import Playable, Source
 LEAD_NS = 50_000_000
 """The workload begins this long after the call, so that its first request is not late already."""
 BURST = 32
-"""Requests that are sent, and answers that are taken, before the loop looks at the other side."""
+"""Requests that are sent before the loop looks for answers."""
+ANSWERS = 4 * BURST
+"""Answers that are taken before the loop looks at what is due: more than `BURST`, so that answers that waited
+while the replayer was behind are not measured late for the rest of the run."""
 SPIN_NS = 20_000
 """Time that is spun rather than slept: less than a wake-up takes, so that a run at low rates stays cheap."""
 _PR_SET_TIMERSLACK = 29
@@ -276,7 +279,7 @@ class _Run:
         return self._connection.hand_over(request, frames)
 
     def _take_replies(self) -> None:
-        for _ in range(BURST):
+        for _ in range(ANSWERS):
             if not self._waiter.ready() and not self._connection.hello_is_due():
                 return
             received = self._connection.receive()

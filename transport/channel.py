@@ -82,6 +82,8 @@ class Backlog:
         self._messages: deque[list[memoryview]] = deque()
         self.bytes = 0
         """The number of bytes that wait."""
+        self.taken_bytes = 0
+        """The number of bytes that waited and were taken by the peer since."""
 
     def __bool__(self) -> bool:
         return bool(self._messages)
@@ -128,6 +130,7 @@ class Backlog:
             except BlockingIOError:
                 return
             self.bytes -= sent
+            self.taken_bytes += sent
             self._take_off(sent)
 
     def _take_off(self, sent: int) -> None:
@@ -371,6 +374,11 @@ class Channel:
     def backlog_bytes(self) -> int:
         """The number of bytes that wait to be sent."""
         return self._backlog.bytes
+
+    @property
+    def taken_bytes(self) -> int:
+        """The number of bytes that had to wait and that the peer has taken since."""
+        return self._backlog.taken_bytes
 
     def send(self, parts: Sequence[Any], volatile: bool = False, *, beyond: bool = False) -> Delivery:
         """Send a message; ``volatile`` parts may change once this returns. Raises ValueError like `head`.

@@ -187,6 +187,11 @@ class Listener:
         channel = self._peers.get(peer)
         return 0 if channel is None else channel.backlog_bytes
 
+    def taken_bytes(self, peer: bytes) -> int:
+        """Return the number of bytes that had to wait and that a peer has taken since; 0 without it."""
+        channel = self._peers.get(peer)
+        return 0 if channel is None else channel.taken_bytes
+
     def disconnect(self, peer: bytes, why: str) -> None:
         """End the connection to a peer, if there is one; what waits to be sent to the peer is discarded."""
         channel = self._peers.get(peer)

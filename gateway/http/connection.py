@@ -348,7 +348,7 @@ class HttpConnection:
         """Abort if the client has taken nothing of its replies for too long, or not closed behind them."""
         assert self._transport is not None
         unsent = self._transport.get_write_buffer_size()
-        if unsent < self._unsent_bytes or (self._queue and not unsent):
+        if unsent != self._unsent_bytes or (self._queue and not unsent):
             self._since_ns = now_ns
         elif now_ns - self._since_ns > (self._limits.write_ns if unsent else _LINGER_NS):
             self.abort()

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -192,6 +193,28 @@ def test_a_client_that_reads_nothing_for_long_is_given_up(cluster: FakeCluster) 
         wait_until(lambda: len(os.listdir("/proc/self/fd")) < before)
         np.testing.assert_array_equal(other.infer("double", {"data": X})["twice"], X * 2)
         wait_until(client.ended)
+
+
+def test_a_client_that_reads_less_than_it_asks_for_stays_connected(cluster: FakeCluster) -> None:
+    options = {"zeromq_write_timeout_ms": 300.0, "local_clients": True}
+    with gateway(cluster.address, **options) as address, Connection(address) as slow:
+        slow.open(PATIENCE_S)
+        header = TensorHeader("data", "float32", (1, 1 << 20))
+        wide = np.zeros(header.shape, np.float32)
+        asked = answered = 0
+        ahead_until = monotonic() + 1.5
+        while answered < asked or monotonic() < ahead_until:
+            # More waits each time that the gateway looks, since every answer read brings another request.
+            while asked < answered + 6 + answered // 4 and monotonic() < ahead_until:
+                slow.send(clients.InferRequest(asked, "wide", (header,), None), [wide])
+                asked += 1
+            wait_until(lambda: slow.poll(10))
+            received = slow.receive()
+            answered += received is not None
+            if monotonic() < ahead_until:
+                sleep(0.03)
+        assert answered == asked > 8
+        assert slow.link_lost == 0
 
 
 def test_tokens_are_asked_for(cluster: FakeCluster, tmp_path: Path) -> None:
