@@ -64,6 +64,12 @@ function coursePanel(title, cursor, axis, unit, layers) {
   return { root, close: plot.close, draw: (data, head) => plot.set(data.series, SECONDS, head, null, data.happenings) };
 }
 
+/** That nothing is ill with a worker, once something has ended on it and on others to compare it with. */
+function asPredicted(picture, norm) {
+  if (!norm.workers || (picture.infer_error_p99_us === null && picture.load_error_p99_us === null)) return "";
+  return `As well predicted as the other ${norm.workers === 1 ? "worker" : plural(norm.workers, "worker")} of its kind.`;
+}
+
 /** What its GPU says of itself, or what limits its host; `draw(null)` where it has none, or of a recorded run, which has no word of it. */
 export function gpuPanel() {
   const names = ["SM clock", "Held down by", "Temperature", "Power", "Memory taken", "Xid errors", "Uncorrectable errors", "Remapped rows", "Without graph"];
@@ -140,7 +146,7 @@ export function worker(root, name, app) {
       write(state, picture.state);
       write(kind, picture.device_kind);
       const ill = errors(picture, norm);
-      write(verdict, [picture.detail, ...ill].filter(Boolean).join("; ") || (norm.workers ? `As well predicted as the other ${plural(norm.workers, "worker")} of its kind.` : ""));
+      write(verdict, [picture.detail, ...ill].filter(Boolean).join("; ") || asPredicted(picture, norm));
       put(verdict, "class", ill.length ? "summary warn" : "summary");
       const used = picture.pages - picture.pages_free;
       const failed = Object.entries(picture.failed).map(([what, number]) => `${what.replaceAll("_", " ")} ×${count(number)}`).join(", ");
