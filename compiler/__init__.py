@@ -8,5 +8,7 @@ Clockwork, section 5.1. The other processes use only ``artifact/``:
 * ``plan``, ``launching`` -- TVM's launch plans: their form, and running them on the CPU
 * ``profiles``   -- models that exist only as a profile, for the emulated engine
 
-The rest makes artifacts. Start reading at ``pipeline``; ``zoo`` has architectures to try it on.
+The rest makes artifacts. Start reading at ``pipeline``, which calls the rooms in this order: ``reading``,
+``rows`` and ``independence``, ``sizes``, ``program`` or ``tvm``, ``choosing``. ``reference`` is the original
+that all of them compare with; ``zoo`` has architectures to try it on.
 """

@@ -35,37 +35,31 @@ from mainspring.compiler.artifact.manifest import (
 )
 from mainspring.compiler.artifact.plan import arch_number
 from mainspring.compiler.artifact.store import Store, check_name
-from mainspring.compiler.candidates import Task, candidate_for, choose, put, seed_profiles
-from mainspring.compiler.choice import AUTO, Judge
-from mainspring.compiler.compiled import (
-    MAKERS,
-    Target,
-)
-from mainspring.compiler.contents import beside
+from mainspring.compiler.choosing.candidates import Task, candidate_for, choose, put, seed_profiles
+from mainspring.compiler.choosing.durations import AUTO, Judge
+from mainspring.compiler.choosing.tuning import Tuner
 from mainspring.compiler.conversion.opening import Origin
-from mainspring.compiler.defaults import NO_DEFAULTS, Defaults, check_whole, take_defaults
-from mainspring.compiler.description import NOTHING, Described
-from mainspring.compiler.normalise import CONTROL_FLOW, graphs_of
-from mainspring.compiler.operators import apart, in_use, needed_by, use
-from mainspring.compiler.reading import read_model
+from mainspring.compiler.program.compiled import MAKERS, Target
+from mainspring.compiler.reading.contents import beside
+from mainspring.compiler.reading.defaults import NO_DEFAULTS, Defaults, check_whole, take_defaults
+from mainspring.compiler.reading.given_shapes import Shapes, fix_shapes
+from mainspring.compiler.reading.model_file import read_model
+from mainspring.compiler.reading.normalise import CONTROL_FLOW, graphs_of
+from mainspring.compiler.reading.operator_libraries import apart, in_use, needed_by, use
+from mainspring.compiler.reading.sequence_description import NOTHING, Described
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.row_axes import (
+from mainspring.compiler.rows.row_axes import (
     IN_FRONT,
     RowAxes,
     RowsElsewhere,
     find_row_axes,
     move_rows,
     moved_shapes,
+    put_rows_first,
 )
-from mainspring.compiler.sample_forms import HINT, NO_SAMPLES, Samples
-from mainspring.compiler.shapes import Shapes, fix_shapes
-from mainspring.compiler.state_axes import put_rows_first
-from mainspring.compiler.tuning import Tuner
+from mainspring.compiler.sizes.sample_forms import HINT, NO_SAMPLES, Samples
 from mainspring.messages.choices import one_of
-from mainspring.messages.model import (
-    MOST_TEXT_BYTES,
-    TEXT_BYTES,
-)
+from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 from mainspring.messages.sequencing import Sequencing
 
 _OLDEST_TENSOR_CORES = 80

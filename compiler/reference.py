@@ -13,36 +13,44 @@ import onnx
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileError, NoRows, let_go
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
-from mainspring.compiler.batch import baked_batch, name_squeezed, open_batch, repair_reshapes
-from mainspring.compiler.choices import Choices, compared_numbers
-from mainspring.compiler.contents import Content, serialise
-from mainspring.compiler.division import guard_divisions
-from mainspring.compiler.forms import Range
-from mainspring.compiler.locales import with_locales
-from mainspring.compiler.maps import without_maps
-from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype, opset_of
-from mainspring.compiler.open_dims import check_limits, open_axes
-from mainspring.compiler.operators import in_use
-from mainspring.compiler.opinion import opinion
-from mainspring.compiler.outputs import OutputShapes
-from mainspring.compiler.proving import at_sizes, judge
-from mainspring.compiler.random_numbers import draws_numbers, with_seeds
-from mainspring.compiler.sample_forms import HINT, NO_SAMPLES, Samples, forms
-from mainspring.compiler.samples import (
+from mainspring.compiler.choosing.opinion import opinion
+from mainspring.compiler.reading.contents import Content, serialise
+from mainspring.compiler.reading.normalise import (
+    check_limits,
+    normalise,
+    numpy_dtype,
+    open_axes,
+    opset_of,
+)
+from mainspring.compiler.reading.operator_libraries import in_use
+from mainspring.compiler.reading.replaced_operators import (
+    draws_numbers,
+    with_locales,
+    with_seeds,
+    without_maps,
+    without_sequences,
+)
+from mainspring.compiler.reading.stock import StockSession, without_decided_branches
+from mainspring.compiler.reading.versions import check_conversion, make_readable
+from mainspring.compiler.rows.open_batch import baked_batch, name_squeezed, open_batch, repair_reshapes
+from mainspring.compiler.rows.proving import at_sizes, judge
+from mainspring.compiler.sizes.forms import Range
+from mainspring.compiler.sizes.outputs import OutputShapes
+from mainspring.compiler.sizes.sample_forms import HINT, NO_SAMPLES, Samples, forms
+from mainspring.compiler.sizes.samples import (
     WORDS,
+    Choices,
+    compared_numbers,
     index_tables,
     known_texts,
     largest_scale,
     smallest_limits,
     value_limits,
 )
-from mainspring.compiler.sequences import without_sequences
-from mainspring.compiler.size_trials import NoRoom, Trials
-from mainspring.compiler.stock import StockSession, optimise_portably
-from mainspring.compiler.symbols import Found, Sizes, find_symbols
-from mainspring.compiler.varying import values_decide
-from mainspring.compiler.versions import check_conversion, make_readable
-from mainspring.compiler.work import Counter
+from mainspring.compiler.sizes.symbols import Found, Sizes, find_symbols
+from mainspring.compiler.sizes.trials import NoRoom, Trials
+from mainspring.compiler.sizes.varying import values_decide
+from mainspring.compiler.sizes.work import Counter, guard_divisions
 from mainspring.messages.model import TEXT_BYTES, TensorSpec, array_dtype
 
 _Values = Sequence[onnx.ValueInfoProto]
@@ -486,14 +494,3 @@ def _shapes_to_try(ranges: Sequence[Range]) -> tuple[Sizes, ...]:
 def _group(array: npt.NDArray[np.generic], begin: int, size: int) -> npt.NDArray[np.generic]:
     """Return ``size`` rows from ``begin``; the last row is repeated if there are fewer."""
     return array[np.minimum(np.arange(begin, begin + size), len(array) - 1)]
-
-
-def without_decided_branches(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with constants folded if that removes its control flow, else unchanged."""
-    if not any(map(graphs_of, model.graph.node)):
-        return model
-    try:
-        folded = optimise_portably(serialise(model))
-    except CompileError:
-        return model
-    return model if any(map(graphs_of, folded.graph.node)) else folded

@@ -10,13 +10,10 @@ import msgspec
 
 from mainspring.compiler.artifact.errors import AS_IT_IS
 from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, Manifest
-from mainspring.compiler.locales import LOCALE
 from mainspring.compiler.pipeline import Compiled
-from mainspring.compiler.size_trials import MOST_WORKSPACE_BYTES
-from mainspring.messages.model import (
-    Profile,
-    slot_bytes,
-)
+from mainspring.compiler.reading.replaced_operators import LOCALE
+from mainspring.compiler.sizes.trials import MOST_WORKSPACE_BYTES
+from mainspring.messages.model import Profile, slot_bytes
 from mainspring.messages.sequencing import Sequencing
 
 _NS_PER_MS = 1e6

@@ -25,7 +25,7 @@ from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import MOST_ROWS, Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.stock import StockSession
+from mainspring.compiler.reading.stock import StockSession
 from mainspring.experiments.suite_cases import Case
 
 MATCHES, REFUSED, DIFFERS, CRASHED = "matches", "refused", "differs", "crashed"

@@ -24,7 +24,7 @@ from mainspring.repository.recipe import Recipe
 
 if TYPE_CHECKING:
     from mainspring.compiler.artifact.store import Store
-    from mainspring.compiler.compiled import Target
+    from mainspring.compiler.program.compiled import Target
 
 CHANGED = "its files were changed while it was compiled"
 IN_CONFIG = {
@@ -71,7 +71,7 @@ def stored(store: Store, name: str) -> ModelSpec | None:
     from mainspring.compiler.artifact.op_libraries import check_known
     from mainspring.compiler.artifact.plan import read_plans
     from mainspring.compiler.artifact.target import check_target
-    from mainspring.compiler.proving import settled
+    from mainspring.compiler.rows.proving import settled
 
     try:
         manifest = settled(store, store.manifest(name))
@@ -96,7 +96,7 @@ def target_of(store: Store, name: str) -> Target:
     from mainspring.compiler.artifact.errors import StoreError
     from mainspring.compiler.artifact.manifest import CUDA, TVM
     from mainspring.compiler.artifact.plan import Plans
-    from mainspring.compiler.compiled import Target
+    from mainspring.compiler.program.compiled import Target
 
     try:
         manifest = store.manifest(name)
@@ -159,7 +159,7 @@ def run(store: Store, job: Job) -> Outcome:
 
 def _too_large(folder: Path) -> str:
     """Say what compiling the files of a large model needs, if that is more than it may have; else nothing."""
-    from mainspring.compiler.contents import LARGE_BYTES, TIMES_THE_FILE
+    from mainspring.compiler.reading.contents import LARGE_BYTES, TIMES_THE_FILE
 
     allowed, size = _allowed(), _size_of(folder)
     if size <= LARGE_BYTES or TIMES_THE_FILE * size <= allowed:

@@ -12,10 +12,7 @@ from typing import Any
 import msgspec
 
 from mainspring.messages.choices import one_of
-from mainspring.messages.model import (
-    MOST_TEXT_BYTES,
-    TEXT_BYTES,
-)
+from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 from mainspring.messages.sequencing import Sequencing
 from mainspring.repository.fields import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS
 from mainspring.repository.passed_on import passed_on

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.description import Described
+from mainspring.compiler.reading.sequence_description import Described
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.layout import CONFIG_FILE, Layout, model_file
 from mainspring.repository.model_config import ModelConfig

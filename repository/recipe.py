@@ -14,11 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.model import (
-    TEXT_BYTES,
-    ModelSpec,
-    TensorSpec,
-)
+from mainspring.messages.model import TEXT_BYTES, ModelSpec, TensorSpec
 from mainspring.messages.sequencing import Sequencing
 from mainspring.repository.fields import DATA_TYPES
 from mainspring.repository.model_config import ModelConfig, TensorConfig

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.compiler.artifact.beside import grouped
-from mainspring.compiler.artifact.profiles import read_profile_table
+from mainspring.compiler.artifact.profiles import grouped, read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec, bucket_name
 from mainspring.messages.targets import each_build, kind_of, kinds_build, merged

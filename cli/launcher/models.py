@@ -54,9 +54,9 @@ class ModelSource(msgspec.Struct, frozen=True):
         """Return the models by name as `specs` does, and those that are left out, each with why."""
         if self.profiles is not None:
             return self._emulated(Path(self.profiles)), {}
-        from mainspring.compiler.artifact.beside import grouped
+        from mainspring.compiler.artifact.profiles import grouped
         from mainspring.compiler.artifact.store import Store
-        from mainspring.compiler.proving import proved_specs
+        from mainspring.compiler.rows.proving import proved_specs
 
         if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
             return [], {}
@@ -126,7 +126,7 @@ class ModelSource(msgspec.Struct, frozen=True):
 
 def _by_model(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
     """Return the artifacts of each model, which may have some for unlike hosts."""
-    from mainspring.compiler.artifact.beside import served_name
+    from mainspring.compiler.artifact.profiles import served_name
 
     found: dict[str, list[Manifest]] = {}
     for manifest in manifests:

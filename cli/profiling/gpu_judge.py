@@ -1,4 +1,4 @@
-"""Timing of each engine on this machine's GPU: `mainspring.compiler.choice` asks, this measures.
+"""Timing of each engine on this machine's GPU: `mainspring.compiler.choosing.durations` asks, this measures.
 
 Each artifact goes into a scratch store and is measured there by ``mainspring profile``, in a process of its
 own: kernels that a GPU can't run may take CUDA down with them, in that process alone, and the compiler goes
@@ -18,11 +18,11 @@ from mainspring.cli.profiling.profiling import Measured
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import CUDA, FP32, TVM
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.choice import AUTO, Contender, Judged
-from mainspring.compiler.compiled import DEFAULT_ARCH, Target
+from mainspring.compiler.choosing.durations import AUTO, Contender, Judged
+from mainspring.compiler.choosing.tuning import SECONDS as SECONDS_TO_TUNE
+from mainspring.compiler.choosing.tuning import Tuner
 from mainspring.compiler.pipeline import check_precision
-from mainspring.compiler.tuning import SECONDS as SECONDS_TO_TUNE
-from mainspring.compiler.tuning import Tuner
+from mainspring.compiler.program.compiled import DEFAULT_ARCH, Target
 from mainspring.worker.engines.cuda.devices import find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
 

@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from mainspring.compiler.artifact.trials import Timed, TimerFailed, Trial
+from mainspring.compiler.artifact.plan import Timed, TimerFailed, Trial
 
 PROGRAM = (sys.executable, "-m", "mainspring.worker.engines.cuda.timing")
 TIMEOUT_S = 60.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.table import Table
 
 from mainspring.cli.profiling.profiling import Measured
-from mainspring.compiler.timings import Timing
+from mainspring.compiler.choosing.durations import Timing
 
 FAMILIES = {
     "alexnet": "AlexNet",

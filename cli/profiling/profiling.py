@@ -15,10 +15,10 @@ import numpy as np
 
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.lone_device import LoneDevice, random_rows
-from mainspring.compiler import choice
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store, check_name
-from mainspring.compiler.timings import DISTURBED, Effort, Timing, repeat
+from mainspring.compiler.choosing import durations
+from mainspring.compiler.choosing.durations import DISTURBED, Effort, Timing, repeat
 from mainspring.messages.model import ModelSpec, Profile, bucket_name
 
 
@@ -248,7 +248,7 @@ def check_alike(manifests: Sequence[Manifest], name: str) -> None:
 
 def per_row_ns(measured: Measured) -> float:
     """Return the geometric mean, over the batch sizes, of the median time for one row."""
-    return choice.per_row_ns({size: timing.p50_ns for size, timing in measured.infer.items()})
+    return durations.per_row_ns({size: timing.p50_ns for size, timing in measured.infer.items()})
 
 
 def keep_fastest(store: Store, rows: Sequence[Measured], name: str) -> Measured:

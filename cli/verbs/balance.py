@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainspring.cli.configuration.single import ConfigFile
-from mainspring.cli.options import (
-    Controller,
-    Interval,
-    KeysFolder,
-    Watch,
-    duration_ns,
-)
+from mainspring.cli.options import Controller, Interval, KeysFolder, Watch, duration_ns
 
 if TYPE_CHECKING:
     from mainspring.cli.balancing.choosing import Plan

@@ -22,8 +22,8 @@ from mainspring.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mainspring.compiler.description import Described
     from mainspring.compiler.pipeline import Compiled
+    from mainspring.compiler.reading.sequence_description import Described
     from mainspring.repository.recipe import Recipe
 
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
@@ -177,7 +177,7 @@ def compile(
 
     from rich.console import Console
 
-    from mainspring.compiler.description import described, with_samples
+    from mainspring.compiler.reading.sequence_description import described, with_samples
     from mainspring.compiler.report import fields
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
@@ -203,9 +203,9 @@ def _recipe(
     text_bytes: int,
 ) -> Recipe:
     """Return what the options say of how the model is compiled; raise `CompileError`."""
-    from mainspring.compiler.padding import parse_pads
     from mainspring.compiler.pipeline import parse_batch_sizes
-    from mainspring.compiler.shapes import parse_limits, parse_shapes
+    from mainspring.compiler.reading.given_shapes import parse_limits, parse_shapes
+    from mainspring.compiler.sizes.padding import parse_pads
     from mainspring.repository.recipe import Recipe
 
     sizes = None if batch_sizes is None else parse_batch_sizes(batch_sizes)

@@ -8,14 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.configuration.single import (
-    ConfigFile,
-    configured,
-    keys_of,
-    log_of,
-    replaced,
-    with_typed,
-)
+from mainspring.cli.configuration.single import ConfigFile, configured, keys_of, log_of, replaced, with_typed
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
 from mainspring.cli.options import (
     EVENT_LOG,

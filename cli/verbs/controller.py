@@ -31,12 +31,7 @@ from mainspring.cli.launcher.foreground import (
     begin,
     ready,
 )
-from mainspring.cli.options import (
-    EVENT_LOG,
-    STORE,
-    KeysFolder,
-    duration_ns,
-)
+from mainspring.cli.options import EVENT_LOG, STORE, KeysFolder, duration_ns
 
 if TYPE_CHECKING:
     import threading

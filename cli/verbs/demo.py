@@ -7,16 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.options import (
-    STORE,
-    AsJson,
-    ReportFolder,
-    Seed,
-    SendFor,
-    TraceFile,
-    duration_ns,
-    seconds,
-)
+from mainspring.cli.options import STORE, AsJson, ReportFolder, Seed, SendFor, TraceFile, duration_ns, seconds
 
 
 def demo(

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import (
-    STORE,
-    WORKERS,
-    AsJson,
-)
+from mainspring.cli.options import STORE, WORKERS, AsJson
 
 if TYPE_CHECKING:
     from mainspring.cli.configuration.config import Config

@@ -81,9 +81,9 @@ def list_models(
     states: dict[str, ModelStatus] = {}
     moving: dict[str, list[IndexEntry]] = {}
     if store is not None:
-        from mainspring.compiler.artifact.beside import grouped
+        from mainspring.compiler.artifact.profiles import grouped
         from mainspring.compiler.artifact.store import Store
-        from mainspring.compiler.proving import proved_specs
+        from mainspring.compiler.rows.proving import proved_specs
 
         opened = Store(store)
         specs: Sequence[ModelSpec]
@@ -131,9 +131,9 @@ def _send(path: Path, address: str, token: str | None) -> None:
 def _add(names: Sequence[str], store: Path, address: str, token: str | None) -> None:
     """Have models of the store served."""
     from mainspring.client.client import Client
-    from mainspring.compiler.artifact.beside import beside, grouped
+    from mainspring.compiler.artifact.profiles import beside, grouped
     from mainspring.compiler.artifact.store import Store
-    from mainspring.compiler.proving import proved_specs
+    from mainspring.compiler.rows.proving import proved_specs
 
     opened = Store(store)
     stored = [beside(opened, name) or [opened.manifest(name)] for name in names]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mainspring.cli.profiling.profiling import Measured
     from mainspring.compiler.artifact.manifest import Manifest
     from mainspring.compiler.artifact.store import Store
-    from mainspring.compiler.timings import Effort
+    from mainspring.compiler.choosing.durations import Effort
     from mainspring.worker.config import WorkerConfig
 
 
@@ -63,8 +63,8 @@ def profile(
     """
     from mainspring.cli.profiling.profiling import by_executable
     from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.choosing.durations import Effort
     from mainspring.compiler.pipeline import parse_batch_sizes
-    from mainspring.compiler.timings import Effort
 
     sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
     opened = Store(store)

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import (
-    DEFAULT_GATEWAY,
-    WAIT,
-    AsJson,
-    GatewayAddress,
-    Token,
-    duration_ns,
-)
+from mainspring.cli.options import DEFAULT_GATEWAY, WAIT, AsJson, GatewayAddress, Token, duration_ns
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainspring.cli.launcher.foreground import PolicyName, PolicyOptions
-from mainspring.cli.options import (
-    RAY,
-    SEED,
-    AsJson,
-    ReportFolder,
-    Settings,
-    TraceFile,
-    typed,
-)
+from mainspring.cli.options import RAY, SEED, AsJson, ReportFolder, Settings, TraceFile, typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,14 +8,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
-from mainspring.cli.options import (
-    DEFAULT_STORE,
-    LISTEN,
-    Insecure,
-    ModelStore,
-    tls_option,
-    token_file_option,
-)
+from mainspring.cli.options import DEFAULT_STORE, LISTEN, Insecure, ModelStore, tls_option, token_file_option
 
 app = typer.Typer(help="Serve compiled models to workers of other hosts.", no_args_is_help=True)
 # Without a callback, typer would take the only verb for the whole application.

@@ -16,16 +16,7 @@ from mainspring.cli.launcher.foreground import (
     PolicyName,
     PolicyOptions,
 )
-from mainspring.cli.options import (
-    DEVICES,
-    ENGINE,
-    PAGES,
-    RAY,
-    STORE,
-    WORKERS,
-    Insecure,
-    duration_ns,
-)
+from mainspring.cli.options import DEVICES, ENGINE, PAGES, RAY, STORE, WORKERS, Insecure, duration_ns
 
 RepositoryFolder = Annotated[
     Path | None,

@@ -19,14 +19,7 @@ from mainspring.cli.configuration.single import (
     replaced,
     with_typed,
 )
-from mainspring.cli.launcher.foreground import (
-    DEFAULT_DRAIN,
-    DrainTimeout,
-    LogFormat,
-    LogLevel,
-    begin,
-    ready,
-)
+from mainspring.cli.launcher.foreground import DEFAULT_DRAIN, DrainTimeout, LogFormat, LogLevel, begin, ready
 from mainspring.cli.options import (
     DEFAULT_STORE,
     DEVICE,

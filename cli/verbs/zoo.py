@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainspring.cli.launcher.foreground import COPIES
-from mainspring.cli.options import (
-    BATCH_SIZES,
-    DEFAULT_STORE,
-    AsJson,
-    ModelStore,
-    Seed,
-)
+from mainspring.cli.options import BATCH_SIZES, DEFAULT_STORE, AsJson, ModelStore, Seed
 from mainspring.cli.verbs.compile import (
     DEFAULT_BATCH_SIZES,
     ArchOption,
@@ -30,8 +24,8 @@ from mainspring.cli.verbs.compile import (
 )
 
 if TYPE_CHECKING:
-    from mainspring.compiler.choice import Judge
-    from mainspring.compiler.compiled import Target
+    from mainspring.compiler.choosing.durations import Judge
+    from mainspring.compiler.program.compiled import Target
 
 
 def zoo(

@@ -1,4 +1,4 @@
-"""Opening an executable, binding a model's weights to addresses in an arena, and running it.
+"""Opens an executable, binds a model's weights to addresses in an arena, runs it, and says why a run failed.
 
 The compiler verifies and profiles models with this file, and the worker's ``onnxruntime`` engine serves with
 it, so what was verified is what runs. A worker's steps are:
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,14 +32,61 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from mainspring.compiler.artifact.arrays import BatchArrays, Sizes
-from mainspring.compiler.artifact.errors import ExecutableError, Interrupted
-from mainspring.compiler.artifact.failures import failed, not_run
+from mainspring.compiler.artifact.arrays import (
+    BatchArrays,
+    Sizes,
+    bound_as,
+    is_text,
+    memory_at,
+    put,
+    texts_at,
+    value_at,
+)
+from mainspring.compiler.artifact.errors import ExecutableError, Interrupted, ValuesError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.op_libraries import register
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
-from mainspring.compiler.artifact.values import bound_as, is_text, memory_at, put, texts_at, value_at
+
+_PREALLOCATED = "pre-allocated output"
+"""Part of ONNX Runtime's error for an output whose shape does not fit the memory that it was given."""
+
+_OTHER_SHAPE = (
+    "an output's shape for these inputs differs from the one that the model was compiled with; only inputs "
+    "that give outputs of that shape can be answered"
+)
+
+_NODE = re.compile(r"while running (\S+) node\. Name:'([^']*)' Status Message: (.*)", re.DOTALL)
+
+_OF_MEMORY = re.compile(r"allocat|out of memory", re.IGNORECASE)
+
+_MOST_CHARACTERS = 500
+"""Most characters of ONNX Runtime's message that are passed on to whoever sent the inputs."""
+
+
+def not_run(info: ExecutableInfo, batch_size: int, error: Exception) -> ExecutableError:
+    """Return what a run's error, or that of binding what it reads and writes, says of the executable."""
+    return ExecutableError(f"executable {info.executable[:12]} failed at batch size {batch_size}: {error}")
+
+
+def failed(info: ExecutableInfo, batch_size: int, error: Exception) -> ExecutableError:
+    """Return what the error of a run says: `ValuesError` if the inputs' values are at fault."""
+    said = str(error)
+    if _PREALLOCATED in said:
+        return ValuesError(_OTHER_SHAPE)
+    if isinstance(error, ValueError):
+        return ValuesError(said)
+    node = _NODE.search(said)
+    if node is None or _OF_MEMORY.search(said) is not None:
+        return not_run(info, batch_size, error)
+    kind, name, why = node.groups()
+    called = f" {name!r}" if name else ""
+    return ValuesError(f"the model's node {kind}{called} fails on these values: {_short(why)}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
 
 FATAL_ONLY = 4
 """ONNX Runtime's log level: errors are raised too, and the compiler checks the subjects of its warnings."""
@@ -48,8 +96,10 @@ _WITHOUT_BOUND = tuple(b"\x22\x04" + name for name in (b"Loop", b"Scan"))
 graphs with one can be ended early: to be given options costs a run some 25 us (ONNX Runtime 1.32)."""
 
 Shape = tuple[int, ...]
+
 Element = np.dtype[Any] | int
 """A type of numbers as bindings take it: numpy's, or ONNX's number for one that numpy lacks."""
+
 _Wanted = tuple[int, tuple[int, ...], tuple[int, ...], Sizes]
 """Batch size, addresses of inputs and of outputs, and sizes of symbols."""
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -48,35 +48,50 @@ PLAN_FORMATS = {"cpu": 1, "cuda": 2}
 
 PLANS = "plans.json"
 """The plans' file in an executable's folder; its SHA-256 is the executable's name."""
+
 SHARED_OBJECT = "kernels.so"
+
 SOURCE = "kernels.cu"
+
 CUBIN = "kernels.cubin"
+
 PTX = "kernels.ptx"
+
 _ARCH = re.compile(r"(?:sm|compute)_(\d+)[af]?")
+
 _OLDEST_PTX = 80
 """PTX is for this architecture and newer ones, where the machine code is for none that is older."""
 
 ADDRESSES = "mainspring_addresses"
+
 SET_ADDRESSES = "mainspring_set_addresses"
+
 ADDRESSES_COUNT = 2048
 """Entries of the table: enough for 32 GB of weights, and a quarter of a device's constant memory."""
+
 ADDRESSES_AT_ONCE = 64
+
 WORKSPACE_ENTRY, SLOT_ENTRY, FIRST_PAGE_ENTRY = 0, 1, 2
+
 ENTRY_SHIFT = 48
 """A device's addresses have fewer bits."""
 
 WORKSPACE_ALIGNMENT_BYTES = 256
 """Every operand in the workspace begins at a multiple of this, as memory of a device's allocator does."""
+
 IO_ALIGNMENT_BYTES = 64
 """Weights, inputs and outputs begin at a multiple of this, and kernels may rely on it."""
 
 MOST_GRID = (2**31 - 1, 65535, 65535)
+
 MOST_BLOCK = (1024, 1024, 64)
+
 MOST_THREADS = 1024
 """CUDA's limits of a grid and a block, on every supported device."""
 
 
 Region = Literal["weights", "workspace", "input", "output"]
+
 Extent = tuple[int, int, int]
 """Along x, y and z."""
 
@@ -341,3 +356,31 @@ def kernels_path(store: Store, manifest: Manifest, plans: Plans, name: str) -> P
     if found != plans.files[name]:
         raise StoreError(f"{path} was altered (SHA-256 {found}); {remedy}")
     return path
+
+
+class TimerFailed(Exception):
+    """Variants could not be timed; the text says why."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """Variants of one function, and the order in which to run them."""
+
+    plans: Plans
+    """A plan for each variant, numbered from 1 where a model's plans have the batch size. All operands are in
+    the workspace."""
+    image: bytes
+    """The machine code of all variants."""
+    order: tuple[int, ...] = ()
+    """Numbers of the plans; each may come many times."""
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """The answer to a trial: durations, or why there are none."""
+
+    ns: tuple[int, ...] = ()
+    """Duration of each run in nanoseconds, in the trial's order."""
+    failed: str = ""
+
+
+Timer = Callable[[Trial], tuple[int, ...]]
+"""Runs a trial; returns the duration of each run in ns; raises `TimerFailed`."""

@@ -1,23 +1,30 @@
-"""Models that consist of a profile alone: specifications for the emulated engine, from a table of
-measurements.
+"""Models that are a profile alone, for the emulated engine; and a model's artifacts for unlike hosts.
 
-The table is a CSV file with the columns of Clockwork's appendix A: ``family, model, input_kb, output_kb,
-weights_mb, transfer_ms`` and ``b1_ms`` and so on for each batch size. A column ``spread`` may say how
-executions vary.
+The table of profiles is a CSV file with the columns of Clockwork's appendix A: ``family, model, input_kb,
+output_kb, weights_mb, transfer_ms`` and ``b1_ms`` and so on for each batch size. A column ``spread`` may say
+how executions vary.
+
+A model's artifacts for unlike hosts are in one store: the first under its name, others under ``NAME@TARGET``,
+all of one file and the same options. Served they are one model (`mainspring.messages.targets`).
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import logging
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.messages.targets import TARGET, merged
 
 EMULATED = "emulated"
 """The device kind of the emulated engine."""
@@ -38,11 +45,17 @@ COLUMNS = (
 
 SPREAD = "spread"
 """A column that a table may have: the 99th percentile of executions over their median, from 1 on."""
+
 _NUMBERS = ("input_kb", "output_kb", "weights_mb", "transfer_ms")
+
 _BATCH_COLUMN = re.compile(r"b([1-9][0-9]{0,3})_ms")
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
 _KB, _MB = 1000, 1_000_000
+
 _FLOAT_BYTES = 4
+
 _NS_PER_MS = 1_000_000
 
 
@@ -145,3 +158,78 @@ def _positive(path: Path, line: int, column: str, text: str) -> float:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+_LOGGER = logging.getLogger(__name__)
+
+_SEPARATOR = "@"
+
+
+def served_name(stored: str) -> str:
+    """Return what a stored artifact is served as: the name before ``@TARGET``, or its own."""
+    name, _, target = stored.partition(_SEPARATOR)
+    return name if TARGET.fullmatch(target) else stored
+
+
+def beside(store: Store, name: str) -> list[Manifest]:
+    """Return the readable artifacts that a store has of a model, that of the model's own name first."""
+    names = [each for each in store.names() if served_name(each) == name] if store.root.is_dir() else []
+    found = []
+    for each in sorted(names, key=lambda each: (each != name, each)):
+        try:
+            found.append(store.manifest(each))
+        except StoreError as error:
+            _LOGGER.warning("left out: %s", error)
+    return found
+
+
+def put(store: Store, manifest: Manifest, *, adds: bool) -> Manifest:
+    """Store the manifest of an artifact that was compiled under a model's name; return it as it is stored.
+
+    ``adds``: beside those for other targets; otherwise it replaces all of the model's. Raises `CompileError`
+    if it can't be served together with those, which names what differs.
+    """
+    known = [each for each in beside(store, manifest.name) if each.target != manifest.target]
+    if not adds:
+        store.put_manifest(manifest)
+        for each in beside(store, manifest.name):
+            if each.name != manifest.name:
+                store.remove(each.name)
+        return manifest
+    for each in known:
+        if (each.source.kind, each.source.sha256, each.source.seed) != (
+            manifest.source.kind,
+            manifest.source.sha256,
+            manifest.source.seed,
+        ):
+            raise CompileError(
+                f"{manifest.name} was compiled for {each.target or 'this host'} of another file "
+                f"({each.source.path}): compile both of one file, or leave --beside out to replace it"
+            )
+        try:
+            merged(each.spec(), manifest.spec())
+        except ValueError as error:
+            raise CompileError(f"{manifest.name} can't be served with what is stored: {error}") from None
+    if any(each.name == manifest.name for each in known):
+        name = f"{manifest.name}{_SEPARATOR}{manifest.target}"
+        manifest = msgspec.structs.replace(manifest, name=name)
+    store.put_manifest(manifest)
+    return manifest
+
+
+def grouped(specs: Iterable[ModelSpec]) -> tuple[list[ModelSpec], dict[str, str]]:
+    """Return stored models as they are served, in the order in which their names come.
+
+    An artifact that can't be served together with the others of its model is left out, and why is told by
+    its name in the store.
+    """
+    found: dict[str, ModelSpec] = {}
+    left_out: dict[str, str] = {}
+    for spec in specs:
+        name, stored_as = served_name(spec.name), spec.name
+        own = spec if name == stored_as else msgspec.structs.replace(spec, name=name, stored_as=stored_as)
+        try:
+            found[name] = merged(found[name], own) if name in found else own
+        except ValueError as error:
+            left_out[stored_as] = f"{stored_as} is not served: {error}"
+    return list(found.values()), left_out

@@ -24,13 +24,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from mainspring.compiler.artifact.errors import StoreError, owner_of, reading
-from mainspring.compiler.artifact.manifest import (
-    ENTRY_FILES,
-    FORMAT,
-    ExecutableInfo,
-    Manifest,
-    Source,
-)
+from mainspring.compiler.artifact.manifest import ENTRY_FILES, FORMAT, ExecutableInfo, Manifest, Source
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.targets import TARGET
 

@@ -1,20 +1,23 @@
-"""Arithmetic on shapes: what follows from the number of rows alone, and constants that are small.
+"""Arithmetic on shapes: what follows from the number of rows alone, small constants, and numbers of rows.
 
-The same functions do both: an array holds plain numbers or multiples of the number of rows.
+An array holds plain numbers or multiples of the number of rows. ``Range`` from 0 to the number of rows
+numbers them; columns of indices with these let GatherND pick from each row's own slice. Nothing else may be
+computed with such numbers but their shape.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from mainspring.compiler.independence import elementwise, moves
 from mainspring.compiler.independence.moves import constant_of_shape, expand, tile
-from mainspring.compiler.independence.step import Rule, Step, axis_of
-from mainspring.compiler.independence.values import (
+from mainspring.compiler.independence.step import (
     Batch,
     Constant,
     Counted,
@@ -22,8 +25,12 @@ from mainspring.compiler.independence.values import (
     Numbered,
     Numbers,
     Rows,
+    Rule,
+    Step,
     Value,
+    axis_of,
     counted,
+    rows_at,
 )
 
 MOST_ELEMENTS = 4096
@@ -38,6 +45,7 @@ _WIDE = {
     TensorProto.DOUBLE,
 }
 """Types that hold the number of rows, and multiples of it, exactly."""
+
 _FLOAT_ERROR = 1e-5
 """Relative tolerance: 32-bit floats are computed with 64 bits here."""
 
@@ -231,4 +239,91 @@ _FUNCTIONS: Mapping[str, Callable[[Step, list[Any]], Any]] = {
     "Unsqueeze": _unsqueeze,
     "Where": _where,
 }
+
 _RULES: Mapping[str, Rule] = {"ConstantOfShape": _filled, "Expand": expand, "Tile": tile}
+
+
+_UNFOLLOWED = "computes with the number of rows what can't be followed"
+
+
+def number(step: Step) -> Sequence[Value]:
+    """Return a node's outputs for numbers of rows, or for the number of rows as the end of a Range."""
+    rule = _NUMBERING_RULES.get(step.node.op_type)
+    if rule is None or any(isinstance(value, Numbered) and not value.exact for value in step.inputs):
+        raise NotProven(_UNFOLLOWED)
+    return rule(step)
+
+
+def _range(step: Step) -> list[Value]:
+    if (step.dims(0), step.dims(1), step.dims(2)) != ([0], [Batch()], [1]):
+        raise NotProven(_UNFOLLOWED)
+    return [Numbered((Batch(),), 0)]
+
+
+def _as_rows(value: Value | None) -> Value | None:
+    return Rows(value.shape, value.axis) if isinstance(value, Numbered) else value
+
+
+def _like(rule: Rule, *, exact: bool) -> Rule:
+    """Return a rule that arranges the numbers as ``rule`` does rows."""
+
+    def arranged(step: Step) -> list[Value]:
+        if any(isinstance(value, Numbered) and value.column is not None for value in step.inputs):
+            raise NotProven(_UNFOLLOWED)
+        found = rule(Step(step.node, [_as_rows(value) for value in step.inputs], step.opset))
+        return [
+            Numbered(value.shape, value.axis, exact=exact)
+            for value in found
+            if isinstance(value, Rows) and (value.outer, value.inner) == (1, 1)
+        ]
+
+    return arranged
+
+
+def _numbered_cast(step: Step) -> Sequence[Value]:
+    if step.attribute("to") not in (TensorProto.INT32, TensorProto.INT64):
+        raise NotProven(_UNFOLLOWED)
+    return _like(elementwise.first_input, exact=True)(step)
+
+
+def _numbered_concat(step: Step) -> list[Value]:
+    """Columns of indices, one of which is the number of the row; the others may be of the row too."""
+    own = [value for value in step.inputs if isinstance(value, Numbered)]
+    first = own[0]
+    if axis_of(step.attribute("axis", 0), len(first.shape)) != len(first.shape) - 1 or len(own) > 1:
+        raise NotProven(_UNFOLLOWED)
+    (found,) = moves.concat(Step(step.node, [_as_rows(value) for value in step.inputs], step.opset))
+    before = [value.shape[-1] for value in step.inputs[: step.inputs.index(first)] if isinstance(value, Rows)]
+    known = [dim for dim in before if isinstance(dim, int)]
+    if first.column is not None or first.shape[-1] != 1 or len(known) < len(before):
+        raise NotProven(_UNFOLLOWED)
+    assert isinstance(found, Rows)
+    return [replace(first, shape=found.shape, column=sum(known))]
+
+
+def _gather_nd(step: Step) -> list[Value]:
+    """GatherND of what lies in each row's own slice."""
+    data, indices = step.rows(0), step.given(1)
+    depth = indices.shape[-1] if isinstance(indices, Numbered) else None
+    if (
+        not isinstance(indices, Numbered)
+        or not isinstance(depth, int)
+        or step.attribute("batch_dims", 0)
+        or (data.outer, data.inner, data.axis) != (1, 1, indices.column)
+        or indices.axis == len(indices.shape) - 1
+    ):
+        raise NotProven(_UNFOLLOWED)
+    return [rows_at((*indices.shape[:-1], *data.shape[depth:]), indices.axis, data)]
+
+
+_NUMBERING_RULES: Mapping[str, Callable[[Step], Sequence[Value]]] = {
+    "Range": _range,
+    "Cast": _numbered_cast,
+    "Concat": _numbered_concat,
+    "Expand": _like(moves.expand, exact=True),
+    "GatherND": _gather_nd,
+    "Identity": _like(elementwise.first_input, exact=True),
+    "Max": _like(elementwise.aligned, exact=False),
+    "Squeeze": _like(moves.squeeze, exact=True),
+    "Unsqueeze": _like(moves.unsqueeze, exact=True),
+}

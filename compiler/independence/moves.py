@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mainspring.compiler.artifact.manifest import MOST_ROWS
-from mainspring.compiler.independence.step import Step, axis_of
-from mainspring.compiler.independence.values import (
+from mainspring.compiler.independence.step import (
     Batch,
     Constant,
     Counted,
@@ -15,7 +14,9 @@ from mainspring.compiler.independence.values import (
     NotProven,
     Rows,
     Shape,
+    Step,
     Value,
+    axis_of,
     product,
     rows_at,
 )

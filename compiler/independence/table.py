@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mainspring.compiler.independence import axes, elementwise, estimators, layers, moves, products, tokens
-from mainspring.compiler.independence.step import Rule, Step
-from mainspring.compiler.independence.values import NotProven, Value
+from mainspring.compiler.independence import elementwise, layers, moves, products
+from mainspring.compiler.independence.step import NotProven, Rule, Step, Value
 
 _ONE_SCALE = "has one scale for all rows of a batch"
 
@@ -35,30 +34,30 @@ _STANDARD: dict[str, Rule] = {
         elementwise.aligned,
     ),
     **_all("QuantizeLinear DequantizeLinear", elementwise.scaled),
-    "StringSplit": tokens.string_split,
-    "TfIdfVectorizer": tokens.tf_idf,
+    "StringSplit": products.string_split,
+    "TfIdfVectorizer": products.tf_idf,
     "StringConcat": elementwise.aligned,
     "RegexFullMatch": elementwise.first_input,
     "StringNormalizer": elementwise.texts,
     "Dropout": elementwise.dropout,
     "CastLike": elementwise.first_input,
-    **_all("Softmax LogSoftmax Hardmax", axes.softmax),
-    **_all("LayerNormalization RMSNormalization SimplifiedLayerNormalization", axes.from_axis),
-    "LpNormalization": axes.along(-1, "normalises"),
-    "CumSum": axes.along(0, "sums", 1),
-    "CumProd": axes.along(0, "multiplies", 1),
+    **_all("Softmax LogSoftmax Hardmax", elementwise.softmax),
+    **_all("LayerNormalization RMSNormalization SimplifiedLayerNormalization", elementwise.from_axis),
+    "LpNormalization": elementwise.along(-1, "normalises"),
+    "CumSum": elementwise.along(0, "sums", 1),
+    "CumProd": elementwise.along(0, "multiplies", 1),
     **_all(
         "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
         "ReduceSumSquare",
-        axes.reduction,
+        elementwise.reduction,
     ),
-    **_all("ArgMax ArgMin", axes.arg_reduction),
-    "TopK": axes.top_k,
-    "OneHot": axes.one_hot,
-    "Trilu": axes.trilu,
-    "MeanVarianceNormalization": axes.mean_variance,
-    "BatchNormalization": axes.batch_normalization,
-    "ReverseSequence": axes.reverse_sequence,
+    **_all("ArgMax ArgMin", elementwise.arg_reduction),
+    "TopK": elementwise.top_k,
+    "OneHot": elementwise.one_hot,
+    "Trilu": elementwise.trilu,
+    "MeanVarianceNormalization": elementwise.mean_variance,
+    "BatchNormalization": elementwise.batch_normalization,
+    "ReverseSequence": elementwise.reverse_sequence,
     "Reshape": moves.reshape,
     "Flatten": moves.flatten,
     "Transpose": moves.transpose,
@@ -105,10 +104,10 @@ _MICROSOFT: dict[str, Rule] = {
     **_all("BiasGelu FastGelu", elementwise.aligned),
     **_all("Gelu QuickGelu QLinearLeakyRelu QLinearSigmoid", elementwise.first_input),
     **_all("QLinearAdd QLinearMul", elementwise.operands(0, 3)),
-    "Tokenizer": tokens.tokenizer,
+    "Tokenizer": products.tokenizer,
     "QLinearWhere": elementwise.operands(0, 1, 4),
     **_all("QuantizeLinear DequantizeLinear", elementwise.scaled),
-    "QLinearSoftmax": axes.softmax,
+    "QLinearSoftmax": elementwise.softmax,
     "QLinearConcat": layers.concat_pairs,
     **_all("FusedConv NhwcFusedConv", layers.fused),
     **_all("QLinearConv QLinearAveragePool QLinearGlobalAveragePool NhwcMaxPool", layers.layer()),
@@ -134,13 +133,13 @@ _BLOCKED: dict[str, Rule] = {
 """ONNX Runtime's own, of channels in blocks."""
 
 _ESTIMATORS: dict[str, Rule] = {
-    **_all("TreeEnsembleClassifier LinearClassifier SVMClassifier", estimators.estimator(1, 2)),
-    **_all("TreeEnsembleRegressor TreeEnsemble LinearRegressor SVMRegressor", estimators.estimator(2)),
-    **_all("Binarizer Imputer Normalizer Scaler", estimators.table_row),
+    **_all("TreeEnsembleClassifier LinearClassifier SVMClassifier", layers.estimator(1, 2)),
+    **_all("TreeEnsembleRegressor TreeEnsemble LinearRegressor SVMRegressor", layers.estimator(2)),
+    **_all("Binarizer Imputer Normalizer Scaler", layers.table_row),
     **_all("CategoryMapper LabelEncoder", elementwise.first_input),
-    "ArrayFeatureExtractor": estimators.columns,
-    "FeatureVectorizer": estimators.features,
-    "OneHotEncoder": estimators.one_hot_encoder,
+    "ArrayFeatureExtractor": layers.columns,
+    "FeatureVectorizer": layers.features,
+    "OneHotEncoder": layers.one_hot_encoder,
 }
 
 _TABLE: Mapping[str, Mapping[str, Rule]] = {

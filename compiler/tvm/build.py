@@ -1,4 +1,7 @@
-"""Building launch plans, kernels and packed weights of a model: start reading this folder here."""
+"""Builds launch plans, kernels and packed weights of a model, and variants of kernels to be timed on a GPU.
+
+Start reading this folder here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,9 +19,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import tvm
+from tvm_ffi.structural import structural_hash
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import CPU, FP32, GraphTensor, IoTensor
 from mainspring.compiler.artifact.nvrtc import REGISTERS, NvrtcFailed, NvrtcMissing, compile_cuda
 from mainspring.compiler.artifact.plan import (
@@ -27,15 +30,19 @@ from mainspring.compiler.artifact.plan import (
     PTX,
     SHARED_OBJECT,
     SOURCE,
+    Launch,
+    LaunchPlan,
+    Operand,
     Plans,
     Shape,
+    Trial,
     ptx_arch,
 )
+from mainspring.compiler.artifact.target import Gpu
+from mainspring.compiler.choosing.tuning import Subject, Tuner
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.tuning import Tuner
-from mainspring.compiler.tvm.assembly import assemble
+from mainspring.compiler.tvm.assembly import Lifetime, assemble, place
 from mainspring.compiler.tvm.graph import portable
-from mainspring.compiler.tvm.half_weights import as_stored, halved, reading_halves
 from mainspring.compiler.tvm.kernels import (
     Generated,
     cpu_target,
@@ -43,15 +50,73 @@ from mainspring.compiler.tvm.kernels import (
     generate_cpu,
     generate_cuda,
     llvm_options,
+    scratch_of,
 )
-from mainspring.compiler.tvm.line import Line
+from mainspring.compiler.tvm.line import Line, as_stored, halved, reading_halves
 from mainspring.compiler.tvm.lowering import Lowered, lower, tvm_errors
 from mainspring.compiler.tvm.packing import shared
 from mainspring.compiler.tvm.schedules_cpu import schedule_cpu
-from mainspring.compiler.tvm.schedules_cuda import schedule_cuda
+from mainspring.compiler.tvm.schedules_cuda import candidates, product_of, schedule_cuda
 from mainspring.compiler.tvm.tensor_cores import rounded
-from mainspring.compiler.tvm.tiles import Choice
-from mainspring.compiler.tvm.trials import subjects_of
+from mainspring.compiler.tvm.tiles import Choice, cycles
+
+REPEATED = 10
+"""Launches of a variant between two readings of the GPU's clock, which ticks about once in a short kernel."""
+
+Compile = Callable[[bytes, str], bytes | None]
+"""Compiles source for an architecture; None where no compiler is installed."""
+
+
+def subjects_of(functions: dict[str, Any], gpu: Gpu, compiled: Compile) -> dict[str, Subject]:
+    """Return, by the functions' names, those that can be generated in several ways.
+
+    Functions that are equal but for names have one key. ``compiled`` makes machine code.
+    """
+    found: dict[str, Subject] = {}
+    for name, function in functions.items():
+        product = product_of(function)
+        if product is not None:
+            choices = candidates(function, product, gpu)
+            key = f"{structural_hash(function, map_free_vars=True):016x} TVM {tvm.__version__}"
+            build = functools.partial(trial, function, gpu=gpu, compiled=compiled)
+            found[name] = Subject(key, cycles(choices[0], product, gpu), choices, build)
+    return found
+
+
+def trial(function: Any, choices: Sequence[Choice], gpu: Gpu, compiled: Compile) -> Trial:
+    """Return a function's variants, compiled; raise `CompileError` if they can't be."""
+    names = [f"variant_{number}" for number in range(1, len(choices) + 1)]
+    schedule = functools.partial(schedule_cuda, gpu=gpu, chosen=dict(zip(names, choices, strict=True)))
+    generated = generate_cuda(dict.fromkeys(names, function), cuda_target(gpu), schedule)
+    image = compiled(generated.code, gpu.arch)
+    if image is None:
+        raise CompileError("neither nvcc nor NVRTC is installed here, and variants have to be compiled")
+    plans = tuple(_plan(number, name, function, generated) for number, name in enumerate(names, 1))
+    digest = {"image": hashlib.sha256(image).hexdigest()}
+    return Trial(Plans("cuda", gpu.arch, tvm.__version__, digest, plans, PLAN_FORMATS["cuda"]), image)
+
+
+def _plan(number: int, name: str, function: Any, generated: Generated) -> LaunchPlan:
+    """Return a plan that launches one variant again and again, each array at a place of its own."""
+    arrays = [*map(scratch_of, function.params), *generated.scratch[name]]
+    offsets, workspace_bytes = place([Lifetime(each.size_bytes, 0, 0) for each in arrays])
+    launches = []
+    for call in generated.calls[name]:
+        operands = tuple(
+            Operand(
+                "workspace",
+                0,
+                offsets[index],
+                arrays[index].size_bytes,
+                arrays[index].dtype,
+                arrays[index].shape,
+                index in call.writes,
+            )
+            for index in call.arguments
+        )
+        launches.append(Launch(call.kernel, operands, call.grid, call.block, call.shared_bytes))
+    return LaunchPlan(number, workspace_bytes, tuple(launches) * REPEATED)
+
 
 Array = npt.NDArray[np.generic]
 
@@ -237,8 +302,10 @@ def _shared_constants(
 
 
 _LINKERS = ("cc", "gcc", "clang", "c++")
+
 _RUNTIME = (b"TVMBackendAllocWorkspace", b"TVMBackendParallelLaunch", b"TVMBackendGetFuncFromEnv")
 """Functions of TVM's own runtime, which a worker does not have."""
+
 _TIMEOUT_SECONDS = 900
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.s_tir.dlight.gpu import matmul
 
-from mainspring.compiler.artifact.gpu import Gpu
+from mainspring.compiler.artifact.target import Gpu
 
 MOST_ROWS = 3
 """More rows reuse what a tile fetches into shared memory."""

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from mainspring.compiler.program.split import Split, split
+from mainspring.compiler.reading.stock import optimise_portably
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.split import Split, split
-from mainspring.compiler.stock import optimise_portably
 
 _PARAMETERS = {
     "Clip": (1, 2),

@@ -1,7 +1,11 @@
-"""Generating a target's kernels from functions of loops: code, and how each function's kernels are launched.
+"""Generates a target's kernels from functions of loops: code, and how each function's kernels are launched.
 
 For ``cuda`` TVM splits a function into a host part and kernels. After that pass the host part says which
-kernel is launched with which arrays over which grid, and only that is kept of it.
+kernel is launched with which arrays over which grid, and only that is kept of it. TVM's kernels have pointers
+as parameters; each becomes a function, inlined into a kernel of the same name whose parameters are places in
+a table of addresses (`mainspring.compiler.artifact.plan`). The compiler sees the same pointers to global
+memory that do not overlap: it generates the same loads, with one read of constant memory for each array
+before them.
 """
 
 from __future__ import annotations
@@ -19,21 +23,109 @@ from tvm.ir.instrument import pass_instrument
 from tvm_ffi.structural import structural_walk
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP32
-from mainspring.compiler.artifact.plan import Extent
-from mainspring.compiler.artifact.target import kernels_instruction_set
-from mainspring.compiler.tvm import double_buffers, fragments
-from mainspring.compiler.tvm.addressing import through_addresses
+from mainspring.compiler.artifact.plan import (
+    ADDRESSES,
+    ADDRESSES_AT_ONCE,
+    ADDRESSES_COUNT,
+    ENTRY_SHIFT,
+    SET_ADDRESSES,
+    Extent,
+)
+from mainspring.compiler.artifact.target import Gpu, kernels_instruction_set
+from mainspring.compiler.tvm import fragments, products
+
+PLACE = "mainspring_place"
+"""The type of a kernel's parameter that is an array."""
+
+_TABLE = f"""\
+// An entry of the table, and the bytes from its address to an array.
+typedef unsigned long long {PLACE};
+struct mainspring_entries {{
+  unsigned long long addresses[{ADDRESSES_AT_ONCE}];
+}};
+__constant__ unsigned long long {ADDRESSES}[{ADDRESSES_COUNT}];
+// The conversion says that the array is in global memory: what is read from a table could be anywhere.
+static __device__ __forceinline__ void* mainspring_at({PLACE} place) {{
+  const unsigned long long offset = place & {(1 << ENTRY_SHIFT) - 1:#x}ULL;
+  return __cvta_global_to_generic({ADDRESSES}[place >> {ENTRY_SHIFT}] + offset);
+}}
+"""
+
+_SET = f"""\
+// Writes the table through its address in global memory: no kernel that reads it runs meanwhile.
+extern "C" __global__ void __launch_bounds__({ADDRESSES_AT_ONCE}) {SET_ADDRESSES}(\
+unsigned long long* __restrict__ first, const mainspring_entries entries) {{
+  first[threadIdx.x] = entries.addresses[threadIdx.x];
+}}
+"""
+
+_KERNEL = re.compile(
+    r'^extern "C" __global__ void (?P<bounds>__launch_bounds__\([^)]*\) )?(?P<name>\w+)'
+    r"\((?P<parameters>[^()]*)\)(?P<end>;\n| \{)",
+    re.MULTILINE,
+)
+
+_ARRAY = re.compile(r"(?P<type>\w[\w ]*\*) *(?:__restrict__ +)?(?P<name>\w+)")
+
+
+def through_addresses(source: str) -> str:
+    """Return the source with kernels whose arrays are places; raise `CompileError` if it has others.
+
+    Numbers among the parameters stay as they are. The kernel `SET_ADDRESSES` comes first.
+    """
+    kernels = list(_KERNEL.finditer(source))
+    if not kernels or len(kernels) != source.count("__global__"):
+        raise CompileError("TVM generated kernels of a form that can't be given a table of addresses")
+    begin = kernels[0].start()
+    declared = "".join(f"{_function(kernel)};\n" for kernel in kernels if not _is_declaration(kernel))
+    return source[:begin] + _TABLE + declared + _SET + _KERNEL.sub(_wrapped, source[begin:])
+
+
+def _wrapped(kernel: re.Match[str]) -> str:
+    """Return a kernel of places, followed by the beginning of the function that it calls."""
+    if _is_declaration(kernel):
+        return ""
+    parameters, arguments = [], []
+    for declared in filter(None, map(str.strip, kernel["parameters"].split(","))):
+        array = _ARRAY.fullmatch(declared)
+        if array is None:
+            parameters.append(declared)
+            arguments.append(declared.split()[-1])
+        else:
+            parameters.append(f"{PLACE} {array['name']}")
+            arguments.append(f"({array['type']})mainspring_at({array['name']})")
+    name = kernel["name"]
+    return (
+        f'extern "C" __global__ void {kernel["bounds"] or ""}{name}({", ".join(parameters)}) {{\n'
+        f"  {name}_arrays({', '.join(arguments)});\n}}\n"
+        f"{_function(kernel)} {{"
+    )
+
+
+def _is_declaration(kernel: re.Match[str]) -> bool:
+    return kernel["end"].startswith(";")
+
+
+def _function(kernel: re.Match[str]) -> str:
+    """Return the head of the function that TVM's kernel becomes."""
+    return f"static __device__ __forceinline__ void {kernel['name']}_arrays({kernel['parameters']})"
+
 
 _SPLIT = "tirx.SplitHostDevice"
+
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
+
 _AXES = ("x", "y", "z")
+
 _LLVM_LEVELS = {"x86_64-avx2": "x86-64-v3", "x86_64-baseline": "x86-64"}
 """LLVM's names of instruction sets."""
+
 _ARCH = re.compile(r"sm_[1-9][0-9]{1,2}a?")
+
 _THREADS = 256
 """Threads of a block whose threads compute one element each: few, so that small images make many blocks."""
+
 _SHARED_BYTES = 48 * 1024
 """Static shared memory of a block on every architecture."""
 
@@ -100,8 +192,8 @@ def generate_cuda(
     # Which lane keeps a sum has to be plain in its index; the GPU's compiler finds common terms by itself.
     config = {} if precision == FP32 else {"tirx.disable_cse_tir": True}
     for name, function in lifted.items():
-        if function.attrs.get(double_buffers.MARK):
-            lifted[name] = double_buffers.double_buffered(function, target)
+        if function.attrs.get(products.MARK):
+            lifted[name] = products.double_buffered(function, target)
     context = tvm.transform.PassContext(config=config, instruments=[AfterSplit()])
     with context, _no_device_compiler():
         built = tirx.build(_module(lifted), target)
@@ -113,7 +205,7 @@ def generate_cuda(
 
 def _with_device_code(source: str) -> str:
     """Return CUDA source with the functions that its kernels call before the first of them."""
-    for part, called in ((fragments, fragments.MULTIPLY), (double_buffers, double_buffers.COPY)):
+    for part, called in ((fragments, fragments.MULTIPLY), (products, products.COPY)):
         if called in source:
             begin = source.index('extern "C" __global__')
             source = source[:begin] + part.DEVICE_CODE.lstrip() + source[begin:]

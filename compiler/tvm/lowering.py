@@ -1,30 +1,222 @@
-"""Lowering an ONNX graph with Relax to functions of loops and a straight line of calls of them.
+"""Lowers an ONNX graph with Relax to functions of loops and a straight line of calls, with channels last.
 
 Weights are parameters of the model's function. TVM lifts computations that depend only on weights (a
-transpose, another layout, a sum of a batch norm's numbers) into a function of their own, which ``build`` runs
-once, offline.
+transpose, another layout, a sum of a batch norm's numbers) into a function that ``build`` runs once, offline.
+
+Convolutions and pools work on rows of channels (NHWC, weights HWIO): the innermost loop runs over output
+channels, whose weights and results are adjacent. Values keep this layout through everything that works
+element by element, and are transposed back only for operators that this file does not know. (TVM's own
+ConvertLayout stops at operators with five axes and transposes around what it does not know.)
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import onnx
 import tvm
 from tvm import relax, tirx
+from tvm.relax import op
 from tvm.relax.frontend.onnx import from_onnx
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import GraphTensor, IoTensor
 from mainspring.compiler.artifact.plan import Shape
-from mainspring.compiler.tvm.channels_last import channels_last
 from mainspring.compiler.tvm.line import Line, read_line
 
+_TO_LAST = (0, 2, 3, 1)
+
+_TO_FIRST = (0, 3, 1, 2)
+
+_OIHW_TO_HWIO = (2, 3, 1, 0)
+
+_AXIS = (0, 3, 1, 2)
+"""Index in NHWC of each axis of NCHW."""
+
+_ELEMENTWISE = {
+    *("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.power"),
+    *("relax.maximum", "relax.minimum", "relax.where", "relax.less", "relax.greater"),
+    *("relax.less_equal", "relax.greater_equal", "relax.equal", "relax.not_equal"),
+    *("relax.nn.relu", "relax.nn.leakyrelu", "relax.nn.gelu", "relax.nn.silu", "relax.nn.softplus"),
+    *("relax.sigmoid", "relax.tanh", "relax.exp", "relax.log", "relax.sqrt", "relax.rsqrt", "relax.erf"),
+    *("relax.abs", "relax.negative", "relax.clip", "relax.square", "relax.floor", "relax.ceil"),
+}
+
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "relax.mean": op.mean,
+    "relax.sum": op.sum,
+    "relax.max": op.max,
+}
+
+_POOLS: dict[str, Callable[..., Any]] = {
+    "relax.nn.max_pool2d": op.nn.max_pool2d,
+    "relax.nn.avg_pool2d": op.nn.avg_pool2d,
+}
+
+
+def channels_last(module: Any) -> Any:
+    """Return the module with the images of its function ``main`` in the new layout."""
+    functions = module.functions.items()
+    others = {variable: function for variable, function in functions if variable.name_hint != "main"}
+    return _Rewriter(tvm.IRModule(others)).rewrite(module["main"])
+
+
+class _Rewriter:
+    """Rebuilds a function, binding by binding; it keeps each image's existing layouts."""
+
+    def __init__(self, module: Any) -> None:
+        self._builder = relax.BlockBuilder(module)
+        self._first: dict[Any, Any] = {}
+        """Value in the old layout of each variable of the old function."""
+        self._last: dict[Any, Any] = {}
+        """The same in the new layout."""
+
+    def rewrite(self, function: Any) -> Any:
+        """Return the module with the function rebuilt."""
+        builder = self._builder
+        for parameter in function.params:
+            self._first[parameter] = parameter
+        with builder.function("main", list(function.params), attrs=dict(function.attrs.items())):
+            with builder.dataflow():
+                for block in function.body.blocks:
+                    for binding in block.bindings:
+                        self._bind(binding.var, binding.value)
+                result = builder.emit_output(self._rebuilt(function.body.body))
+            builder.emit_func_output(result)
+        return builder.get()
+
+    def _bind(self, variable: Any, value: Any) -> None:
+        if isinstance(value, relax.Call):
+            image = self._image(value)
+            if image is not None:
+                self._last[variable] = self._builder.emit(image)
+                return
+        self._first[variable] = self._builder.emit(self._rebuilt(value))
+
+    def _image(self, call: Any) -> Any | None:
+        """Return the call in the new layout; None if it has to keep the old one."""
+        name = getattr(call.op, "name", "")
+        if name == "relax.nn.conv2d" and call.attrs.data_layout == "NCHW":
+            return self._convolution(call)
+        if not any(argument in self._last for argument in _leaves(call)):
+            return None
+        if name in _POOLS and call.attrs.layout == "NCHW":
+            return _pool(call, self._in_last(call.args[0]))
+        if name in _ELEMENTWISE and _rank(call) == 4:
+            return self._elementwise(call)
+        if name in _REDUCTIONS and call.attrs.keepdims and call.attrs.axis is not None and _rank(call) == 4:
+            axes = [_AXIS[int(axis) % 4] for axis in call.attrs.axis]
+            return _REDUCTIONS[name](self._in_last(call.args[0]), axes, keepdims=True)
+        if name == "relax.concat" and _rank(call) == 4 and call.attrs.axis is not None:
+            parts = [self._in_last(part) for part in call.args[0].fields]
+            return op.concat(parts, _AXIS[int(call.attrs.axis) % 4])
+        return None
+
+    def _convolution(self, call: Any) -> Any:
+        attrs = call.attrs
+        return op.nn.conv2d(
+            self._in_last(call.args[0]),
+            op.permute_dims(self._in_first(call.args[1]), _OIHW_TO_HWIO),
+            strides=attrs.strides,
+            padding=attrs.padding,
+            dilation=attrs.dilation,
+            groups=attrs.groups,
+            data_layout="NHWC",
+            kernel_layout="HWIO",
+            out_dtype=attrs.out_dtype,
+        )
+
+    def _elementwise(self, call: Any) -> Any:
+        """Return the call on operands of four axes, or of one number."""
+        operands = []
+        for argument in call.args:
+            shape = _shape(argument)
+            if len(shape) == 4:
+                operands.append(self._in_last(argument))
+            elif math.prod(shape) == 1 and len(shape) <= 1:
+                operands.append(self._in_first(argument))
+            else:
+                whole = (*[1] * (4 - len(shape)), *shape)
+                wide = self._builder.emit(op.reshape(self._in_first(argument), whole))
+                operands.append(self._builder.emit(op.permute_dims(wide, _TO_LAST)))
+        return relax.Call(call.op, operands, call.attrs)
+
+    def _in_last(self, argument: Any) -> Any:
+        """Return an operand of four axes in the new layout."""
+        if argument not in self._last:
+            self._last[argument] = self._builder.emit(op.permute_dims(self._in_first(argument), _TO_LAST))
+        return self._last[argument]
+
+    def _in_first(self, argument: Any) -> Any:
+        """Return an operand in the old layout."""
+        if not isinstance(argument, relax.Var):
+            return self._rebuilt(argument)
+        if argument not in self._first:
+            last = self._last[argument]
+            rows, height, width, channels = _shape(last)
+            # A pixel's channels lie in the same order in both layouts.
+            back = (
+                op.reshape(last, (rows, channels, 1, 1))
+                if height == width == 1
+                else op.permute_dims(last, _TO_FIRST)
+            )
+            self._first[argument] = self._builder.emit(back)
+        return self._first[argument]
+
+    def _rebuilt(self, value: Any) -> Any:
+        """Return an expression with its operands in the old layout."""
+        match value:
+            case relax.Var():
+                return self._in_first(value)
+            case relax.Tuple():
+                return relax.Tuple([self._rebuilt(field) for field in value.fields])
+            case relax.TupleGetItem():
+                return relax.TupleGetItem(self._rebuilt(value.tuple_value), value.index)
+            case relax.Call():
+                operands = [self._rebuilt(argument) for argument in value.args]
+                return relax.Call(value.op, operands, value.attrs, value.ty_args)
+        return value
+
+
+def _pool(call: Any, image: Any) -> Any:
+    attrs = call.attrs
+    return _POOLS[call.op.name](
+        image,
+        pool_size=attrs.pool_size,
+        strides=attrs.strides,
+        padding=attrs.padding,
+        dilation=attrs.dilation,
+        ceil_mode=attrs.ceil_mode,
+        count_include_pad=attrs.count_include_pad,
+        layout="NHWC",
+        out_layout="NHWC",
+    )
+
+
+def _leaves(call: Any) -> list[Any]:
+    """Return the call's operands, those of a tuple one by one."""
+    found: list[Any] = []
+    for argument in call.args:
+        found.extend(argument.fields if isinstance(argument, relax.Tuple) else [argument])
+    return found
+
+
+def _rank(expression: Any) -> int | None:
+    return int(expression.ty.ndim) if hasattr(expression.ty, "ndim") else None
+
+
+def _shape(expression: Any) -> list[int]:
+    return [int(dimension) for dimension in expression.ty.shape]
+
+
 _LIFTED = "main_transform_params"
+
 _PASSES = relax.transform
+
 _EXTREMES = {"relax.less": relax.op.maximum, "relax.greater": relax.op.minimum}
 """The operator that equals choosing the bound where the value compares like this with it."""
 

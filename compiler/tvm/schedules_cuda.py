@@ -23,12 +23,20 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.gpu import matmul
 
-from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP32
-from mainspring.compiler.tvm import double_buffers, gemv, tensor_cores
-from mainspring.compiler.tvm.parts import by_element, in_parts
+from mainspring.compiler.artifact.target import Gpu
+from mainspring.compiler.tvm import gemv, products, tensor_cores
 from mainspring.compiler.tvm.products import as_product, in_groups, only_sum, size_of, wide_of, with_room
-from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked, with_ahead
+from mainspring.compiler.tvm.tiles import (
+    Choice,
+    Product,
+    Tile,
+    by_element,
+    choose,
+    in_parts,
+    ranked,
+    with_ahead,
+)
 
 _ROOMY = 512
 """Threads of a multiprocessor that copy ahead and have up to 128 registers each, so that none is spilled."""
@@ -59,12 +67,12 @@ def schedule_cuda(
 def candidates(function: Any, product: Product, gpu: Gpu) -> tuple[Choice, ...]:
     """Return every choice that `schedule_cuda` takes for a function, the model's own first.
 
-    ``product`` is the function's. Slices are copied ahead from `double_buffers.OLDEST` on.
+    ``product`` is the function's. Slices are copied ahead from `products.OLDEST` on.
     """
     choices = ranked(product, gpu)
-    if int(gpu.arch.removeprefix("sm_").rstrip("af")) < double_buffers.OLDEST:
+    if int(gpu.arch.removeprefix("sm_").rstrip("af")) < products.OLDEST:
         return choices
-    copies = double_buffers.copies_only(_arranged(function, gpu, choices[0]))
+    copies = products.copies_only(_arranged(function, gpu, choices[0]))
     return with_ahead(choices, product) if copies else choices
 
 
@@ -108,7 +116,7 @@ def _arranged(function: Any, gpu: Gpu, chosen: Choice | None) -> Any:
     made = in_groups(schedule.mod["main"]).with_attr("tirx.is_scheduled", True)
     if not ahead:
         return made
-    return with_room(made, _ROOMY // ahead).with_attr(double_buffers.MARK, True)
+    return with_room(made, _ROOMY // ahead).with_attr(products.MARK, True)
 
 
 def _has_windows(block: Any) -> bool:

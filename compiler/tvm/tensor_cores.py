@@ -17,10 +17,22 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.gpu import matmul
 
-from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP16, TF32
-from mainspring.compiler.tvm.fragments import LANES, MULTIPLY, STORED, ZEROS, lane_of, own_of
-from mainspring.compiler.tvm.parts import in_parts
+from mainspring.compiler.artifact.target import Gpu
+from mainspring.compiler.tvm.fragments import (
+    FRAGMENT_COLUMNS,
+    FRAGMENT_ROWS,
+    FRAGMENT_TERMS,
+    LANES,
+    MULTIPLY,
+    STORED,
+    ZEROS,
+    WarpChoice,
+    WarpTile,
+    choose_warps,
+    lane_of,
+    own_of,
+)
 from mainspring.compiler.tvm.products import (
     as_product,
     in_groups,
@@ -30,14 +42,7 @@ from mainspring.compiler.tvm.products import (
     wide_of,
     with_room,
 )
-from mainspring.compiler.tvm.warp_tiles import (
-    FRAGMENT_COLUMNS,
-    FRAGMENT_ROWS,
-    FRAGMENT_TERMS,
-    WarpChoice,
-    WarpTile,
-    choose_warps,
-)
+from mainspring.compiler.tvm.tiles import in_parts
 
 _AT_ONCE = 16
 """Most elements or groups of `WIDE` that a thread reads before it stores the first: each takes registers."""

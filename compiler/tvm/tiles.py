@@ -1,26 +1,34 @@
 """The choice of tile sizes for a sum of products on a GPU: a model of its time, not a measurement. Pure.
 
 Large tiles reuse what they fetch; small ones make enough blocks for every multiprocessor, and so do parts of
-the terms, at the price of a second kernel that adds them. For each choice the model takes the larger of two
-times: that of the multiplications, with every multiprocessor computing its share of the blocks, and that of
-one block going through its slices, each of which waits for memory once.
+the terms, at the price of a second kernel that adds them in a fixed order. For each choice the model takes
+the larger of two times: that of the multiplications, with every multiprocessor computing its share of the
+blocks, and that of one block going through its slices, each of which waits for memory once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from mainspring.compiler.artifact.gpu import Gpu
+from tvm.s_tir.dlight.gpu import matmul
+
+from mainspring.compiler.artifact.target import Gpu
+from mainspring.compiler.tvm.gemv import largest_divisor
 
 _SLICE_S = 250e-9
 """Time of fetching a slice and two barriers, if nothing hides it."""
+
 _HIDDEN = 4
 """Blocks on one multiprocessor hide each other's waits, up to about this number."""
+
 _ADDING_S = 1.5e-6
 """Time of a second kernel that adds parts of sums, if it had nothing to read."""
+
 _CACHED_BYTES = 24
 """Bytes that one multiprocessor reads from or writes to the second-level cache in a cycle."""
+
 _OTHER_REGISTERS = 40
 """Registers of a thread beside those of its sums: factors, addresses and counters."""
 
@@ -127,10 +135,13 @@ TILES = (
     Tile(2, 32, 1, 1),
 )
 """The tiles, the largest first."""
+
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts that the terms are divided into."""
+
 _LEAST_SLICES = 2
 """Slices that a part has at least."""
+
 _MOST_SHARE = 4
 """Blocks for each multiprocessor, beyond which no sum is divided into parts."""
 
@@ -212,3 +223,37 @@ def sensible(choice: Division, product: Product, gpu: Gpu) -> bool:
     few = _whole(choice, product) < gpu.processors
     enough = blocks(choice, product) <= _MOST_SHARE * gpu.processors
     return few and enough and -(-product.terms // choice.tile.depth) >= _LEAST_SLICES * choice.parts
+
+
+_MANY, _FEW = 256, 64
+"""Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
+
+_FEWEST = 32
+"""Threads of a warp."""
+
+
+def in_parts(schedule: Any, total: Any, parts: int, gpu: Gpu) -> Any:
+    """Have a second kernel add parts of a sum, whose last axis is its terms; return what sums each part."""
+    if parts == 1:
+        return total
+    part, _ = schedule.split(schedule.get_loops(total)[-1], [parts, None])
+    partial = schedule.rfactor(part, 0)
+    by_element(schedule, total, schedule.get_loops(total)[:-1], gpu)
+    return partial
+
+
+def by_element(schedule: Any, total: Any, results: list[Any], gpu: Gpu) -> None:
+    """Have one thread compute one element of the ``results``, its terms one after the other."""
+    elements = math.prod(int(schedule.get(loop).extent) for loop in results)
+    threads = _MANY if elements >= gpu.processors * _MANY else _FEW
+    whole = largest_divisor(elements, threads)
+    if whole >= _FEWEST:
+        # No thread is left over: a condition around each term would keep the next from being read early.
+        threads = whole
+    block, thread = schedule.split(schedule.fuse(*results), [None, threads])
+    schedule.bind(block, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    stored = schedule.cache_write(total, 0, "local")
+    schedule.reverse_compute_at(stored, thread, preserve_unit_loops=True)
+    matmul.auto_inline_consumer_chain(schedule, stored)
+    schedule.decompose_reduction(total, schedule.get_loops(total)[2])

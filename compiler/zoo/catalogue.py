@@ -1,20 +1,112 @@
-"""The zoo's architectures by name."""
+"""The zoo's architectures by name, and usable versions of those that the onnx package ships for its tests.
+
+Its "light" models are the real networks of the ONNX model zoo with their weights replaced by constants: IR 3,
+opset 9, a batch of 1 baked in. The compiler's own normalisation opens the batch; here the constants become
+plans for random weights, by the use of each.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 import zlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
+from onnx.backend.test import data
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.zoo.architecture import Architecture, instantiate
-from mainspring.compiler.zoo.light import light
+from mainspring.compiler.reading.model_file import read_model
+from mainspring.compiler.reading.normalise import normalise
+from mainspring.compiler.rows.open_batch import open_batch, repair_reshapes
+from mainspring.compiler.zoo.architecture import Architecture, Plan, Role, instantiate
 from mainspring.compiler.zoo.networks import bert, digits, mobilenet, resnet, resnet_small_images
 from mainspring.messages.choices import one_of
+
+_STATISTICS = {1: Role.SCALE, 2: Role.BIAS, 3: Role.BIAS, 4: Role.VARIANCE}
+"""Roles of the inputs of BatchNormalization."""
+
+_THROUGH = {"Unsqueeze", "Reshape"}
+"""Operators that a weight may pass before it is used."""
+
+
+def light(name: str) -> Architecture:
+    """Return the architecture of ``light_NAME.onnx``, its input called ``data`` and its output ``output``.
+
+    Raises `CompileError` if the onnx package does not hold it.
+    """
+    path = Path(data.__path__[0]) / "light" / f"light_{name}.onnx"
+    if not path.exists():
+        raise CompileError(f"the onnx package here has no {path}; install onnx 1.17 or newer from PyPI")
+    shipped = read_model(path)[0]
+    _empty_constants(shipped.graph)
+    model = normalise(shipped)
+    open_batch(model)
+    repair_reshapes(model, 1)
+    _rename(model.graph)
+    plans = _plan(model.graph)
+    planned = {plan.name for plan in plans}
+    used = {name for node in model.graph.node for name in node.input}
+    kept = [t for t in model.graph.initializer if t.name not in planned and t.name in used]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return Architecture(model, tuple(plans))
+
+
+def _empty_constants(graph: onnx.GraphProto) -> None:
+    """Replace the nodes that fill a weight with one number by an initializer of its shape without data.
+
+    The numbers are useless, and VGG-19's would take half a gigabyte.
+    """
+    shapes = {tensor.name: tensor for tensor in graph.initializer}
+    kept = []
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape":
+            dims = numpy_helper.to_array(shapes[node.input[0]]).tolist()
+            float_type = onnx.TensorProto.FLOAT
+            graph.initializer.append(onnx.TensorProto(name=node.output[0], dims=dims, data_type=float_type))
+        else:
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _rename(graph: onnx.GraphProto) -> None:
+    """Call the input ``data`` and the output ``output``."""
+    names = {graph.input[0].name: "data", graph.output[0].name: "output"}
+    graph.input[0].name, graph.output[0].name = names.values()
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+
+
+def _plan(graph: onnx.GraphProto) -> list[Plan]:
+    """Plan every float initializer that is used, in the order of use."""
+    shapes = {t.name: tuple(t.dims) for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
+    users: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            users.setdefault(name, []).append((node, index))
+    return [_plan_one(name, shapes[name], users) for name in users if name in shapes]
+
+
+def _plan_one(name: str, shape: tuple[int, ...], users: dict[str, list[tuple[onnx.NodeProto, int]]]) -> Plan:
+    node, index = users[name][0]
+    while node.op_type in _THROUGH:
+        node, index = users[node.output[0]][0]
+    if node.op_type == "BatchNormalization":
+        role = _STATISTICS[index]
+        if role is Role.SCALE and any(user.op_type == "Sum" for user, _ in users.get(node.output[0], [])):
+            role = Role.BRANCH_SCALE
+        return Plan(name, shape, role)
+    if node.op_type in ("Conv", "Gemm") and index == 1:
+        return Plan(name, shape, Role.KERNEL, math.prod(shape[1:]))
+    return Plan(name, shape, Role.SCALE if node.op_type == "Mul" else Role.BIAS)
+
 
 _CATALOGUE: dict[str, Callable[[], Architecture]] = {
     "alexnet": partial(light, "bvlc_alexnet"),

@@ -9,8 +9,7 @@ from mainspring.compiler.artifact.manifest import TVM, Manifest, Source
 from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.target import check_target
-from mainspring.compiler.choice import Judge
-from mainspring.compiler.compiled import Target
+from mainspring.compiler.choosing.durations import Judge
 from mainspring.compiler.pipeline import (
     BATCH_SIZES,
     DEFAULT_TARGET,
@@ -19,7 +18,8 @@ from mainspring.compiler.pipeline import (
     check_target_names,
     compile_model,
 )
-from mainspring.compiler.proving import settled
+from mainspring.compiler.program.compiled import Target
+from mainspring.compiler.rows.proving import settled
 from mainspring.compiler.zoo.catalogue import build, names
 
 MOST_COPIES = 10_000

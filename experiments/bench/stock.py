@@ -22,12 +22,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.artifact.arrays import BatchArrays
 from mainspring.compiler.artifact.manifest import CPU
-from mainspring.compiler.compiled import OnnxRuntimeArtifact
-from mainspring.compiler.packing import bound_stock, in_turns
 from mainspring.compiler.pipeline import BATCH_SIZES
-from mainspring.compiler.reading import read_model
+from mainspring.compiler.program.compiled import OnnxRuntimeArtifact
+from mainspring.compiler.program.packing import bound_stock, in_turns
+from mainspring.compiler.reading.model_file import read_model
+from mainspring.compiler.reading.stock import open_session
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.stock import open_session
 from mainspring.compiler.zoo import catalogue
 from mainspring.experiments.bench import minilm
 from mainspring.experiments.bench.foreign import Unavailable

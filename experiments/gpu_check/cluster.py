@@ -19,7 +19,7 @@ from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.profiling.lone_device import as_exec_thread, device_for
 from mainspring.cli.profiling.profiling import by_executable, keep, measure
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.timings import Effort
+from mainspring.compiler.choosing.durations import Effort
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.steady import time_left_s
 from mainspring.experiments.gpu_check.variants import beside

@@ -16,7 +16,7 @@ import numpy as np
 
 from mainspring.cli.profiling.lone_device import LoneDevice, as_exec_thread, device_for, random_rows
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.timings import Ints, quantile
+from mainspring.compiler.choosing.durations import Ints, quantile
 from mainspring.experiments.gpu_check.gaps import of_gaps, of_gaps_in_a_worker
 from mainspring.experiments.gpu_check.settings import LARGE, Settings
 from mainspring.experiments.gpu_check.steady import again_and_again, loading_beside

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mainspring.cli.profiling.lone_device import LoneDevice
-from mainspring.compiler.timings import Ints, quantile
+from mainspring.compiler.choosing.durations import Ints, quantile
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, failed, not_run, told
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status

@@ -9,7 +9,7 @@ import numpy as np
 
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.timings import Ints
+from mainspring.compiler.choosing.durations import Ints
 from mainspring.experiments.gpu_check.copies import PlainCopy, plain_copies
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, told

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mainspring.compiler.timings import quantile
+from mainspring.compiler.choosing.durations import quantile
 from mainspring.experiments.gpu_check.cluster import played, profile, serving, serving_store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, not_run

@@ -16,11 +16,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import CPU, CUDA, FP32, TVM, Source
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
+from mainspring.compiler.artifact.target import Gpu
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, LENGTHS, LENGTHS_SIZES, Settings

@@ -17,7 +17,7 @@ import numpy as np
 
 from mainspring.client.client import Client
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.timings import quantile
+from mainspring.compiler.choosing.durations import quantile
 from mainspring.experiments.gpu_check.cluster import GOODPUT, played, profile, serving, serving_store
 from mainspring.experiments.gpu_check.settings import LARGE, Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, not_run, told

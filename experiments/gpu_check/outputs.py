@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for
 from mainspring.compiler.artifact.manifest import PRECISIONS, Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.verify import in_tolerances, tolerance_of
+from mainspring.compiler.choosing.verify import in_tolerances, tolerance_of
 from mainspring.experiments.gpu_check.references import Array, Reference, reference_of
 from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.compiler.artifact.gpu import Gpu
 from mainspring.compiler.artifact.manifest import FP16, TF32
+from mainspring.compiler.artifact.target import Gpu
 from mainspring.worker.config import WorkerConfig
 
 OUTPUT = Path("out/gpu-check")

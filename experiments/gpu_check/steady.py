@@ -12,7 +12,7 @@ import numpy as np
 
 from mainspring.cli.profiling.lone_device import LoneDevice, as_exec_thread, device_for, random_rows
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.timings import Ints, quantile
+from mainspring.compiler.choosing.durations import Ints, quantile
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
 from mainspring.messages.model import ModelSpec

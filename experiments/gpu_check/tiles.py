@@ -12,7 +12,7 @@ from mainspring.cli.profiling.gpu_timer import GpuTimer
 from mainspring.cli.profiling.lone_device import device_for
 from mainspring.compiler.artifact.manifest import CUDA, TVM
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.tuning import Tuner
+from mainspring.compiler.choosing.tuning import Tuner
 from mainspring.experiments.gpu_check.beside_torch import DEVICE_PART, in_turns, run_of, sizes_of
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
@@ -65,8 +65,8 @@ def missing(settings: Settings) -> str:
 def compile_tuned(settings: Settings, store: Store, name: str) -> int:
     """Compile the main model with a search; return how many more kernels the store knows winners of then."""
     # Imported here, since a machine that checks a bundle has no compiler.
-    from mainspring.compiler.compiled import Target
     from mainspring.compiler.pipeline import compile_model
+    from mainspring.compiler.program.compiled import Target
     from mainspring.experiments.gpu_check.models import Job, model_of, source_of
 
     job = Job(TVM, name, settings.main, sizes_of(settings))

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.description import NOTHING, described
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.reading.sequence_description import NOTHING, described
 from mainspring.compiler.zoo import build
 from mainspring.experiments.bench import minilm
 from mainspring.experiments.bench.foreign import Unavailable

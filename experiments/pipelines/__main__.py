@@ -20,9 +20,9 @@ import typer
 from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.layout import Arena
-from mainspring.compiler.locales import give_locale
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.program.layout import Arena
+from mainspring.compiler.reading.replaced_operators import give_locale
 from mainspring.experiments.pipelines.made import PIPELINES, Pipeline, as_fitted, exported, inputs_of
 
 WANTED = 45

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
-from mainspring.compiler.timings import Ints
+from mainspring.compiler.choosing.durations import Ints
 from mainspring.experiments.predictability.isolated import WARM_UP, Series, series_of
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import WorkerConfig

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from mainspring.compiler.timings import Ints, quantile
+from mainspring.compiler.choosing.durations import Ints, quantile
 
 WARM_UP = 50
 PERCENTS = (50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0)

@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler import blocked
 from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.blocked import block_size, in_blocks
-from mainspring.compiler.compiled import OnnxRuntimeArtifact
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.program import blocked
+from mainspring.compiler.program.blocked import block_size, in_blocks
+from mainspring.compiler.program.compiled import OnnxRuntimeArtifact
+from mainspring.compiler.reading.stock import open_session, optimise
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.stock import open_session, optimise
 
 NCHWC = "com.microsoft.nchwc"
 MICROSOFT = "com.microsoft"

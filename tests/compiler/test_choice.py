@@ -9,9 +9,9 @@ import pytest
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM, Source
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.choice import Judged, describe, fastest, per_row_ns
-from mainspring.compiler.compiled import MAKERS, Artifact, Target
+from mainspring.compiler.choosing.durations import Judged, describe, fastest, per_row_ns
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.program.compiled import MAKERS, Artifact, Target
 from tests.compiler.conftest import MakeModel
 
 SOURCE = Source("onnx", "m.onnx")

@@ -12,8 +12,8 @@ from onnx import parser
 
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.choices import Arrays, Choices, compared_numbers
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.sizes.samples import Arrays, Choices, compared_numbers
 from mainspring.messages.model import TensorSpec
 from tests.compiler.conftest import RunStored
 

@@ -11,9 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mainspring.compiler import contents, reading
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.contents import (
+from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.reading import contents, model_file
+from mainspring.compiler.reading.contents import (
     WEIGHTS,
     Stored,
     array_of,
@@ -23,8 +24,7 @@ from mainspring.compiler.contents import (
     serialise,
     whole,
 )
-from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.reading import read_model
+from mainspring.compiler.reading.model_file import read_model
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]
@@ -126,13 +126,13 @@ def test_a_large_file_is_read_once(
         large_model(make_model), path, save_as_external_data=True, location="data", size_threshold=0
     )
     read: list[Path] = []
-    content_of = reading._content_of
+    content_of = model_file._content_of
 
     def counted(path: Path) -> bytes:
         read.append(path)
         return content_of(path)
 
-    monkeypatch.setattr(reading, "_content_of", counted)
+    monkeypatch.setattr(model_file, "_content_of", counted)
     with beside(store.temporary):
         first, digest = read_model(path)
         first.graph.node[0].name = "changed"

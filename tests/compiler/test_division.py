@@ -13,8 +13,8 @@ import pytest
 
 from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.division import guard_divisions
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.sizes.work import guard_divisions
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 LEAST = {"int64": np.iinfo(np.int64).min, "int32": np.iinfo(np.int32).min}

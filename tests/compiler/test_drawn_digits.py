@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mainspring.compiler.zoo import build
-from mainspring.compiler.zoo.drawn_digits import CLASSES, SIZE, draw
+from mainspring.compiler.zoo.networks import CLASSES, SIZE, draw
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mainspring.compiler import packing
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import Manifest, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.program import packing
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mainspring.compiler.forms import Range, Sizes, fit
+from mainspring.compiler.sizes.forms import Range, Sizes, fit
 from mainspring.messages.model import OpenDim, Product, Term
 
 LENGTH = Range(1, 32, 512)

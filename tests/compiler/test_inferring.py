@@ -8,7 +8,7 @@ import sys
 CODE = """
 import numpy as np
 from onnx import TensorProto, helper
-from mainspring.compiler.inferring import infer_shapes
+from mainspring.compiler.reading.normalise import infer_shapes
 
 node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml",
                         keys_floats=[1.0, 2.0], values_strings=["a", "b"], default_string="c")

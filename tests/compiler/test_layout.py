@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES
-from mainspring.compiler.layout import lay_out
+from mainspring.compiler.program.layout import lay_out
 from mainspring.messages.model import PAGE_BYTES
 
 SIZES = st.lists(

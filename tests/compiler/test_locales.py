@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import parser
 
+from mainspring.compiler.artifact.arrays import as_slots, as_texts
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.artifact.values import as_slots, as_texts
-from mainspring.compiler.locales import LOCALE, with_locales
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.reading.replaced_operators import LOCALE, with_locales
 from mainspring.compiler.report import describe_locales, fields
 from tests.compiler.conftest import RunStored
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, parser
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.maps import without_maps
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.reading.replaced_operators import without_maps
 
 Run = Callable[..., list[Any]]
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import CompileError, NoRows
-from mainspring.compiler.normalise import normalise
+from mainspring.compiler.reading.normalise import normalise
 
 MakeModel = Callable[..., onnx.ModelProto]
 

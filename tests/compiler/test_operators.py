@@ -19,10 +19,10 @@ from mainspring.compiler.artifact.errors import CompileError, ExecutableError
 from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import TVM
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
-from mainspring.compiler.description import Described
-from mainspring.compiler.layout import Arena
 from mainspring.compiler.pipeline import Compiled, compile_file
+from mainspring.compiler.program.compiled import Target
+from mainspring.compiler.program.layout import Arena
+from mainspring.compiler.reading.sequence_description import Described
 
 PACKAGE = "onnxruntime-extensions"
 CONTRIB, MICROSOFT = "ai.onnx.contrib", "com.microsoft.extensions"
@@ -123,7 +123,7 @@ def test_a_tokenizer_gives_as_many_tokens_as_the_text_has(tmp_path: Path) -> Non
 
 
 def test_pictures_are_decoded(tmp_path: Path) -> None:
-    from mainspring.compiler.sample_forms import _picture
+    from mainspring.compiler.sizes.sample_forms import _picture
 
     op_libraries.allow([PACKAGE])
     path, store = picture(tmp_path), Store(tmp_path / "store")

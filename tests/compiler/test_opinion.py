@@ -11,14 +11,14 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from mainspring.compiler import opinion as asking
 from mainspring.compiler import reference
 from mainspring.compiler.artifact.errors import CannotRun
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.opinion import Opinion, opinion
+from mainspring.compiler.choosing import opinion as asking
+from mainspring.compiler.choosing.opinion import Opinion, opinion
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.reading.stock import STEPS, StockSession
 from mainspring.compiler.report import describe_verification
-from mainspring.compiler.stock import STEPS, StockSession
 from tests.compiler.conftest import MakeModel, RunStored
 
 NODE = helper.make_node

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import helper
 
-from mainspring.compiler import compiled as compiling
-from mainspring.compiler import stock
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.program import compiled as compiling
+from mainspring.compiler.reading import stock
 from mainspring.compiler.report import describe_verification, fields
 from tests.compiler.conftest import MakeModel
 

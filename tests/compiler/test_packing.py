@@ -9,9 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler import packing, report
+from mainspring.compiler import report
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_file
+from mainspring.compiler.program import packing
 from mainspring.messages.model import Profile
 
 COLUMNS = 24

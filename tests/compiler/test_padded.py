@@ -12,18 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.compiler import candidates
-from mainspring.compiler import compiled as artifacts
 from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.manifest import TVM, ExecutableInfo, Manifest
 from mainspring.compiler.artifact.plan import Shape, read_plans, shapes_of
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
-from mainspring.compiler.forms import Range
-from mainspring.compiler.ladder import short_ladder
-from mainspring.compiler.padded import MOST_PLANS
+from mainspring.compiler.choosing import candidates
 from mainspring.compiler.pipeline import Compiled, compile_file
+from mainspring.compiler.program import compiled as artifacts
+from mainspring.compiler.program.compiled import Target
+from mainspring.compiler.sizes.forms import Range, short_ladder
+from mainspring.compiler.sizes.padded import MOST_PLANS
 from tests.compiler import open_models
 from tests.compiler.conftest import Array
 

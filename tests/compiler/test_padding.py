@@ -12,8 +12,8 @@ from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.padding import parse_pads
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.sizes.padding import parse_pads
 from tests.compiler import open_models
 
 MASKED = {"x": 0.0, "mask": 0.0}

@@ -11,12 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mainspring.compiler import compiled as artifact
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import Manifest, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import check_batch_sizes, compile_file, compile_model, parse_batch_sizes
-from mainspring.compiler.stock import optimise
+from mainspring.compiler.program import compiled as artifact
+from mainspring.compiler.reading.stock import optimise
 from mainspring.compiler.zoo import build
 from mainspring.messages.model import PAGE_BYTES
 

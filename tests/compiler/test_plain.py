@@ -17,8 +17,8 @@ from onnx.reference import ReferenceEvaluator
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.layout import Arena
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.program.layout import Arena
 
 FLOAT, ROWS, WIDTH = TensorProto.FLOAT, 3, 4
 NAMES = ("x", "a b/c:0", "é☃", 'x"y', "..", "0", "i0", "o0", "w0", "n\nl")

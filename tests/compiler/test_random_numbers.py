@@ -15,10 +15,10 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import TVM, Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import OnnxRuntimeArtifact, Target
-from mainspring.compiler.normalise import draws
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.random_numbers import draws_numbers, with_seeds
+from mainspring.compiler.program.compiled import OnnxRuntimeArtifact, Target
+from mainspring.compiler.reading.normalise import draws
+from mainspring.compiler.reading.replaced_operators import draws_numbers, with_seeds
 
 MakeModel = Callable[..., onnx.ModelProto]
 

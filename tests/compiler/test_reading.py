@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.reading import read_model
+from mainspring.compiler.reading.model_file import read_model
 
 MakeModel = Callable[..., onnx.ModelProto]
 

@@ -16,10 +16,10 @@ from onnx import TensorProto, helper, parser
 
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.description import Described
 from mainspring.compiler.pipeline import Compiled, compile_file
-from mainspring.compiler.row_axes import Place, RowAxes, find_row_axes, move_rows
-from mainspring.compiler.stock import StockSession
+from mainspring.compiler.reading.sequence_description import Described
+from mainspring.compiler.reading.stock import StockSession
+from mainspring.compiler.rows.row_axes import Place, RowAxes, find_row_axes, move_rows
 from mainspring.messages.sequencing import Sequencing, State
 from tests.compiler.conftest import RunStored
 

@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.sequences import without_sequences
+from mainspring.compiler.reading.replaced_operators import without_sequences
 
 Run = Callable[..., list[Any]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.compiler.shaped import profile
+from mainspring.compiler.choosing.durations import profile
 from mainspring.messages.model import Symbol
 
 SEQ = Symbol("seq", (16, 32, 48, 64, 96, 128, 192, 256, 384, 512))

@@ -16,7 +16,7 @@ from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.shapes import fix_shapes, parse_shapes
+from mainspring.compiler.reading.given_shapes import fix_shapes, parse_shapes
 
 MakeModel = Callable[..., onnx.ModelProto]
 

@@ -15,9 +15,9 @@ from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence, Manifest, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.proving import proved_specs, settled
 from mainspring.compiler.report import describe_sharing
-from mainspring.compiler.samples import index_tables, sample_rows
+from mainspring.compiler.rows.proving import proved_specs, settled
+from mainspring.compiler.sizes.samples import index_tables, sample_rows
 from mainspring.messages.model import TensorSpec
 from mainspring.repository.compile_child import stored
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx.parser
 import psutil
 
-from mainspring.compiler.contents import serialise
-from mainspring.compiler.stock import StockSession
+from mainspring.compiler.reading.contents import serialise
+from mainspring.compiler.reading.stock import StockSession
 
 COLUMNS = 1 << 20
 ROWS = 32

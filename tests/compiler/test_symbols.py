@@ -17,11 +17,10 @@ from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import CUDA, TVM, Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
-from mainspring.compiler.forms import Range
-from mainspring.compiler.ladder import ladder
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.reference import Prepared
+from mainspring.compiler.sizes.forms import Range, ladder
 from mainspring.messages.model import MOST_BUCKETS, OpenDim, Product, Term
 from tests.compiler import open_models
 from tests.compiler.conftest import RunStored

@@ -13,14 +13,14 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
+from mainspring.compiler.artifact.arrays import as_slots, as_texts
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError, ValuesError
 from mainspring.compiler.artifact.manifest import CUDA, TVM
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.artifact.values import as_slots, as_texts
-from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import Compiled, compile_file
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.report import describe_artifact
-from mainspring.compiler.samples import known_texts
+from mainspring.compiler.sizes.samples import known_texts
 from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 
 Run = Callable[..., list[Any]]

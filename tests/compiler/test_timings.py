@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mainspring.compiler.compiled import measure_load
-from mainspring.compiler.timings import Effort, Timing, quantile, repeat
+from mainspring.compiler.choosing.durations import Effort, Timing, quantile, repeat
+from mainspring.compiler.program.compiled import measure_load
 
 
 def test_quantiles_are_durations_that_happened() -> None:

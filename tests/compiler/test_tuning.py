@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.plan import LaunchPlan, Plans
+from mainspring.compiler.artifact.plan import LaunchPlan, Plans, TimerFailed, Trial
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.artifact.trials import TimerFailed, Trial
-from mainspring.compiler.tuning import (
+from mainspring.compiler.choosing.tuning import (
     MARGIN,
     MOST_FAILURES,
     ROUNDS,

@@ -17,10 +17,10 @@ from onnx import numpy_helper, parser
 from mainspring.compiler.artifact.errors import CompileError, ValuesError
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.normalise import normalise
 from mainspring.compiler.pipeline import Compiled, compile_file, compile_model
-from mainspring.compiler.samples import largest_scale, value_limits
-from mainspring.compiler.varying import MEASURED_BYTES, MOST_BYTES, Varying, capped, room
+from mainspring.compiler.reading.normalise import normalise
+from mainspring.compiler.sizes.samples import largest_scale, value_limits
+from mainspring.compiler.sizes.varying import MEASURED_BYTES, MOST_BYTES, Varying, capped, room
 from mainspring.messages.model import TensorSpec
 
 Run = Callable[..., list[Any]]

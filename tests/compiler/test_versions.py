@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mainspring.compiler import versions
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_model
-from mainspring.compiler.versions import make_readable, newest_ir, newest_opset
+from mainspring.compiler.reading import versions
+from mainspring.compiler.reading.versions import make_readable, newest_ir, newest_opset
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]
@@ -89,7 +89,7 @@ def test_a_conversion_that_computes_something_else_is_refused(
         {"x": [1, 3, 4, 4]},
         {"y": [1, 3, 2, 2]},
     )
-    converter = "mainspring.compiler.versions.version_converter.convert_version"
+    converter = "mainspring.compiler.reading.versions.version_converter.convert_version"
     monkeypatch.setattr(converter, lambda model, opset: wrong)
     pool = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])
     model = make_model([pool], {"x": [1, 3, 4, 4]}, {"y": [1, 3, 2, 2]}, opset=1)

@@ -12,13 +12,14 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler import contents, reference
+from mainspring.compiler import reference
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import TVM, Source
 from mainspring.compiler.artifact.store import Store, recompile_command
-from mainspring.compiler.compiled import Target
-from mainspring.compiler.normalise import all_nodes
 from mainspring.compiler.pipeline import compile_file, compile_model
+from mainspring.compiler.program.compiled import Target
+from mainspring.compiler.reading import contents
+from mainspring.compiler.reading.normalise import all_nodes
 from mainspring.compiler.report import describe_sharing
 
 MakeModel = Callable[..., onnx.ModelProto]

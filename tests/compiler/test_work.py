@@ -10,15 +10,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mainspring.compiler import size_trials
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.normalise import normalise
 from mainspring.compiler.pipeline import BATCH_SIZES, compile_model
+from mainspring.compiler.reading.normalise import normalise
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.report import describe_smaller
-from mainspring.compiler.work import Counter
+from mainspring.compiler.sizes import trials
+from mainspring.compiler.sizes.work import Counter
 from tests.compiler import open_models
 from tests.compiler.conftest import MakeModel
 
@@ -78,7 +78,7 @@ def test_found_limits_do_not_depend_on_the_machines_speed(
     model = make_model(nodes, {"x": ["n", "seq", 8]}, {"y": ["n", "seq"]}, weights)
     passed = itertools.count(0, round(factor * 1e7))
     monkeypatch.setattr(time, "thread_time_ns", lambda: next(passed))
-    monkeypatch.setattr(size_trials, "MOST_WORK", 5_000_000)
+    monkeypatch.setattr(trials, "MOST_WORK", 5_000_000)
     (symbol,) = Prepared(model, 4, most={}).symbols
     assert symbol.limit == 256
     assert count(model, seq=256)[0] < 5_000_000 < count(model, seq=512)[0]
@@ -108,8 +108,8 @@ def test_a_common_size_is_taken_where_it_costs_more_than_others_may(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = detector(make_model, channels=1)
-    monkeypatch.setattr(size_trials, "MOST_WORK", count(model, height=256, width=256)[0])
-    monkeypatch.setattr(size_trials, "COMMON", ((640, count(model, height=640, width=640)[0]), (1280, 0)))
+    monkeypatch.setattr(trials, "MOST_WORK", count(model, height=256, width=256)[0])
+    monkeypatch.setattr(trials, "COMMON", ((640, count(model, height=640, width=640)[0]), (1280, 0)))
     prepared = Prepared(model, 16, most={}, or_fewer=True)
     assert [symbol.limit for symbol in prepared.symbols] == [640, 640]
     assert prepared.most_rows == 2
@@ -130,7 +130,7 @@ def wide(make_model: MakeModel) -> onnx.ModelProto:
 def test_what_needs_more_memory_than_there_is_is_refused_with_the_number(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(size_trials, "_available_bytes", lambda: 10**9)
+    monkeypatch.setattr(trials, "_available_bytes", lambda: 10**9)
     with pytest.raises(
         CompileError, match=r"4 rows, seq = 100000 needs 160\.0 GB .*there are 1\.0 GB; .*--max"
     ):
@@ -149,7 +149,7 @@ def test_default_batches_that_need_too_much_memory_are_left_out(
     fixed = wide(make_model)
     for value in fixed.graph.input:
         value.type.tensor_type.shape.dim[1].dim_value = 500
-    monkeypatch.setattr(size_trials, "MOST_WORKSPACE_BYTES", 5_500_000)
+    monkeypatch.setattr(trials, "MOST_WORKSPACE_BYTES", 5_500_000)
     compiled = compile_model(fixed, "m", store, None, Source("onnx", "m.onnx"))
     assert (compiled.manifest.batch_sizes, compiled.smaller) == ((1, 2, 4), True), "a row needs 1 MB"
     assert describe_smaller(compiled).startswith("batches of at most 4 rows: ")

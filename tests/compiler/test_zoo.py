@@ -104,7 +104,7 @@ def test_a_copy_whose_proof_is_out_of_date_and_not_in_its_graph_is_made_again(
     (made,) = compile_zoo(["digits"], store, batch_sizes=(1, 2))
     older = msgspec.structs.replace(made.manifest, independence=Independence(PROOF_VERSION - 1))
     store.put_manifest(older)
-    monkeypatch.setattr("mainspring.compiler.proving._why_not", lambda *_: "it holds no graph")
+    monkeypatch.setattr("mainspring.compiler.rows.proving._why_not", lambda *_: "it holds no graph")
     (again,) = compile_zoo(["digits"], store, batch_sizes=(1, 2))
     assert (again.kept, again.manifest.unshared) == (False, "")
 

@@ -21,9 +21,9 @@ import numpy as np
 import onnx
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.gpu import known_gpu
 from mainspring.compiler.artifact.manifest import FP32, PRECISIONS, GraphTensor
 from mainspring.compiler.artifact.plan import SOURCE, LaunchPlan, Shape
+from mainspring.compiler.artifact.target import known_gpu
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
 from tests.emulator.build import EmulationError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mainspring.compiler.artifact.plan import ADDRESSES, ADDRESSES_AT_ONCE, SET_ADDRESSES
-from mainspring.compiler.tvm.addressing import through_addresses
+from mainspring.compiler.tvm.kernels import through_addresses
 from tests.emulator.build import EmulationError, Program, compile_source, split_source
 from tests.emulator.device import Array, Device, Extent, KernelLaunch, Number, Pointer, Words
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.compiler.contents import LARGE_BYTES
+from mainspring.compiler.reading.contents import LARGE_BYTES
 from mainspring.experiments.bench.compiling import measure
 
 

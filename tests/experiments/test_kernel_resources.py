@@ -11,7 +11,7 @@ from mainspring.compiler.artifact.nvrtc import NvrtcMissing, Resources
 from mainspring.compiler.artifact.nvrtc import kernel_resources as assemble
 from mainspring.compiler.artifact.plan import SET_ADDRESSES
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.experiments import kernel_resources as command
 

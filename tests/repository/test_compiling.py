@@ -210,8 +210,8 @@ def test_plans_for_a_gpu_of_an_old_format_are_made_again_for_the_same_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")
-    from mainspring.compiler.compiled import Target
     from mainspring.compiler.pipeline import compile_file
+    from mainspring.compiler.program.compiled import Target
     from mainspring.compiler.tvm import build
 
     monkeypatch.setattr(build, "compiled_kernels", lambda *_: None)

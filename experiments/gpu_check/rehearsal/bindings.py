@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from mainspring.compiler.artifact.gpu import Attributes
+from mainspring.compiler.artifact.target import Attributes
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 

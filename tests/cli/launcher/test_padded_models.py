@@ -17,8 +17,8 @@ from mainspring.client.client import Client
 from mainspring.client.errors import InvalidInput
 from mainspring.compiler.artifact.manifest import TVM
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.program.compiled import Target
 from tests.compiler import open_models
 
 pytestmark = pytest.mark.timeout(600)

@@ -25,8 +25,8 @@ from mainspring.client.errors import NoWorker
 from mainspring.compiler.artifact.manifest import TVM, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.target import instruction_set
-from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.zoo import build
 from mainspring.messages.actions import Infer, Prepare, Result
 from mainspring.messages.codes import Status

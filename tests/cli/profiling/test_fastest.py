@@ -11,7 +11,7 @@ from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.profiling import Measured, check_alike, keep_fastest, per_row_ns
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.timings import Timing
+from mainspring.compiler.choosing.durations import Timing
 from mainspring.compiler.zoo.copies import compile_zoo
 
 

@@ -11,11 +11,11 @@ import pytest
 from mainspring.cli.profiling import gpu_judge
 from mainspring.cli.profiling.gpu_judge import GpuJudge, judge_for
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.gpu import Attributes, known_gpu
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.choice import Contender, Judged
-from mainspring.compiler.compiled import DEFAULT_ARCH, Target
+from mainspring.compiler.artifact.target import Attributes, known_gpu
+from mainspring.compiler.choosing.durations import Contender, Judged
+from mainspring.compiler.program.compiled import DEFAULT_ARCH, Target
 from mainspring.worker.engines.cuda.devices import FoundDevice
 from mainspring.worker.engines.cuda.driver import DriverMissing
 from tests.worker.engines.cuda import tiny_plans as tiny

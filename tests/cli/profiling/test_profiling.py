@@ -32,9 +32,9 @@ from mainspring.cli.profiling.profiling import (
 from mainspring.compiler.artifact.manifest import TVM, Source
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
+from mainspring.compiler.choosing.durations import Effort, Timing
 from mainspring.compiler.pipeline import compile_file, compile_model
-from mainspring.compiler.timings import Effort, Timing
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.zoo import build
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.actions import Infer, Load

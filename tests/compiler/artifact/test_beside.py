@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from mainspring.compiler.artifact.beside import beside, put
 from mainspring.compiler.artifact.manifest import Manifest, Source
+from mainspring.compiler.artifact.profiles import beside, put
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 

@@ -12,8 +12,7 @@ import onnxruntime
 import pytest
 
 from mainspring.compiler.artifact.errors import ValuesError
-from mainspring.compiler.artifact.executable import FATAL_ONLY
-from mainspring.compiler.artifact.failures import failed
+from mainspring.compiler.artifact.executable import FATAL_ONLY, failed
 from mainspring.compiler.artifact.manifest import ExecutableInfo
 
 INFO = ExecutableInfo("0123456789abcdef", "x86_64-avx2", onnxruntime.__version__, (), (), (), ())

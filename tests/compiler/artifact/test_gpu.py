@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from mainspring.compiler.artifact.gpu import ATTRIBUTES, KNOWN, Attributes, found_gpu, known_gpu
+from mainspring.compiler.artifact.target import ATTRIBUTES, KNOWN, Attributes, found_gpu, known_gpu
 
 
 def test_a_gpu_is_what_its_driver_says() -> None:

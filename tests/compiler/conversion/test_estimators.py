@@ -23,7 +23,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.conversion.opening import as_onnx
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.stock import StockSession
+from mainspring.compiler.reading.stock import StockSession
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((60, 4)).astype(np.float32)

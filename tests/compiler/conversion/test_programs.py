@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.conversion.opening import as_onnx
-from mainspring.compiler.stock import StockSession
+from mainspring.compiler.reading.stock import StockSession
 
 
 def test_without_torch_the_command_that_installs_it_is_named(

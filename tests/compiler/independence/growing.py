@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.independence.values import Rows, Value
+from mainspring.compiler.independence.step import Rows, Value
 from mainspring.compiler.independence.walk import follow
 
 INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {

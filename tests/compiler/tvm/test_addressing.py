@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.plan import ADDRESSES, ADDRESSES_COUNT, SET_ADDRESSES
-from mainspring.compiler.tvm.addressing import through_addresses
+from mainspring.compiler.tvm.kernels import through_addresses
 
 PARAMETERS = "float* __restrict__ y, const float* __restrict__ x, unsigned char* mask, int n"
 HEAD = f'extern "C" __global__ void __launch_bounds__(64) scale({PARAMETERS})'

@@ -13,7 +13,6 @@ import pytest
 from onnx import helper
 
 from mainspring import extras
-from mainspring.compiler import compiled as artifact
 from mainspring.compiler.artifact.arrays import aligned_array
 from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.launching import CpuKernels, allocate_workspace
@@ -31,8 +30,9 @@ from mainspring.compiler.artifact.plan import (
     read_plans,
 )
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.program import compiled as artifact
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.zoo.copies import compile_zoo
 from tests.compiler.conftest import Array, MakeModel
 from tests.compiler.tvm.conftest import MakeNetwork
@@ -274,7 +274,7 @@ def test_names_of_engines_and_devices_are_checked(store: Store, make_mlp: MakeMo
 def test_auto_keeps_the_faster_engine(
     store: Store, make_mlp: MakeModel, monkeypatch: pytest.MonkeyPatch, faster: str, slower: str
 ) -> None:
-    from mainspring.compiler import candidates
+    from mainspring.compiler.choosing import candidates
 
     def measured(_model: object, info: object, sizes: list[int]) -> dict[int, int]:
         per_row = 1_000_000 if info.engine == faster else 3_000_000  # type: ignore[attr-defined]

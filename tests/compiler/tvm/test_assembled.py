@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.compiler.artifact.gpu import known_gpu
 from mainspring.compiler.artifact.manifest import CUDA, FP16, FP32, PRECISIONS, TF32
 from mainspring.compiler.artifact.nvrtc import NvrtcMissing, header_folders, kernel_resources
 from mainspring.compiler.artifact.plan import SET_ADDRESSES, SOURCE, Shape
+from mainspring.compiler.artifact.target import known_gpu
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
 from tests.compiler.tvm.conftest import copying_ahead

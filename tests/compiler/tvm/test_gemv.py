@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 from onnx import helper
 
-from mainspring.compiler.artifact.gpu import KNOWN, known_gpu
 from mainspring.compiler.artifact.plan import MOST_THREADS
+from mainspring.compiler.artifact.target import KNOWN, known_gpu
 from mainspring.compiler.tvm.gemv import shares, threads_wanted
 from tests.compiler.conftest import MakeModel
 from tests.emulator.build import why_not

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from mainspring.compiler.artifact.manifest import FP16, FP32, TF32
-from mainspring.compiler.tvm.half_weights import as_stored, halved
+from mainspring.compiler.tvm.line import as_stored, halved
 from tests.compiler.conftest import Array, MakeModel
 from tests.compiler.tvm.conftest import MakeNetwork
 from tests.emulator.build import why_not

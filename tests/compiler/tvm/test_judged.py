@@ -9,9 +9,9 @@ import pytest
 
 from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Source
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.choice import Contender, Judged
-from mainspring.compiler.compiled import Target
+from mainspring.compiler.choosing.durations import Contender, Judged
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.tvm import build
 from mainspring.messages.model import Profile
 from tests.compiler.conftest import MakeModel

@@ -15,8 +15,8 @@ import pytest
 from msgspec import structs
 from onnx import helper
 
-from mainspring.compiler.artifact.gpu import known_gpu
 from mainspring.compiler.artifact.plan import Launch, Operand, Shape
+from mainspring.compiler.artifact.target import known_gpu
 from mainspring.compiler.tvm import build, schedules_cuda
 from mainspring.compiler.tvm.tiles import TILES, Choice
 from mainspring.compiler.zoo.catalogue import build as zoo

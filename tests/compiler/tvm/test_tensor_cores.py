@@ -15,18 +15,18 @@ from onnx import helper
 from tvm import te, tirx
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.gpu import known_gpu
 from mainspring.compiler.artifact.manifest import FP16, FP32, PRECISIONS, TF32, Manifest, Source
 from mainspring.compiler.artifact.nvrtc import NvrtcMissing, kernel_resources
 from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
+from mainspring.compiler.artifact.target import known_gpu
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.report import describe_artifact, fields
 from mainspring.compiler.tvm import build as tvm_build
 from mainspring.compiler.tvm import tensor_cores
+from mainspring.compiler.tvm.fragments import WarpChoice, WarpTile, warp_tiles
 from mainspring.compiler.tvm.kernels import Generated, cuda_target, generate_cuda
-from mainspring.compiler.tvm.warp_tiles import WarpChoice, WarpTile, warp_tiles
 from mainspring.compiler.zoo.catalogue import build
 from tests.compiler.conftest import Array, MakeModel
 from tests.emulator.build import compile_source, why_not

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from mainspring.compiler.artifact.gpu import KNOWN, Gpu, known_gpu
 from mainspring.compiler.artifact.plan import MOST_THREADS
+from mainspring.compiler.artifact.target import KNOWN, Gpu, known_gpu
 from mainspring.compiler.tvm.tiles import (
     TILES,
     Choice,

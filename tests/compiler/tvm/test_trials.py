@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from mainspring.compiler.artifact.manifest import CUDA, TVM
-from mainspring.compiler.artifact.plan import SOURCE, kernels_path, read_plans
+from mainspring.compiler.artifact.plan import SOURCE, Timer, Trial, kernels_path, read_plans
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.artifact.trials import Timer, Trial
-from mainspring.compiler.tuning import VARIANTS, Tuner
+from mainspring.compiler.choosing.tuning import VARIANTS, Tuner
 from tests.compiler.tvm.conftest import MakeNetwork
 
 pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")
@@ -40,8 +39,8 @@ def test_a_model_is_compiled_with_the_winners_and_again_without_a_timer(
     make_network: MakeNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mainspring.compiler.artifact.manifest import Source
-    from mainspring.compiler.compiled import Target
     from mainspring.compiler.pipeline import compile_model
+    from mainspring.compiler.program.compiled import Target
     from mainspring.compiler.tvm import build as tvm_build
 
     monkeypatch.setattr(tvm_build, "compiled_kernels", lambda source, _: source)

@@ -14,7 +14,7 @@ import pytest
 from mainspring.cli.profiling.lone_device import device_for
 from mainspring.cli.profiling.profiling import measure
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.timings import Effort
+from mainspring.compiler.choosing.durations import Effort
 from mainspring.experiments.gpu_check import allocations, executing, gaps, loading, sessions
 from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
 from mainspring.experiments.gpu_check.cycling import affordable, affordable_pages, check_cycling

@@ -9,8 +9,8 @@ import pytest
 
 from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.program.compiled import Target
 from tests.worker.engines.dense import dense
 
 

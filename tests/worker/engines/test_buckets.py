@@ -12,8 +12,8 @@ import pytest
 
 from mainspring.compiler.artifact.manifest import TVM
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.program.compiled import Target
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import MIB

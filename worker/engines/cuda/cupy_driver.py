@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring import extras
-from mainspring.compiler.artifact.gpu import ATTRIBUTES, Attributes
+from mainspring.compiler.artifact.target import ATTRIBUTES, Attributes
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.compiling import compile_with_nvrtc
 from mainspring.worker.engines.cuda.driver import (

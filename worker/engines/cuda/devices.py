@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 
-from mainspring.compiler.artifact.gpu import Attributes, Gpu, found_gpu
+from mainspring.compiler.artifact.target import Attributes, Gpu, found_gpu
 from mainspring.worker.engines.cuda.driver import DriverMissing, choose_bindings
 
 TIMEOUT_S = 60.0

@@ -16,7 +16,7 @@ import os
 from enum import IntEnum
 from typing import NamedTuple, Protocol, cast
 
-from mainspring.compiler.artifact.gpu import Attributes
+from mainspring.compiler.artifact.target import Attributes
 from mainspring.worker.engine import DeviceLost, EngineError
 
 LIBCUDA = "MAINSPRING_LIBCUDA"

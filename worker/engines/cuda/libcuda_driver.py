@@ -14,7 +14,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
-from mainspring.compiler.artifact.gpu import ATTRIBUTES, Attributes
+from mainspring.compiler.artifact.target import ATTRIBUTES, Attributes
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.compiling import compile_with_nvrtc
 from mainspring.worker.engines.cuda.driver import (

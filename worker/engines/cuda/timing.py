@@ -11,8 +11,7 @@ import sys
 
 import msgspec
 
-from mainspring.compiler.artifact.plan import Shape
-from mainspring.compiler.artifact.trials import Timed, Trial
+from mainspring.compiler.artifact.plan import Shape, Timed, Trial
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda.driver import Driver, open_driver

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.compiler.artifact.gpu import Attributes
+from mainspring.compiler.artifact.target import Attributes
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda import cupy_driver
 from mainspring.worker.engines.cuda import driver as drivers

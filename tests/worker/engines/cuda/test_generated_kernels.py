@@ -47,7 +47,7 @@ SIZES = (1, 2)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Two copies of the zoo's smallest convolutional network, compiled for a GPU as far as its source."""
-    from mainspring.compiler.compiled import Target
+    from mainspring.compiler.program.compiled import Target
     from mainspring.compiler.tvm import build as tvm_build
     from mainspring.compiler.zoo.copies import compile_zoo
 

@@ -44,8 +44,8 @@ BATCH_SIZES = (1, 3)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file for each case, and ``store`` with all of them, compiled as far as the kernels' source."""
-    from mainspring.compiler.compiled import Target
     from mainspring.compiler.pipeline import compile_file
+    from mainspring.compiler.program.compiled import Target
     from mainspring.compiler.tvm import build as tvm_build
 
     path = tmp_path_factory.mktemp("gpu")

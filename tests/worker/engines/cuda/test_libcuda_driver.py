@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mainspring.compiler.artifact.gpu import ATTRIBUTES, Attributes
 from mainspring.compiler.artifact.nvrtc import NvrtcMissing, header_folders
 from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.artifact.target import ATTRIBUTES, Attributes
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.core.residency import slot_layout

@@ -12,9 +12,17 @@ import pytest
 
 from mainspring.cli.profiling import gpu_timer
 from mainspring.cli.profiling.gpu_timer import GpuTimer
-from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans
-from mainspring.compiler.artifact.trials import Timed, TimerFailed, Trial
-from mainspring.compiler.tuning import Subject, fastest
+from mainspring.compiler.artifact.plan import (
+    PLAN_FORMATS,
+    Launch,
+    LaunchPlan,
+    Operand,
+    Plans,
+    Timed,
+    TimerFailed,
+    Trial,
+)
+from mainspring.compiler.choosing.tuning import Subject, fastest
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.worker.engine import DeviceLost, EngineError

@@ -1,0 +1,1 @@
+"""The choice of an artifact: candidates compared with the original, measured, and the fastest one."""

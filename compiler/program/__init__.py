@@ -1,0 +1,1 @@
+"""The program: an optimised graph without weights, their layout in pages, packing and blocks."""

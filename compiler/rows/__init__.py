@@ -1,0 +1,1 @@
+"""The batch axis: opened where an exporter fixed it, found behind another axis, proved independent."""

@@ -1,0 +1,1 @@
+"""Open dimensions: which there are, their sizes, what outputs make of them, samples to try."""
