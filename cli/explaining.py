@@ -12,8 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.cli.controllers import Door
 from mainspring.cli.launcher.signals import stopping
+from mainspring.cli.places import Door
 from mainspring.console.live import Following, LiveStream
 from mainspring.console.payloads import Story
 from mainspring.console.queries.asking import BadQuery, Unknown

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mainspring.cli.controllers import Door
 from mainspring.cli.launcher.signals import stopping
+from mainspring.cli.places import Door
 from mainspring.console.live import LiveStream
 from mainspring.console.perfetto import Tracer
 from mainspring.console.trace_file import TraceFile

@@ -15,13 +15,7 @@ from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileErro
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.choosing.opinion import opinion
 from mainspring.compiler.reading.contents import Content, serialise
-from mainspring.compiler.reading.normalise import (
-    check_limits,
-    normalise,
-    numpy_dtype,
-    open_axes,
-    opset_of,
-)
+from mainspring.compiler.reading.normalise import check_limits, normalise, numpy_dtype, open_axes, opset_of
 from mainspring.compiler.reading.operator_libraries import in_use
 from mainspring.compiler.reading.replaced_operators import (
     draws_numbers,

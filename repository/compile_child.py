@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.messages.model import ModelSpec
-from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.layout import model_file
+from mainspring.repository.named_files import digest_of, stamp_of
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import Recipe
 

@@ -15,10 +15,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from mainspring.repository.digests import Stamp, digest_of, stamp_of, stamp_of_file
-from mainspring.repository.labels import LabelFiles
 from mainspring.repository.model_config import MODEL_FILE, ModelConfig, read_config
-from mainspring.repository.named_files import NamedFiles
+from mainspring.repository.named_files import (
+    LabelFiles,
+    NamedFiles,
+    Stamp,
+    digest_of,
+    stamp_of,
+    stamp_of_file,
+)
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.sent_files import Given
 

@@ -1,6 +1,6 @@
 """A model's ``config.pbtxt``: what it asks for, with a warning for each thing that can't be had. Pure.
 
-Nothing of the file is passed over in silence: a field is honoured, warned of or refused (`fields`). What a
+Nothing of the file is passed over in silence: a field is honoured, warned of or refused (`reading`). What a
 model is without a file, or with an empty one, are the defaults of `ModelConfig`.
 """
 
@@ -14,10 +14,8 @@ import msgspec
 from mainspring.messages.choices import one_of
 from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 from mainspring.messages.sequencing import Sequencing
-from mainspring.repository.fields import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS
-from mainspring.repository.passed_on import passed_on
-from mainspring.repository.reading import ConfigFault, Fields
-from mainspring.repository.sequence_batching import read_sequences
+from mainspring.repository.config_groups import passed_on, read_sequences
+from mainspring.repository.reading import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS, ConfigFault, Fields
 from mainspring.repository.textproto import Message, SyntaxFault, parse
 from mainspring.repository.warmup import WarmupInput, read_warmup
 

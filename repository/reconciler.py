@@ -1,4 +1,4 @@
-"""The steps from what is served to what should be. Pure.
+"""The steps from what is served to what should be, and the index of every model and version. Pure.
 
 `Reconciler.steps` compares the repository's folder, the builds and the cluster, and returns what to do next:
 compile, add to the cluster, switch gateways over, take away. The rules of a switch:
@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.readiness import CANT_BE_LOADED, why
+from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.messages.served import ServedModel
-from mainspring.repository.builds import Build, Patience, Record, Stage, awaits
-from mainspring.repository.cluster import Cluster
+from mainspring.repository.builds import Build, Cluster, Patience, Record, Stage, awaits
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, as_json
 from mainspring.repository.recipe import served_spec
@@ -321,3 +321,63 @@ class Reconciler:
     def _is_needed(self, record: Record) -> bool:
         """Return whether a model is still there, or still has to go."""
         return not record.gone or record.name in self.cluster.served or not self.cluster.known
+
+
+SETTLING = "its files are being changed"
+
+
+def index_of(reconciler: Reconciler) -> tuple[IndexEntry, ...]:
+    """Return the entries by name and version."""
+    entries: list[IndexEntry] = []
+    for name in sorted(reconciler.records):
+        entries += _entries(reconciler, reconciler.records[name])
+    known = {(entry.name, entry.version) for entry in entries}
+    leaving = {(spec.served_as, str(spec.version)) for spec in reconciler.cluster.retiring.values()}
+    entries += [
+        IndexEntry(name, version, ModelState.UNLOADING, "requests for it are in flight")
+        for name, version in sorted(leaving - known)
+    ]
+    return tuple(sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0))))
+
+
+def _entries(reconciler: Reconciler, record: Record) -> Iterator[IndexEntry]:
+    served = reconciler.cluster.versions_of(record.name)
+    if record.gone and not served:
+        return
+    versions = {*served, *(record.found.digests if record.loaded and not record.found.fault else ())}
+    for number in sorted(versions):
+        yield _entry(record, number, served)
+    settling = [each for each in record.found.settling if record.loaded and each not in versions]
+    for number in filter(None, settling):
+        yield IndexEntry(record.name, str(number), ModelState.LOADING, SETTLING)
+    if not versions and not any(settling):
+        yield IndexEntry(record.name, "", *_without_versions(record))
+
+
+def _without_versions(record: Record) -> tuple[ModelState, str]:
+    if record.found.fault:
+        return ModelState.UNAVAILABLE, record.found.fault
+    if not record.loaded:
+        return ModelState.UNAVAILABLE, "unloaded"
+    return ModelState.LOADING, SETTLING if record.settling else "it is looked at"
+
+
+def _entry(record: Record, number: int, served: dict[int, str]) -> IndexEntry:
+    state, reason = ModelState.LOADING, ""
+    build = None
+    if number in record.found.digests and not record.found.fault:
+        build = record.build(number)
+        reason = record.fault(build) or build.stage.value
+        if build.stage is Stage.FAILED or record.fault(build):
+            state = ModelState.UNAVAILABLE
+    if number in served:
+        state = ModelState.READY
+        if build is None:
+            reason = record.found.fault
+        elif build.name == served[number]:
+            reason = f"it is served as it was; {SETTLING}" if record.settling else ""
+        else:
+            reason = f"it is served as it was before its files changed, of which now: {reason}"
+    elif build is not None and build.stage is Stage.READY:
+        reason = "gateways are about to serve it"
+    return IndexEntry(record.name, str(number), state, reason)

@@ -20,10 +20,8 @@ from mainspring.repository.builds import Build, Patience, Stage
 from mainspring.repository.compile_child import Job
 from mainspring.repository.compiling import CompileFailed, Compiler, sweep
 from mainspring.repository.config import RepositoryConfig
-from mainspring.repository.controller_link import Refusal
-from mainspring.repository.index import index_of
-from mainspring.repository.links import Links
-from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Step, Warm
+from mainspring.repository.controller_link import Links, Refusal
+from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Step, Warm, index_of
 from mainspring.repository.requests import Control, Requests
 from mainspring.repository.scanner import SETTLING_POLL_S, Scanner
 from mainspring.repository.served_files import ServedFiles, State

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.repository.fields import DATA_TYPES
-from mainspring.repository.reading import ConfigFault, Fields
+from mainspring.repository.reading import DATA_TYPES, ConfigFault, Fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

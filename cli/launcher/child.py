@@ -19,9 +19,8 @@ from pathlib import Path
 import msgspec
 
 from mainspring.cli.launcher.jobs import Job, RepositoryJob
-from mainspring.cli.launcher.logs import set_up_logging
 from mainspring.cli.launcher.signals import stop_on_signals
-from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying
+from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying, set_up_logging
 from mainspring.transport.handshake_rate import HandshakeRate
 
 PR_SET_PDEATHSIG = 1

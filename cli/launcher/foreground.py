@@ -43,9 +43,8 @@ def begin(
     import signal
     import threading
 
-    from mainspring.cli.launcher.logs import set_up_logging
     from mainspring.cli.launcher.signals import stop_on_signals
-    from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying
+    from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying, set_up_logging
     from mainspring.transport.handshake_rate import HandshakeRate
 
     keep_saying(patience_s=SERVING_PATIENCE_S)

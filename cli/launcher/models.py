@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.cli.configuration.devices import DeviceConfig
+from mainspring.cli.configuration.groups import DeviceConfig
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel

@@ -18,12 +18,11 @@ import msgspec
 
 from mainspring.cli.launcher.addresses import answers, check_free, is_tcp, prepare_sockets
 from mainspring.cli.launcher.jobs import GatewayJob, Job
-from mainspring.cli.launcher.process_plan import LAUNCHER, Plan
+from mainspring.cli.launcher.process_plan import CHANGES, LAUNCHER, Plan
 from mainspring.cli.launcher.provider import ProviderLink, Runner
 from mainspring.cli.launcher.readiness import Readiness
 from mainspring.cli.launcher.repository import FirstLook
 from mainspring.cli.launcher.run_dir import claimed, make_private
-from mainspring.cli.launcher.shards import CHANGES
 from mainspring.cli.launcher.worker_jobs import stem_at
 from mainspring.messages.roles import Role
 from mainspring.messages.scaling import Offer

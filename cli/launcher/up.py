@@ -14,8 +14,8 @@ from typing import Any, TextIO
 import msgspec
 
 from mainspring.cli.configuration.config import Config, Tables, merged, read_config, read_tables
-from mainspring.cli.configuration.devices import of_plan
 from mainspring.cli.configuration.fitting import with_limits
+from mainspring.cli.configuration.groups import of_plan
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import with_gpus
 from mainspring.cli.launcher.addresses import free_ports

@@ -15,7 +15,7 @@ from mainspring.cli.options import Controller, Interval, KeysFolder, Watch, dura
 
 if TYPE_CHECKING:
     from mainspring.cli.balancing.choosing import Plan
-    from mainspring.cli.balancing.session import Controller as Session
+    from mainspring.cli.balancing.moving import Controller as Session
     from mainspring.transport.greeting import Pass
 
 Models = Annotated[
@@ -85,8 +85,8 @@ def _cluster(config: Path | None, controller: str | None, keys: Path | None) -> 
     """Return where a cluster's controllers are, and what is shown to them; raise `ConfigError`."""
     from mainspring.cli.configuration.single import configured, keys_of
     from mainspring.cli.configuration.tables import ConfigError
-    from mainspring.cli.controllers import find
     from mainspring.cli.launcher.addresses import connectable
+    from mainspring.cli.places import find
     from mainspring.messages.roles import Role
     from mainspring.transport.greeting import present
 
@@ -111,8 +111,7 @@ async def _run(
     watch: bool,
     dry: bool,
 ) -> None:
-    from mainspring.cli.balancing.moving import newest_map
-    from mainspring.cli.balancing.session import sessions
+    from mainspring.cli.balancing.moving import newest_map, sessions
 
     if len(addresses) == 1:
         # The first controller's map says where all are.

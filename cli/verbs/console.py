@@ -44,9 +44,8 @@ def console(
     log_format: LogFormat = "text",
 ) -> None:
     """Show a cluster's memory, schedule and requests in the browser until Ctrl-C or SIGTERM."""
-    from mainspring.cli.controllers import find
     from mainspring.cli.exposure import check_exposed, of_console
-    from mainspring.cli.places import CONTROLLER, gateway, place
+    from mainspring.cli.places import CONTROLLER, find, gateway, place
     from mainspring.console.server import run
 
     whole = configured(config)

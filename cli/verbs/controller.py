@@ -76,8 +76,8 @@ def controller(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a controller until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
-    from mainspring.cli.controllers import check_guarded, personal_address
     from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.cli.places import check_guarded, personal_address
 
     whole = configured(config)
     source = _source(whole, store, profiles, copies)

@@ -82,9 +82,8 @@ def _story(
     token: str | None,
 ) -> Story:
     """Search where it was asked to, or else with the console and, without one, with the controller."""
-    from mainspring.cli.controllers import find_for
     from mainspring.cli.explaining import NoConsole, from_console, from_log, live, refuse_unlike
-    from mainspring.cli.places import CONSOLE, place
+    from mainspring.cli.places import CONSOLE, find_for, place
     from mainspring.telemetry.runs import choose_run
 
     refuse_unlike(request)

@@ -89,8 +89,8 @@ def gateway(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
-    from mainspring.cli.controllers import find
     from mainspring.cli.exposure import check_exposed, of_gateway
+    from mainspring.cli.places import find
     from mainspring.gateway.server import run
 
     whole = configured(config)

@@ -155,7 +155,7 @@ def _measure(
 
 
 def _write(rows: Sequence[Measured], csv: Path) -> None:
-    from mainspring.cli.profiling.profile_table import csv_table
+    from mainspring.cli.profiling.profiling import csv_table
 
     csv.parent.mkdir(parents=True, exist_ok=True)
     csv.write_text(csv_table(rows), encoding="utf-8")
@@ -182,7 +182,7 @@ def _keep_fastest(store: Store, rows: Sequence[Measured], name: str) -> None:
 def _print_json(rows: Sequence[Measured], engine: str, device_kind: str) -> None:
     import msgspec
 
-    from mainspring.cli.profiling.profile_table import family_of, titles
+    from mainspring.cli.profiling.profiling import family_of, titles
 
     models = [
         {"family": family_of(row), "title": title, **msgspec.to_builtins(row, str_keys=True)}
@@ -194,7 +194,7 @@ def _print_json(rows: Sequence[Measured], engine: str, device_kind: str) -> None
 def _print(rows: Sequence[Measured]) -> None:
     from rich.console import Console
 
-    from mainspring.cli.profiling.profile_table import heading, terminal_table
+    from mainspring.cli.profiling.profiling import heading, terminal_table
 
     console = Console(highlight=False)
     if not console.is_terminal:

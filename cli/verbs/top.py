@@ -89,7 +89,7 @@ def _source(
     at: str | None,
     run: int | None,
 ) -> Source:
-    from mainspring.cli.controllers import find_for
+    from mainspring.cli.places import find_for
     from mainspring.cli.spans import chosen_instant
     from mainspring.console.terminal.source import LiveSource, RecordedSource
 

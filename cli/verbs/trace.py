@@ -47,7 +47,7 @@ def trace(
     run: RunNumber = None,
 ) -> None:
     """Write a trace: executors as tracks, windows, and arrows from requests to actions."""
-    from mainspring.cli.controllers import find_for
+    from mainspring.cli.places import find_for
     from mainspring.cli.spans import chosen_run
     from mainspring.cli.tracing import trace_live, trace_log
 

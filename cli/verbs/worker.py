@@ -90,7 +90,7 @@ def worker(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
-    from mainspring.cli.controllers import check_guarded, find
+    from mainspring.cli.places import check_guarded, find
     from mainspring.worker.server import run
 
     whole, tables = configured_by(config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 
-from mainspring.cli.profiling.gpu_timer import GpuTimer
+from mainspring.cli.profiling.gpu_judge import GpuTimer
 from mainspring.cli.profiling.lone_device import device_for
 from mainspring.compiler.artifact.manifest import CUDA, TVM
 from mainspring.compiler.artifact.store import Store

@@ -92,7 +92,7 @@ def test_a_log_says_in_its_own_form_how_many_lines_it_lost(format_: str, tmp_pat
     log = tmp_path / "log"
     program = (
         f"import logging, resource, signal; {BEGUN}"
-        "from mainspring.cli.launcher.logs import set_up_logging; "
+        "from mainspring.cli.output import set_up_logging; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         f"set_up_logging('worker-0', 'WARNING', {format_!r}); "
         "limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)); "

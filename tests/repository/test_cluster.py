@@ -8,7 +8,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown, ModelUp, Served
 from mainspring.messages.served import ServedModel
 from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
-from mainspring.repository.cluster import Cluster, Preparation
+from mainspring.repository.builds import Cluster, Preparation
 from tests.repository.world import spec
 
 

@@ -24,7 +24,7 @@ from mainspring.compiler.artifact.plan import PLAN_FORMATS, read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.repository.compile_child import CHANGED, Job, run
 from mainspring.repository.compiling import CompileFailed, Compiler
-from mainspring.repository.digests import digest_of, stamp_of
+from mainspring.repository.named_files import digest_of, stamp_of
 from mainspring.repository.recipe import Recipe, artifact_name
 from tests.patience import PATIENCE_S
 from tests.repository.nets import put, scaling

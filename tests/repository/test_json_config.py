@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from mainspring.gateway.oip.model_config import model_config
-from mainspring.repository.json_config import read_json
 from mainspring.repository.model_config import as_json, read_config
 from mainspring.repository.reading import ConfigFault
+from mainspring.repository.requests import read_json
 from tests.gateway.fakes import make_spec
 
 TEXT = """

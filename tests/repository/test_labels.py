@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.repository.labels import MAX_FILE_BYTES
 from mainspring.repository.layout import FoundModel, Layout
+from mainspring.repository.named_files import MAX_FILE_BYTES
 from tests.repository.nets import configure, put
 from tests.repository.test_layout import LATER_NS, S, look
 

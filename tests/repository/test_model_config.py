@@ -9,8 +9,6 @@ import msgspec
 import pytest
 
 from mainspring.messages.model import ModelSpec, OpenDim, Profile, Symbol, TensorSpec, Term
-from mainspring.repository.fields import OVER, READ, REFUSED
-from mainspring.repository.json_config import read_json
 from mainspring.repository.model_config import (
     MOST_ROWS,
     ModelConfig,
@@ -19,7 +17,7 @@ from mainspring.repository.model_config import (
     as_json,
     read_config,
 )
-from mainspring.repository.reading import MOST_WARNINGS, ConfigFault
+from mainspring.repository.reading import MOST_WARNINGS, OVER, READ, REFUSED, ConfigFault
 from mainspring.repository.recipe import (
     DEFAULT_SIZES,
     Recipe,
@@ -29,6 +27,7 @@ from mainspring.repository.recipe import (
     recipe_of,
     served_spec,
 )
+from mainspring.repository.requests import read_json
 
 WHOLE = """
 name: "net"

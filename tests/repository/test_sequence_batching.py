@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from mainspring.messages.sequencing import Control, Sequencing, State
-from mainspring.repository.json_config import read_json
 from mainspring.repository.layout import Layout
 from mainspring.repository.model_config import as_json, read_config
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import artifact_name, recipe_of
+from mainspring.repository.requests import read_json
 from tests.repository.nets import configure, put
 from tests.repository.test_layout import S, look
 

@@ -12,8 +12,8 @@ from mainspring.messages.model import (
 )
 from mainspring.messages.sequencing import Sequencing, State
 from mainspring.repository.compile_child import Job, Outcome, run
-from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.model_config import read_config
+from mainspring.repository.named_files import digest_of, stamp_of
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import artifact_name, recipe_of, served_spec
 from tests.gateway.recurrent import recurrent

@@ -12,10 +12,9 @@ from mainspring.messages.repository import ModelState
 from mainspring.messages.served import ServedModel
 from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.repository.builds import Patience
-from mainspring.repository.index import index_of
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig
-from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Warm
+from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Warm, index_of
 
 PATIENCE_NS = 1_000
 PATIENCE = Patience(PATIENCE_NS, PATIENCE_NS)

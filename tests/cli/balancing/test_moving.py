@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.cli.balancing.choosing import ModelMove
-from mainspring.cli.balancing.moving import move_models, newest_map, switch
-from mainspring.cli.balancing.session import Controller
+from mainspring.cli.balancing.moving import Controller, move_models, newest_map, switch
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import AdminReply

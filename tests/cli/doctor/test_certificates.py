@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mainspring.cli.authority import Authority
 from mainspring.cli.configuration.config import read_config
-from mainspring.cli.doctor.certificates import DAY_S, certificates
+from mainspring.cli.doctor.machine import DAY_S, certificates
 
 
 def test_without_keys_there_is_nothing_to_say() -> None:

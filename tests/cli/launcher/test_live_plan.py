@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.cli.configuration.config import Config, read_config, read_tables
-from mainspring.cli.configuration.devices import of_plan
+from mainspring.cli.configuration.groups import of_plan
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster

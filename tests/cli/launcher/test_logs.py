@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from mainspring.cli.launcher.logs import check_logging
+from mainspring.cli.output import check_logging
 
 PROGRAM = """
 import logging, sys
-from mainspring.cli.launcher.logs import set_up_logging
+from mainspring.cli.output import set_up_logging
 set_up_logging("worker-7", *sys.argv[1:])
 logger = logging.getLogger("mainspring.test")
 logger.info("quiet")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.configuration.shards import ShardsConfig
+from mainspring.cli.configuration.groups import ShardsConfig
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, WorkerJob
 from mainspring.cli.launcher.process_plan import make_plan

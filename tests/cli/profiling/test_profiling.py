@@ -14,20 +14,18 @@ from rich.console import Console
 
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.lone_device import LoneDevice, as_exec_thread, device_for, random_rows
-from mainspring.cli.profiling.profile_table import (
-    csv_table,
-    family_of,
-    heading,
-    terminal_table,
-    titles,
-)
 from mainspring.cli.profiling.profiling import (
     Measured,
     by_executable,
     chosen_sizes,
+    csv_table,
+    family_of,
+    heading,
     keep,
     measure,
     measure_models,
+    terminal_table,
+    titles,
 )
 from mainspring.compiler.artifact.manifest import TVM, Source
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table

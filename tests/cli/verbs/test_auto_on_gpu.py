@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from mainspring import extras
 from mainspring.cli.main import build_app
-from mainspring.cli.profiling import gpu_judge, gpu_timer
+from mainspring.cli.profiling import gpu_judge
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
@@ -59,7 +59,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
         monkeypatch.setattr(gpu_judge, "find_devices", lambda: [found])
         monkeypatch.setattr(gpu_judge, "PROGRAM", FAKE)
         monkeypatch.setattr(gpu_judge, "SECONDS", 0)
-        monkeypatch.setattr(gpu_timer, "PROGRAM", TIMING)
+        monkeypatch.setattr(gpu_judge, "PROGRAM", TIMING)
         monkeypatch.setenv(VARIABLE, msgspec.json.encode(gpu).decode())
 
     return put

@@ -1,0 +1,292 @@
+"""Groups of fields of a ``config.pbtxt``: ``sequence_batching``, and what clients may read. Pure.
+
+Names and types are those of Triton's ``model_config.proto``; a value of another type is a `ConfigFault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mainspring.messages.choices import one_of
+from mainspring.messages.sequencing import Control, Sequencing, State
+from mainspring.repository.reading import DATA_TYPES, INSTANCE_KINDS, ConfigFault, Fields
+
+_MOST = 2**31 - 1
+_KINDS = frozenset(
+    {
+        "CONTROL_SEQUENCE_START",
+        "CONTROL_SEQUENCE_READY",
+        "CONTROL_SEQUENCE_END",
+        "CONTROL_SEQUENCE_CORRID",
+    }
+)
+_MESSAGE, _MESSAGES, _MAP = "message", "messages", "map"
+_TEXT, _FLAG, _NUMBER, _NUMBERS = "text", "flag", "number", "numbers"
+
+_DATA_TYPES = frozenset(DATA_TYPES)
+_FORMATS = frozenset({"FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"})
+_PRIORITIES = frozenset({"PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"})
+
+_TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
+    "": {
+        "instance_group": _MESSAGES,
+        "optimization": _MESSAGE,
+        "dynamic_batching": _MESSAGE,
+        "sequence_batching": _MESSAGE,
+        "metric_tags": _MAP,
+        "cc_model_filenames": _MAP,
+        "runtime": _TEXT,
+    },
+    "input": {
+        "format": _FORMATS,
+        "reshape": _MESSAGE,
+        "allow_ragged_batch": _FLAG,
+        "optional": _FLAG,
+        "is_non_linear_format_io": _FLAG,
+    },
+    "output": {"label_filename": _TEXT, "reshape": _MESSAGE, "is_non_linear_format_io": _FLAG},
+    "dynamic_batching": {
+        "max_queue_delay_microseconds": _NUMBER,
+        "preserve_ordering": _FLAG,
+        "default_queue_policy": _MESSAGE,
+    },
+    "default_queue_policy": {"allow_timeout_override": _FLAG},
+    "sequence_batching": {
+        "max_sequence_idle_microseconds": _NUMBER,
+        "control_input": _MESSAGES,
+        "state": _MESSAGES,
+        "direct": _MESSAGE,
+        "oldest": _MESSAGE,
+    },
+    "control_input": {"name": _TEXT, "control": _MESSAGES},
+    "control": {
+        "kind": _KINDS,
+        "int32_false_true": "signeds",
+        "fp32_false_true": "reals",
+        "bool_false_true": "flags",
+        "data_type": _DATA_TYPES,
+    },
+    "state": {
+        "input_name": _TEXT,
+        "output_name": _TEXT,
+        "data_type": _DATA_TYPES,
+        "dims": "signeds",
+        "initial_state": _MESSAGES,
+    },
+    "initial_state": {
+        "data_type": _DATA_TYPES,
+        "dims": "signeds",
+        "zero_data": _FLAG,
+        "data_file": _TEXT,
+        "name": _TEXT,
+    },
+    "direct": {"max_queue_delay_microseconds": _NUMBER, "minimum_slot_utilization": "real"},
+    "oldest": {
+        "max_candidate_sequences": _NUMBER,
+        "preferred_batch_size": _NUMBERS,
+        "max_queue_delay_microseconds": _NUMBER,
+        "preserve_ordering": _FLAG,
+    },
+    "reshape": {"shape": _NUMBERS},
+    "instance_group": {
+        "name": _TEXT,
+        "count": _NUMBER,
+        "kind": INSTANCE_KINDS,
+        "gpus": _NUMBERS,
+        "passive": _FLAG,
+        "host_policy": _TEXT,
+    },
+    "optimization": {
+        "graph": _MESSAGE,
+        "priority": _PRIORITIES,
+        "cuda": _MESSAGE,
+        "execution_accelerators": _MESSAGE,
+        "input_pinned_memory": _MESSAGE,
+        "output_pinned_memory": _MESSAGE,
+        "gather_kernel_buffer_threshold": _NUMBER,
+        "eager_batching": _FLAG,
+    },
+    "graph": {"level": "signed"},
+    "cuda": {"graphs": _FLAG, "busy_wait_events": _FLAG, "output_copy_stream": _FLAG},
+    "execution_accelerators": {
+        "gpu_execution_accelerator": _MESSAGES,
+        "cpu_execution_accelerator": _MESSAGES,
+    },
+    "gpu_execution_accelerator": {"name": _TEXT, "parameters": _MAP},
+    "cpu_execution_accelerator": {"name": _TEXT, "parameters": _MAP},
+    "input_pinned_memory": {"enable": _FLAG},
+    "output_pinned_memory": {"enable": _FLAG},
+}
+"""Type of each field, by its message; "" is the file itself. A set holds the names that an enum may have."""
+
+
+def passed_on(fields: Fields, kind: str = "") -> dict[str, Any]:
+    """Return what a message of this kind says of those fields, as JSON has it; raise `ConfigFault`."""
+    return {name: _value(fields, name, wanted) for name, wanted in _TYPES[kind].items() if fields.has(name)}
+
+
+def _value(fields: Fields, name: str, wanted: str | frozenset[str]) -> Any:
+    if isinstance(wanted, frozenset):
+        word = fields.word(name, "")
+        if word not in wanted:
+            raise ConfigFault(
+                f"{fields.place(name)}: {name} {word} is none; it is one of {one_of(word, sorted(wanted))}"
+            )
+        return word
+    match wanted:
+        case "message":
+            message = fields.message(name)
+            return {} if message is None else passed_on(message, name)
+        case "messages":
+            return [passed_on(message, name) for message in fields.messages(name)]
+        case "map":
+            return {each.text("key", ""): each.text("value", "") for each in fields.messages(name)}
+        case "text":
+            return fields.text(name, "")
+        case "flag":
+            return fields.flag(name)
+        case "number":
+            return fields.count(name, 0, 0, _MOST)
+        case "signeds":
+            return list(fields.numbers(name, -(1 << 31), _MOST))
+        case "reals":
+            return list(fields.reals(name))
+        case "real":
+            return next(iter(fields.reals(name)), 0.0)
+        case "flags":
+            return list(fields.flags(name))
+        case "signed":
+            return fields.count(name, 0, -1, _MOST)
+        case _:
+            return list(fields.numbers(name, 0, _MOST))
+
+
+_MOST_US = 30 * 86_400 * 10**6
+_CONTROL_KINDS: Mapping[str, str] = {
+    "CONTROL_SEQUENCE_START": "start",
+    "CONTROL_SEQUENCE_END": "end",
+    "CONTROL_SEQUENCE_READY": "ready",
+    "CONTROL_SEQUENCE_CORRID": "id",
+}
+_TRUTHS: Mapping[str, str] = {
+    "int32_false_true": "TYPE_INT32",
+    "fp32_false_true": "TYPE_FP32",
+    "bool_false_true": "TYPE_BOOL",
+}
+
+Said = tuple[str, str, tuple[int, ...] | None]
+"""A tensor's name, its ``data_type`` and ``dims``, as `TensorConfig` has them."""
+
+
+class Sequences(NamedTuple):
+    """The part of the file about sequences."""
+
+    sequencing: Sequencing | None = None
+    inputs: tuple[Said, ...] = ()
+    """Inputs that clients do not give."""
+    outputs: tuple[Said, ...] = ()
+    """Outputs that clients do not get."""
+    files: Mapping[str, str] = {}
+    """Files of initial states, by the input of the state."""
+
+
+def read_sequences(fields: Fields, outputs: Sequence[str]) -> Sequences:
+    """Return what the file says; ``outputs`` are those that clients may have. Raises `ConfigFault`."""
+    batching = fields.message("sequence_batching")
+    if batching is None:
+        return Sequences()
+    if fields.has("dynamic_batching"):
+        raise ConfigFault(f"{batching.where}: sequence_batching and dynamic_batching can't both be; keep one")
+    if batching.has("direct") and batching.has("oldest"):
+        raise ConfigFault(f"{batching.where}: direct and oldest can't both be; keep one strategy")
+    states, controls, inputs, taken = [], [], [], []
+    files: dict[str, str] = {}
+    for each in batching.messages("state"):
+        state, data_type, dims = _state(each, outputs, files)
+        states.append(state)
+        inputs.append((state.input, data_type, dims))
+        if not state.shown:
+            taken.append((state.output, data_type, dims))
+    for each in batching.messages("control_input"):
+        control, data_type = _control(each)
+        controls.append(control)
+        inputs.append((control.input, data_type, None))
+    idle_us = batching.count("max_sequence_idle_microseconds", 0, 0, _MOST_US)
+    sequencing = Sequencing(tuple(states), tuple(controls), idle_us * 1000 or None)
+    return Sequences(sequencing, tuple(inputs), tuple(taken), files)
+
+
+def _state(
+    fields: Fields, outputs: Sequence[str], files: dict[str, str]
+) -> tuple[State, str, tuple[int, ...] | None]:
+    """Return a state, its type and its dims; note the file of its initial value."""
+    fed, taken = _named(fields, "input_name"), _named(fields, "output_name")
+    data_type = _data_type(fields)
+    dims = fields.numbers("dims", -1, 1 << 40) if fields.has("dims") else None
+    initial = fields.messages("initial_state")
+    if len(initial) > 1:
+        raise ConfigFault(f"{initial[1].where}: the state of input {fed!r} has two initial states; keep one")
+    first = None
+    for each in initial:
+        if _data_type(each) not in ("", data_type) and data_type:
+            raise ConfigFault(
+                f"{each.place('data_type')}: the initial state of input {fed!r} is {_data_type(each)} and "
+                f"the state {data_type}; they must be equal"
+            )
+        first = each.numbers("dims", 0, 1 << 40) if each.has("dims") else None
+        if each.has("data_file"):
+            files[fed] = _file(each)
+    return State(fed, taken, first, b"", taken in outputs), data_type, dims
+
+
+def _control(fields: Fields) -> tuple[Control, str]:
+    """Return a control and its type."""
+    name, controls = _named(fields, "name"), fields.messages("control")
+    if len(controls) != 1:
+        raise ConfigFault(
+            f"{fields.where}: control_input {name!r} has {len(controls)} controls; it has exactly one"
+        )
+    [inner] = controls
+    word = inner.word("kind", "CONTROL_SEQUENCE_START")
+    if word not in _CONTROL_KINDS:
+        raise ConfigFault(
+            f"{inner.place('kind')}: kind {word} is none; it is one of {one_of(word, _CONTROL_KINDS)}"
+        )
+    if _CONTROL_KINDS[word] == "id":
+        return Control(name, "id"), _data_type(inner)
+    given = [each for each in _TRUTHS if inner.has(each)]
+    values = inner.flags(given[0]) if given == ["bool_false_true"] else inner.reals(given[0]) if given else ()
+    if len(given) != 1 or len(values) != 2:
+        raise ConfigFault(
+            f"{inner.where}: the control {word} needs two values, false and true, in one of "
+            f"{', '.join(_TRUTHS)}, such as fp32_false_true: [0, 1]"
+        )
+    return Control(name, _CONTROL_KINDS[word], float(values[0]), float(values[1])), _TRUTHS[given[0]]
+
+
+def _named(fields: Fields, name: str) -> str:
+    found = fields.text(name, "")
+    if not found:
+        raise ConfigFault(f"{fields.where}: {fields.kind} needs {name}")
+    return found
+
+
+def _data_type(fields: Fields) -> str:
+    found = fields.word("data_type", "")
+    if found and found not in DATA_TYPES:
+        raise ConfigFault(
+            f"{fields.place('data_type')}: data_type {found} is none; it is one of "
+            f"{one_of(found, DATA_TYPES)}"
+        )
+    return found
+
+
+def _file(fields: Fields) -> str:
+    name = fields.text("data_file", "")
+    if not name or "/" in name or name in {".", ".."}:
+        raise ConfigFault(
+            f"{fields.place('data_file')}: {name!r} is not the name of a file; data_file names one in the "
+            "model's folder initial_state"
+        )
+    return name
