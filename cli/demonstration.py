@@ -181,7 +181,7 @@ def fill_store(folder: Path, say: Callable[[str], None]) -> list[ModelSpec]:
     ``say`` gets a line for each architecture when its copies are there.
     """
     # Imported here, since `at_load` is also used where there is no ONNX.
-    from mainspring.compiler.zoo.copies import compile_zoo
+    from mainspring.compiler.zoo.catalogue import compile_zoo
 
     store = Store(folder)
     specs = []

@@ -46,7 +46,6 @@ from mainspring.compiler.reading.given_shapes import Shapes, fix_shapes
 from mainspring.compiler.reading.model_file import read_model
 from mainspring.compiler.reading.normalise import CONTROL_FLOW, graphs_of
 from mainspring.compiler.reading.operator_libraries import apart, in_use, needed_by, use
-from mainspring.compiler.reading.sequence_description import NOTHING, Described
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.rows.row_axes import (
     IN_FRONT,
@@ -57,7 +56,7 @@ from mainspring.compiler.rows.row_axes import (
     moved_shapes,
     put_rows_first,
 )
-from mainspring.compiler.sizes.sample_forms import HINT, NO_SAMPLES, Samples
+from mainspring.compiler.sizes.sample_forms import HINT, NO_SAMPLES, NOTHING, Described, Samples
 from mainspring.messages.choices import one_of
 from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 from mainspring.messages.sequencing import Sequencing

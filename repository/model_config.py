@@ -14,10 +14,9 @@ import msgspec
 from mainspring.messages.choices import one_of
 from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 from mainspring.messages.sequencing import Sequencing
-from mainspring.repository.config_groups import passed_on, read_sequences
+from mainspring.repository.config_groups import WarmupInput, passed_on, read_sequences, read_warmup
 from mainspring.repository.reading import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS, ConfigFault, Fields
 from mainspring.repository.textproto import Message, SyntaxFault, parse
-from mainspring.repository.warmup import WarmupInput, read_warmup
 
 MOST_VERSIONS = 1024
 MOST_ROWS = 1024

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from mainspring.messages.sequences import MOST_INITIAL_BYTES
-from mainspring.repository import warmup
+from mainspring.repository import config_groups
 from mainspring.repository.model_config import ModelConfig, TensorConfig
 from mainspring.repository.reading import ConfigFault
 
@@ -233,14 +233,14 @@ class NamedFiles:
         sequencing = msgspec.structs.replace(config.sequencing, states=tuple(states))
         return msgspec.structs.replace(config, sequencing=sequencing)
 
-    def _rows(self, config: ModelConfig, folder: str, now_ns: int) -> tuple[warmup.WarmupInput, ...]:
+    def _rows(self, config: ModelConfig, folder: str, now_ns: int) -> tuple[config_groups.WarmupInput, ...]:
         found = []
         for row in config.warmup:
             if not row.file:
                 found.append(row)
                 continue
-            path, what = f"{folder}/{warmup.FOLDER}/{row.file}", f"input_data_file {row.file!r}"
-            digest = self._kept(path, what, warmup.MOST_BYTES, _digest, now_ns)
+            path, what = f"{folder}/{config_groups.FOLDER}/{row.file}", f"input_data_file {row.file!r}"
+            digest = self._kept(path, what, config_groups.MOST_BYTES, _digest, now_ns)
             found.append(msgspec.structs.replace(row, sha256=digest.hex()))
         return tuple(found)
 

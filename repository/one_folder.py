@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.reading.sequence_description import Described
+from mainspring.compiler.sizes.sample_forms import Described
 from mainspring.messages.model import ModelSpec
+from mainspring.repository.config_groups import samples_of
 from mainspring.repository.layout import CONFIG_FILE, Layout, model_file
 from mainspring.repository.model_config import ModelConfig
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import Recipe, recipe_of, served_spec
-from mainspring.repository.warmup import samples_of
 
 _MOST_NAMED = 8
 

@@ -16,9 +16,9 @@ import msgspec
 
 from mainspring.messages.model import TEXT_BYTES, ModelSpec, TensorSpec
 from mainspring.messages.sequencing import Sequencing
+from mainspring.repository.config_groups import WarmupInput
 from mainspring.repository.model_config import ModelConfig, TensorConfig
 from mainspring.repository.reading import DATA_TYPES, ConfigFault
-from mainspring.repository.warmup import WarmupInput
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16)
 """Batch sizes of a model that asks for none (Clockwork, section 5.1)."""

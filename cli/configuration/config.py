@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from mainspring.cli.configuration.gone import FIXED, MOVED
 from mainspring.cli.configuration.groups import NAME as DEVICE_GROUPS
 from mainspring.cli.configuration.groups import DeviceConfig, ShardsConfig, checked, preferring, read_devices
-from mainspring.cli.configuration.tables import ConfigError, build
+from mainspring.cli.configuration.tables import FIXED, MOVED, ConfigError, build
 from mainspring.cli.output import check_logging
 from mainspring.compiler.artifact.op_libraries import check_entry, is_path
 from mainspring.console.config import ConsoleConfig

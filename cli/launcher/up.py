@@ -17,7 +17,7 @@ from mainspring.cli.configuration.config import Config, Tables, merged, read_con
 from mainspring.cli.configuration.fitting import with_limits
 from mainspring.cli.configuration.groups import of_plan
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.doctor.gpus import with_gpus
+from mainspring.cli.doctor.machine import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.running import Running

@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.cli.configuration.config import Config
 from mainspring.cli.configuration.fitting import check_fits
-from mainspring.cli.doctor.gpus import usable_gpus
+from mainspring.cli.doctor.machine import usable_gpus
 from mainspring.cli.launcher.addresses import own_keys
 from mainspring.cli.launcher.jobs import WorkerJob
 from mainspring.cli.launcher.placement import Placement, place, place_near

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mainspring.compiler.pipeline import Compiled
-    from mainspring.compiler.reading.sequence_description import Described
+    from mainspring.compiler.sizes.sample_forms import Described
     from mainspring.repository.recipe import Recipe
 
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
@@ -177,8 +177,8 @@ def compile(
 
     from rich.console import Console
 
-    from mainspring.compiler.reading.sequence_description import described, with_samples
     from mainspring.compiler.report import fields
+    from mainspring.compiler.sizes.sample_forms import described, with_samples
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
     asked = batch_sizes is not None

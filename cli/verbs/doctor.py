@@ -29,8 +29,7 @@ def doctor(
 
     The exit code is 1 if nothing could be served at all, and 0 otherwise.
     """
-    from mainspring.cli.doctor.gpus import gpu_findings
-    from mainspring.cli.doctor.machine import certificates, examine
+    from mainspring.cli.doctor.machine import certificates, examine, gpu_findings
     from mainspring.cli.doctor.machine import store as check_store
 
     if store is None and Path("store").is_dir():

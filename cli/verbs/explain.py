@@ -54,7 +54,7 @@ def explain(
         return
     from rich.console import Console
 
-    from mainspring.cli.explaining import tell
+    from mainspring.cli.observing import tell
 
     tell(story, Console(markup=False, highlight=False))
 
@@ -82,7 +82,7 @@ def _story(
     token: str | None,
 ) -> Story:
     """Search where it was asked to, or else with the console and, without one, with the controller."""
-    from mainspring.cli.explaining import NoConsole, from_console, from_log, live, refuse_unlike
+    from mainspring.cli.observing import NoConsole, from_console, from_log, live, refuse_unlike
     from mainspring.cli.places import CONSOLE, find_for, place
     from mainspring.telemetry.runs import choose_run
 

@@ -47,9 +47,9 @@ def trace(
     run: RunNumber = None,
 ) -> None:
     """Write a trace: executors as tracks, windows, and arrows from requests to actions."""
+    from mainspring.cli.observing import trace_live, trace_log
     from mainspring.cli.places import find_for
     from mainspring.cli.spans import chosen_run
-    from mainspring.cli.tracing import trace_live, trace_log
 
     if not perfetto.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {perfetto.parent}; make it first")

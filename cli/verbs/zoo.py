@@ -81,7 +81,7 @@ def _compile(
         fields,
         summarise,
     )
-    from mainspring.compiler.zoo.copies import compile_zoo
+    from mainspring.compiler.zoo.catalogue import compile_zoo
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
     begin = time.monotonic()

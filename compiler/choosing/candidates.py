@@ -40,13 +40,12 @@ from mainspring.compiler.program.compiled import (
     measure_shaped,
     measure_values,
 )
-from mainspring.compiler.program.packing import beside_stock, packed_in_every_run
+from mainspring.compiler.program.split import beside_stock, packed_in_every_run
 from mainspring.compiler.reading.defaults import NO_DEFAULTS, Defaults, as_bytes
 from mainspring.compiler.reading.model_file import seen_name
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.rows.row_axes import IN_FRONT, RowAxes, with_axes
-from mainspring.compiler.sizes.padded import verify_padded
-from mainspring.compiler.sizes.padding import padding
+from mainspring.compiler.sizes.padding import padding, verify_padded
 from mainspring.messages.curve import Curve
 from mainspring.messages.model import ModelSpec, Profile, TensorSpec, bucket_name
 from mainspring.messages.sequences import check_sequencing

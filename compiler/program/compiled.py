@@ -55,7 +55,7 @@ from mainspring.compiler.reading.operator_libraries import in_use
 from mainspring.compiler.reading.replaced_operators import FromTheBeginning, without_seeds
 from mainspring.compiler.reading.stock import STEPS, optimise, optimise_portably
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.sizes.padded import Padded, padded
+from mainspring.compiler.sizes.padding import Padded, padded
 from mainspring.messages.model import PAGE_BYTES, Symbol, TensorSpec
 
 if TYPE_CHECKING:

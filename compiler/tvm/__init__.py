@@ -1,12 +1,10 @@
-"""Compiling ONNX to launch plans with TVM, offline: kernels, the order they are launched in, and their
-weights.
+"""Compiling ONNX to launch plans with TVM, offline: kernels, their order, and their weights.
 
 The extra ``tvm`` installs what this folder needs; a worker never imports it, since it runs only a plan
-(`compiler.artifact.plan`) and its kernels. Start reading at ``build``. ``graph`` prepares the ONNX model,
-``lowering`` makes a straight line of calls of it with Relax (``channels_last`` chooses the layout,
-``schedules_cpu`` and ``schedules_cuda`` how loops are run), ``line`` reads that line, ``kernels`` generates
-code and ``assembly`` the plan. ``memory`` (places in the workspace), ``tiles`` (sizes of a GPU's tiles)
-and ``toolchain`` (compiling the code) work without TVM and are tested where it is not installed.
+(`compiler.artifact.plan`) and its kernels. Start reading at ``build``. ``lowering`` makes a straight line of
+calls of the ONNX model with Relax and chooses the layout, ``schedules`` how loops are run, ``line`` reads
+that line, ``kernels`` generates code and ``assembly`` the plan. ``tiles`` (sizes of a GPU's tiles) works
+without TVM.
 """
 
 import contextlib

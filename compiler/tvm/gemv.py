@@ -1,9 +1,9 @@
-"""Products of a few rows and a matrix of weights on a GPU, such as fully connected layers at batch size 1.
+"""Products of a few rows and a matrix of weights on a GPU, and sums whose terms are divided into parts.
 
-Their time is that of reading the weights once, so there are many threads, each of which reads vectors of 16
-bytes that are next to its neighbours'. A thread computes a few adjacent columns of all rows over a few terms;
-its block adds the parts of its threads in shared memory, and a second kernel those of the blocks, both in a
-fixed order. Weights stay as they are packed, a row for each term.
+A product's time is that of reading the weights once, so there are many threads, each of which reads vectors
+of 16 bytes that are next to its neighbours'. A thread computes a few adjacent columns of all rows over a few
+terms; its block adds the parts of its threads in shared memory, and a second kernel with one thread for each
+element those of the blocks, both in a fixed order. Weights stay as they are packed, a row for each term.
 """
 
 from __future__ import annotations
@@ -139,3 +139,36 @@ def _own_sums(schedule: Any, own: Any, weights: int, divided: Shares) -> None:
 def largest_divisor(number: int, most: int) -> int:
     """Return the largest divisor of a number that is not above ``most``; 1 if ``most`` is lower."""
     return next((each for each in range(min(number, most), 1, -1) if number % each == 0), 1)
+
+
+_MANY, _FEW = 256, 64
+"""Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
+_FEWEST = 32
+"""Threads of a warp."""
+
+
+def in_parts(schedule: Any, total: Any, parts: int, gpu: Gpu) -> Any:
+    """Have a second kernel add parts of a sum, whose last axis is its terms; return what sums each part."""
+    if parts == 1:
+        return total
+    part, _ = schedule.split(schedule.get_loops(total)[-1], [parts, None])
+    partial = schedule.rfactor(part, 0)
+    by_element(schedule, total, schedule.get_loops(total)[:-1], gpu)
+    return partial
+
+
+def by_element(schedule: Any, total: Any, results: list[Any], gpu: Gpu) -> None:
+    """Have one thread compute one element of the ``results``, its terms one after the other."""
+    elements = math.prod(int(schedule.get(loop).extent) for loop in results)
+    threads = _MANY if elements >= gpu.processors * _MANY else _FEW
+    whole = largest_divisor(elements, threads)
+    if whole >= _FEWEST:
+        # No thread is left over: a condition around each term would keep the next from being read early.
+        threads = whole
+    block, thread = schedule.split(schedule.fuse(*results), [None, threads])
+    schedule.bind(block, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    stored = schedule.cache_write(total, 0, "local")
+    schedule.reverse_compute_at(stored, thread, preserve_unit_loops=True)
+    matmul.auto_inline_consumer_chain(schedule, stored)
+    schedule.decompose_reduction(total, schedule.get_loops(total)[2])

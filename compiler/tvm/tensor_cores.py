@@ -1,6 +1,6 @@
 """Sums of products on a GPU's tensor cores, which round both factors to TF32 or FP16 and add in FP32.
 
-As in ``schedules_cuda``, the threads of a block fetch slices of both operands into shared memory; here they
+As in ``schedules``, the threads of a block fetch slices of both operands into shared memory; here they
 round what they fetch, but for weights that lie in memory as FP16 (``half_weights``). Then each warp
 multiplies by ``mma.sync``, on ``fragments`` of 16 by 8 sums. These stay in registers until what follows the
 sum is computed and stored.
@@ -19,20 +19,8 @@ from tvm.s_tir.dlight.gpu import matmul
 
 from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.artifact.target import Gpu
-from mainspring.compiler.tvm.fragments import (
-    FRAGMENT_COLUMNS,
-    FRAGMENT_ROWS,
-    FRAGMENT_TERMS,
-    LANES,
-    MULTIPLY,
-    STORED,
-    ZEROS,
-    WarpChoice,
-    WarpTile,
-    choose_warps,
-    lane_of,
-    own_of,
-)
+from mainspring.compiler.tvm.fragments import LANES, MULTIPLY, STORED, ZEROS, lane_of, own_of
+from mainspring.compiler.tvm.gemv import in_parts
 from mainspring.compiler.tvm.products import (
     as_product,
     in_groups,
@@ -42,7 +30,14 @@ from mainspring.compiler.tvm.products import (
     wide_of,
     with_room,
 )
-from mainspring.compiler.tvm.tiles import in_parts
+from mainspring.compiler.tvm.tiles import (
+    FRAGMENT_COLUMNS,
+    FRAGMENT_ROWS,
+    FRAGMENT_TERMS,
+    WarpChoice,
+    WarpTile,
+    choose_warps,
+)
 
 _AT_ONCE = 16
 """Most elements or groups of `WIDE` that a thread reads before it stores the first: each takes registers."""

@@ -1,8 +1,8 @@
-"""The zoo's architectures by name, and usable versions of those that the onnx package ships for its tests.
+"""The zoo's architectures by name, usable versions of the onnx package's, and copies of them in a store.
 
-Its "light" models are the real networks of the ONNX model zoo with their weights replaced by constants: IR 3,
-opset 9, a batch of 1 baked in. The compiler's own normalisation opens the batch; here the constants become
-plans for random weights, by the use of each.
+The onnx package's "light" models are the real networks of the ONNX model zoo with their weights replaced by
+constants: IR 3, opset 9, a batch of 1 baked in. The compiler's own normalisation opens the batch; here the
+constants become plans for random weights, by the use of each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +19,36 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test import data
 
-from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.manifest import TVM, Manifest, Source
+from mainspring.compiler.artifact.plan import read_plans
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.artifact.target import check_target
+from mainspring.compiler.choosing.durations import Judge
+from mainspring.compiler.pipeline import (
+    BATCH_SIZES,
+    DEFAULT_TARGET,
+    Compiled,
+    check_batch_sizes,
+    check_target_names,
+    compile_model,
+)
+from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.reading.model_file import read_model
 from mainspring.compiler.reading.normalise import normalise
 from mainspring.compiler.rows.open_batch import open_batch, repair_reshapes
-from mainspring.compiler.zoo.architecture import Architecture, Plan, Role, instantiate
-from mainspring.compiler.zoo.networks import bert, digits, mobilenet, resnet, resnet_small_images
+from mainspring.compiler.rows.proving import settled
+from mainspring.compiler.zoo.networks import (
+    Architecture,
+    Plan,
+    Role,
+    bert,
+    digits,
+    instantiate,
+    mobilenet,
+    resnet,
+    resnet_small_images,
+)
 from mainspring.messages.choices import one_of
 
 _STATISTICS = {1: Role.SCALE, 2: Role.BIAS, 3: Role.BIAS, 4: Role.VARIANCE}
@@ -150,3 +174,78 @@ def architecture_of(name: str) -> Architecture:
     if name not in _CATALOGUE:
         raise CompileError(f"the zoo has no {name!r}: it has {one_of(name, names())}")
     return _CATALOGUE[name]()
+
+
+MOST_COPIES = 10_000
+
+
+def compile_zoo(
+    architectures: Sequence[str],
+    store: Store,
+    copies: int = 1,
+    seed: int = 0,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    target: Target = DEFAULT_TARGET,
+    judge: Judge | None = None,
+) -> Iterator[Compiled]:
+    """Compile ``copies`` of each architecture into ``store``, yielding each when it is done.
+
+    A single copy has the architecture's name, several copies are called ``resnet50-1``, ``resnet50-2``...,
+    with seeds that count up from ``seed``. A copy that is already in the store is kept. ``judge`` is
+    `compile_model`'s. Raises `CompileError` or `StoreError`; names and numbers are checked before anything is
+    compiled.
+    """
+    sizes = check_batch_sizes(batch_sizes)
+    check_target_names(target, judge)
+    if not 1 <= copies <= MOST_COPIES:
+        raise CompileError(f"{copies} copies can't be: choose from 1 to {MOST_COPIES}")
+    if seed < 0:
+        raise CompileError(f"seed {seed} can't be: it is 0 or more")
+    for architecture in architectures:
+        if architecture not in names():
+            build(architecture)
+    return _compile(architectures, store, copies, seed, sizes, target, judge)
+
+
+def _compile(
+    architectures: Sequence[str],
+    store: Store,
+    copies: int,
+    seed: int,
+    sizes: tuple[int, ...],
+    target: Target,
+    judge: Judge | None,
+) -> Iterator[Compiled]:
+    for architecture in architectures:
+        for copy in range(copies):
+            name = architecture if copies == 1 else f"{architecture}-{copy + 1}"
+            source = Source(
+                "zoo",
+                architecture,
+                seed=seed + copy,
+                engine=target.engine,
+                device=target.device,
+                precision=target.precision,
+            )
+            manifest = _kept(store, name, source, sizes)
+            if manifest is not None:
+                yield Compiled(manifest, shared=True, kept=True)
+            else:
+                store.check_writable()
+                model = build(architecture, seed + copy)
+                yield compile_model(model, name, store, sizes, source, quick=True, target=target, judge=judge)
+
+
+def _kept(store: Store, name: str, source: Source, sizes: tuple[int, ...]) -> Manifest | None:
+    """Return the manifest of exactly this copy if the store holds it whole and it can be run here."""
+    try:
+        manifest = store.manifest(name)
+        check_target(store.executable_info(manifest), "")
+        store.verify(name)
+        if manifest.engine == TVM:
+            read_plans(store, manifest)
+    except StoreError:
+        return None
+    if manifest.source != source or manifest.batch_sizes != sizes:
+        return None
+    return settled(store, manifest)

@@ -27,7 +27,7 @@ from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.asynchronous import AsyncClient
 from mainspring.client.errors import DeadlineError, MainspringError
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import usage_of
 

@@ -24,7 +24,7 @@ from mainspring.compiler.artifact.arrays import BatchArrays
 from mainspring.compiler.artifact.manifest import CPU
 from mainspring.compiler.pipeline import BATCH_SIZES
 from mainspring.compiler.program.compiled import OnnxRuntimeArtifact
-from mainspring.compiler.program.packing import bound_stock, in_turns
+from mainspring.compiler.program.split import bound_stock, in_turns
 from mainspring.compiler.reading.model_file import read_model
 from mainspring.compiler.reading.stock import open_session
 from mainspring.compiler.reference import Prepared

@@ -22,8 +22,8 @@ import typer
 
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.zoo.architecture import Builder, instantiate
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
+from mainspring.compiler.zoo.networks import Builder, instantiate
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import stolen_s
 from mainspring.experiments.bench.worker_bare import ENGINE

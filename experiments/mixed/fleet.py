@@ -15,7 +15,7 @@ import onnx
 
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.reading.sequence_description import NOTHING, described
+from mainspring.compiler.sizes.sample_forms import NOTHING, described
 from mainspring.compiler.zoo import build
 from mainspring.experiments.bench import minilm
 from mainspring.experiments.bench.foreign import Unavailable

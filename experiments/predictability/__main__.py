@@ -13,7 +13,7 @@ from rich.console import Console
 from mainspring.cli.profiling.lone_device import as_exec_thread, device_for, random_rows
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choosing.durations import Ints
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.bench.usage import stolen_s
 from mainspring.experiments.figures.experiment import make_console

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from tests.patience import PATIENCE_S
 
 BEFORE = """

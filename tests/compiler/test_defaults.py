@@ -14,7 +14,7 @@ from mainspring.compiler.artifact.errors import CompileError, NoRows
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.reading.defaults import take_defaults
-from mainspring.compiler.reading.sequence_description import Described
+from mainspring.compiler.sizes.sample_forms import Described
 
 VECTOR = "g (float[N,4] x, float[4] hidden) => (float[N,4] y) { y = Add(x, hidden) }"
 SCALAR = "g (float[N,4] x, float scale) => (float[N,4] y) { y = Mul(x, scale) }"

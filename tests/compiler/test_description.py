@@ -10,7 +10,7 @@ from onnx import parser
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.reading.sequence_description import NOTHING, described
+from mainspring.compiler.sizes.sample_forms import NOTHING, described
 from mainspring.messages.sequencing import Control, Sequencing, State
 
 WHOLE = """

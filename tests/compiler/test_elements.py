@@ -14,7 +14,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import Manifest, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.program import packing
+from mainspring.compiler.program import split
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]
@@ -33,7 +33,7 @@ def weight_dtypes(manifest: Manifest) -> set[str]:
 def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether weights that kernels pack stay in the graph, as few of them do; else all are in pages."""
     if not request.param:
-        monkeypatch.setattr(packing, "HELD_BYTES", 0)
+        monkeypatch.setattr(split, "HELD_BYTES", 0)
     return bool(request.param)
 
 

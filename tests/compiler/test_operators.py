@@ -22,7 +22,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_file
 from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.program.layout import Arena
-from mainspring.compiler.reading.sequence_description import Described
+from mainspring.compiler.sizes.sample_forms import Described
 
 PACKAGE = "onnxruntime-extensions"
 CONTRIB, MICROSOFT = "ai.onnx.contrib", "com.microsoft.extensions"

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mainspring.compiler import report
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_file
-from mainspring.compiler.program import packing
+from mainspring.compiler.program import split
 from mainspring.messages.model import Profile
 
 COLUMNS = 24
@@ -42,7 +42,7 @@ def recurrent(hidden: int, seed: int = 0) -> onnx.ModelProto:
 
 def quantised() -> onnx.ModelProto:
     """Return a product of 8-bit integers with more weights than stay in a graph."""
-    weights = np.random.default_rng(1).integers(-90, 90, (COLUMNS, packing.HELD_BYTES // COLUMNS + 8))
+    weights = np.random.default_rng(1).integers(-90, 90, (COLUMNS, split.HELD_BYTES // COLUMNS + 8))
     graph = helper.make_graph(
         [
             helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
@@ -97,9 +97,9 @@ def test_products_of_integers_are_told_of(tmp_path: Path) -> None:
 def test_all_weights_stay_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = recurrent(16).graph
     sizes = {each.name: len(each.raw_data) for each in graph.initializer if each.name != "zero"}
-    assert packing.held_weights(graph, sizes) == {"w", "r", "b"}
-    monkeypatch.setattr(packing, "HELD_BYTES", sum(sizes.values()) - 1)
-    assert packing.held_weights(graph, sizes) == set()
+    assert split.held_weights(graph, sizes) == {"w", "r", "b"}
+    monkeypatch.setattr(split, "HELD_BYTES", sum(sizes.values()) - 1)
+    assert split.held_weights(graph, sizes) == set()
 
 
 def test_what_was_not_compared_is_said_so() -> None:
@@ -111,5 +111,5 @@ def test_what_was_not_compared_is_said_so() -> None:
 def test_runs_take_turns_in_changing_order() -> None:
     order: list[str] = []
     runs = [lambda: order.append("a"), lambda: order.append("b")]
-    assert [len(each) for each in packing.in_turns(runs, 0.0, 5)] == [5, 5]
+    assert [len(each) for each in split.in_turns(runs, 0.0, 5)] == [5, 5]
     assert "".join(order[4:]) == "baabbaabba"

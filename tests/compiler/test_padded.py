@@ -22,7 +22,7 @@ from mainspring.compiler.pipeline import Compiled, compile_file
 from mainspring.compiler.program import compiled as artifacts
 from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.sizes.forms import Range, short_ladder
-from mainspring.compiler.sizes.padded import MOST_PLANS
+from mainspring.compiler.sizes.padding import MOST_PLANS
 from tests.compiler import open_models
 from tests.compiler.conftest import Array
 

@@ -17,9 +17,9 @@ from onnx import TensorProto, helper, parser
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_file
-from mainspring.compiler.reading.sequence_description import Described
 from mainspring.compiler.reading.stock import StockSession
 from mainspring.compiler.rows.row_axes import Place, RowAxes, find_row_axes, move_rows
+from mainspring.compiler.sizes.sample_forms import Described
 from mainspring.messages.sequencing import Sequencing, State
 from tests.compiler.conftest import RunStored
 

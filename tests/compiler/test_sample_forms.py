@@ -13,7 +13,7 @@ from mainspring.compiler.artifact.arrays import tiled
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_file
-from mainspring.compiler.reading.sequence_description import NOTHING, Described, with_samples
+from mainspring.compiler.sizes.sample_forms import NOTHING, Described, with_samples
 
 TRITONS = """g (string[N,16] INPUT0, string[N,16] INPUT1) => (string[N,16] OUTPUT0, string[N,16] OUTPUT1) {
     a = Cast<to=6>(INPUT0)

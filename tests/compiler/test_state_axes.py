@@ -14,8 +14,8 @@ from onnx import parser
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_file
-from mainspring.compiler.reading.sequence_description import Described
 from mainspring.compiler.rows.row_axes import put_rows_first
+from mainspring.compiler.sizes.sample_forms import Described
 from mainspring.messages.sequencing import Sequencing, State
 from tests.compiler.conftest import RunStored
 

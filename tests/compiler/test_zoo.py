@@ -16,8 +16,7 @@ from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build, names
-from mainspring.compiler.zoo.catalogue import architecture_of
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import architecture_of, compile_zoo
 
 REQUIRED = {
     *("resnet18", "resnet34", "resnet50", "densenet121", "inception-v1", "squeezenet", "shufflenet"),

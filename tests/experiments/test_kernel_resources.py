@@ -12,7 +12,7 @@ from mainspring.compiler.artifact.nvrtc import kernel_resources as assemble
 from mainspring.compiler.artifact.plan import SET_ADDRESSES
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.program.compiled import Target
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.experiments import kernel_resources as command
 
 pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")

@@ -25,7 +25,7 @@ from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.reading.sequence_description import described
+from mainspring.compiler.sizes.sample_forms import described
 from mainspring.worker.config import MIB
 from tests.gateway.fakes import wait_until
 from tests.made_models import Made, save

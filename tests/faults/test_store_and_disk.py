@@ -19,7 +19,7 @@ from mainspring.cli.launcher.running import ClusterError
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.messages.events import RequestCancelled
 from mainspring.telemetry.log import EventLogWriter, read_log
 from mainspring.worker.config import MIB

@@ -20,7 +20,7 @@ import mainspring
 from mainspring import Client
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.messages.codes import Status
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.server import run

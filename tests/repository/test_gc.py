@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.messages.peers import ModelDown, ModelUp
 from mainspring.repository.builds import Build
 from mainspring.repository.compiling import sweep

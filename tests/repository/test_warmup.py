@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mainspring.repository.config_groups import samples_of
 from mainspring.repository.layout import FoundModel, Layout
 from mainspring.repository.model_config import read_config
 from mainspring.repository.reading import ConfigFault
 from mainspring.repository.recipe import artifact_name, recipe_of
-from mainspring.repository.warmup import samples_of
 
 CONFIG = """
 model_warmup [

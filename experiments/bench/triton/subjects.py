@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.catalogue import build
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import build, compile_zoo
 from mainspring.experiments.bench.foreign import CACHE
 from mainspring.experiments.bench.triton.possible import Inputs
 from mainspring.messages.model import ModelSpec

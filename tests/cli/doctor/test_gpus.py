@@ -14,8 +14,8 @@ import pytest
 
 from mainspring.cli.configuration.config import Config, read_config
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.doctor import gpus
-from mainspring.cli.doctor.gpus import gpu_findings, usable_gpus, with_gpus
+from mainspring.cli.doctor import machine
+from mainspring.cli.doctor.machine import gpu_findings, usable_gpus, with_gpus
 from mainspring.cli.launcher import worker_jobs
 from mainspring.cli.launcher.jobs import WorkerJob
 from mainspring.cli.launcher.placement import Placement, place_near
@@ -35,7 +35,7 @@ FOUND = (FoundDevice(0, "NVIDIA H200", "0000:3b:00.0"), FoundDevice(1, "NVIDIA H
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     usable_gpus.cache_clear()
-    monkeypatch.setattr(gpus, "find_devices", lambda: list(FOUND))
+    monkeypatch.setattr(machine, "find_devices", lambda: list(FOUND))
     yield
     usable_gpus.cache_clear()
 
@@ -93,7 +93,7 @@ def test_a_machine_without_a_gpu_says_what_is_missing(
     def fail() -> list[FoundDevice]:
         raise DriverMissing("CUDA finds no GPU here")
 
-    monkeypatch.setattr(gpus, "find_devices", fail)
+    monkeypatch.setattr(machine, "find_devices", fail)
     with pytest.raises(ConfigError, match=r'device = "cuda" needs a GPU: CUDA finds no GPU here'):
         cuda_config(tmp_path)
 
@@ -114,7 +114,7 @@ def test_unlike_gpus_in_turn_have_each_a_worker_and_later_ones_use_all_cores(
     names = ("NVIDIA A100", "NVIDIA H200", "NVIDIA A100", "NVIDIA H200")
     found = [FoundDevice(number, name, f"0000:0{number}:00.0") for number, name in enumerate(names)]
     usable_gpus.cache_clear()
-    monkeypatch.setattr(gpus, "find_devices", lambda: found)
+    monkeypatch.setattr(machine, "find_devices", lambda: found)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(worker_jobs, "cores_near", lambda _: frozenset())
     config = cuda_config(tmp_path)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cli.launcher.placement import Placement, lent_to_gateway, place
-from mainspring.cli.launcher.process import Backoff
+from mainspring.cli.launcher.supervisor import Backoff
 
 ALL = (0, 1, 2, 3)
 

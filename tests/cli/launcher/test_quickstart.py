@@ -17,7 +17,7 @@ from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ("README.md", "docs/quickstart.md")

@@ -15,7 +15,7 @@ from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.repository import FirstLook
 from mainspring.cli.launcher.up import Ports, cluster_config
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.messages.served import ServedModel
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.served_files import ServedFiles, State

@@ -16,9 +16,8 @@ import pytest
 
 from mainspring.cli.configuration.config import Config
 from mainspring.cli.launcher.jobs import Job
-from mainspring.cli.launcher.process import Backoff, Process
 from mainspring.cli.launcher.process_plan import make_plan
-from mainspring.cli.launcher.supervisor import Crew, LocalCluster
+from mainspring.cli.launcher.supervisor import Backoff, Crew, LocalCluster, Process
 from mainspring.client.client import Client
 from mainspring.client.errors import DeadlineError, InvalidRequest, MainspringError, TimedOut
 from mainspring.client.result import InferResult

@@ -19,7 +19,7 @@ from mainspring.client.client import Client
 from mainspring.client.result import InferResult
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.messages.model import ModelSpec
 from mainspring.traces.inputs import random_tensor
 

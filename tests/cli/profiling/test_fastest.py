@@ -12,7 +12,7 @@ from mainspring.cli.profiling.profiling import Measured, check_alike, keep_faste
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choosing.durations import Timing
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from mainspring.compiler.choosing.durations import Effort, Timing
 from mainspring.compiler.pipeline import compile_file, compile_model
 from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.zoo import build
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import ModelSpec, Profile, Symbol
 from mainspring.worker.config import WorkerConfig

@@ -18,7 +18,7 @@ from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.profiles import read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 
 BRIEF = ["--seconds", "0", "--no-realtime"]
 

@@ -20,7 +20,7 @@ from mainspring.compiler.artifact.executable import (
 from mainspring.compiler.artifact.manifest import Manifest, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 
 MakeModel = Callable[..., onnx.ModelProto]
 FLOAT = np.dtype(np.float32)

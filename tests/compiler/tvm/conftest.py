@@ -18,12 +18,12 @@ MakeNetwork = Callable[..., onnx.ModelProto]
 @contextmanager
 def copying_ahead() -> Iterator[None]:
     """Have every sum of products in FP32 copy its slices ahead, in the tiles that the model chooses."""
-    from mainspring.compiler.tvm import build, schedules_cuda
+    from mainspring.compiler.tvm import build, schedules
     from mainspring.compiler.tvm.tiles import choose
 
     # What was compiled otherwise is kept for copies of the architecture.
     build._architecture.cache_clear()
-    with mock.patch.object(schedules_cuda, "choose", lambda *sizes: choose(*sizes)._replace(ahead=True)):
+    with mock.patch.object(schedules, "choose", lambda *sizes: choose(*sizes)._replace(ahead=True)):
         yield
     build._architecture.cache_clear()
 

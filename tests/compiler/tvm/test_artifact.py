@@ -33,7 +33,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.program import compiled as artifact
 from mainspring.compiler.program.compiled import Target
-from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.compiler.zoo.catalogue import compile_zoo
 from tests.compiler.conftest import Array, MakeModel
 from tests.compiler.tvm.conftest import MakeNetwork
 

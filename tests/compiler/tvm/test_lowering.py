@@ -8,9 +8,8 @@ from onnx import helper
 
 from mainspring.compiler.artifact.plan import Shape
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.tvm.graph import portable
 from mainspring.compiler.tvm.line import Line
-from mainspring.compiler.tvm.lowering import Lowered, lower
+from mainspring.compiler.tvm.lowering import Lowered, lower, portable
 from tests.compiler.conftest import MakeModel
 
 

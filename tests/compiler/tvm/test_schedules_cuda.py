@@ -17,7 +17,7 @@ from onnx import helper
 
 from mainspring.compiler.artifact.plan import Launch, Operand, Shape
 from mainspring.compiler.artifact.target import known_gpu
-from mainspring.compiler.tvm import build, schedules_cuda
+from mainspring.compiler.tvm import build, schedules
 from mainspring.compiler.tvm.tiles import TILES, Choice
 from mainspring.compiler.zoo.catalogue import build as zoo
 from tests.compiler.conftest import MakeModel
@@ -53,7 +53,7 @@ def convolution(make_model: MakeModel, channels: int = CHANNELS) -> onnx.ModelPr
 def always(choice: Choice) -> Iterator[None]:
     # What was compiled otherwise is kept for copies of the architecture.
     build._architecture.cache_clear()
-    with mock.patch.object(schedules_cuda, "choose", return_value=choice):
+    with mock.patch.object(schedules, "choose", return_value=choice):
         yield
     build._architecture.cache_clear()
 
@@ -89,25 +89,24 @@ def test_parts_of_the_terms_are_added_by_a_second_kernel(
 
 def test_a_function_takes_every_choice_that_it_is_offered(make_model: MakeModel) -> None:
     from mainspring.compiler.reference import Prepared
-    from mainspring.compiler.tvm.graph import portable
     from mainspring.compiler.tvm.kernels import cuda_target, generate_cuda
-    from mainspring.compiler.tvm.lowering import lower
+    from mainspring.compiler.tvm.lowering import lower, portable
 
     parts = portable(Prepared(convolution(make_model), 2))
     functions = lower(parts.graph, Shape(2), parts.info.inputs, parts.info.weights).functions
-    products = {name: schedules_cuda.product_of(each) for name, each in functions.items()}
+    products = {name: schedules.product_of(each) for name, each in functions.items()}
     ((name, product),) = ((name, each) for name, each in products.items() if each is not None)
-    offered = schedules_cuda.candidates(functions[name], product, H100)
+    offered = schedules.candidates(functions[name], product, H100)
     assert {choice.parts for choice in offered} > {1, 2}
     assert not offered[0].ahead
     assert {choice.ahead for choice in offered} == {False, True}
-    older = schedules_cuda.candidates(functions[name], product, structs.replace(H100, arch="sm_75"))
+    older = schedules.candidates(functions[name], product, structs.replace(H100, arch="sm_75"))
     assert older == tuple(choice for choice in offered if not choice.ahead)
     for choice in offered:
         generated = generate_cuda(
             {name: functions[name]},
             cuda_target(H100),
-            functools.partial(schedules_cuda.schedule_cuda, gpu=H100, chosen={name: choice}),
+            functools.partial(schedules.schedule_cuda, gpu=H100, chosen={name: choice}),
         )
         first, *others = generated.calls[name]
         assert len(others) == (choice.parts > 1)

@@ -25,8 +25,8 @@ from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.report import describe_artifact, fields
 from mainspring.compiler.tvm import build as tvm_build
 from mainspring.compiler.tvm import tensor_cores
-from mainspring.compiler.tvm.fragments import WarpChoice, WarpTile, warp_tiles
 from mainspring.compiler.tvm.kernels import Generated, cuda_target, generate_cuda
+from mainspring.compiler.tvm.tiles import WarpChoice, WarpTile, warp_tiles
 from mainspring.compiler.zoo.catalogue import build
 from tests.compiler.conftest import Array, MakeModel
 from tests.emulator.build import compile_source, why_not

@@ -9,16 +9,7 @@ from msgspec import structs
 
 from mainspring.compiler.artifact.plan import MOST_THREADS
 from mainspring.compiler.artifact.target import KNOWN, Gpu, known_gpu
-from mainspring.compiler.tvm.tiles import (
-    TILES,
-    Choice,
-    Product,
-    blocks,
-    choose,
-    cycles,
-    ranked,
-    with_ahead,
-)
+from mainspring.compiler.tvm.tiles import TILES, Choice, Product, blocks, choose, cycles, ranked, with_ahead
 
 H100 = known_gpu("sm_90")
 

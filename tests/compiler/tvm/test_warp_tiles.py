@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.artifact.plan import MOST_THREADS
 from mainspring.compiler.artifact.target import KNOWN, known_gpu
-from mainspring.compiler.tvm.fragments import FRAGMENT_TERMS, choose_warps, warp_tiles
-from mainspring.compiler.tvm.tiles import Product, blocks, sensible
+from mainspring.compiler.tvm.tiles import FRAGMENT_TERMS, Product, blocks, choose_warps, sensible, warp_tiles
 
 H100 = known_gpu("sm_90")
 _MOST_SHARED = 48 * 1024

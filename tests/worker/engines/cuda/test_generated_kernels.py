@@ -49,7 +49,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Two copies of the zoo's smallest convolutional network, compiled for a GPU as far as its source."""
     from mainspring.compiler.program.compiled import Target
     from mainspring.compiler.tvm import build as tvm_build
-    from mainspring.compiler.zoo.copies import compile_zoo
+    from mainspring.compiler.zoo.catalogue import compile_zoo
 
     made = Store(tmp_path_factory.mktemp("gpu") / "store")
     with pytest.MonkeyPatch.context() as patch:

@@ -27,7 +27,7 @@ def run_without(modules: tuple[str, ...], imports: str) -> str:
         "mainspring.worker.engines.cuda.cupy_driver, mainspring.worker.engines.cuda.nvml",
         "mainspring.worker.engines.cuda.libcuda_driver",
         "mainspring.worker.engines.cuda.devices",
-        "mainspring.cli.doctor.gpus, mainspring.cli.launcher.process_plan, mainspring.cli.verbs.doctor",
+        "mainspring.cli.doctor.machine, mainspring.cli.launcher.process_plan, mainspring.cli.verbs.doctor",
     ],
 )
 def test_nothing_of_cuda_is_imported_before_it_is_used(imports: str) -> None:
