@@ -279,11 +279,11 @@ class Dispatcher:
     def _executed(self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result) -> None:
         """Enter the result of what EXEC did."""
         action = slot.action
-        self._overdue_actions.exec_ended(now_ns, worker)
-        self._state.wants(worker)
         if isinstance(action, Infer):
             self._infer_ended(now_ns, slot, action, result)
             return
+        self._overdue_actions.exec_ended(now_ns, worker)
+        self._state.wants(worker)
         model = worker.placements[action.model].model
         self._residency.open_ended(now_ns, worker, action, result)
         if result.status is not _OK:
@@ -295,6 +295,8 @@ class Dispatcher:
         placement, index = slot.placement, slot.size_index
         assert placement is not None
         requests = batch_ended(state.cluster, now_ns, placement, index, slot, action, result)
+        self._overdue_actions.exec_ended(now_ns, slot.placement.worker)
+        state.wants(slot.placement.worker)
         if result.status is _OK:
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
         else:
