@@ -39,12 +39,14 @@ from mainspring.cluster.residency import (
     unload_sent,
 )
 from mainspring.cluster.scaling import provide, provider_left, provider_said, retain, retire
-from mainspring.cluster.state import Cluster
+from mainspring.cluster.state import NOTHING, Change, Cluster
+from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import (
     Command,
     Doubted,
     DropWorker,
+    Executed,
     Infer,
     Load,
     Open,
@@ -74,8 +76,11 @@ from mainspring.messages.ids import gateway_of
 from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 
-def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
-    """Enter an event or a command. ``now_ns`` never goes back from one call to the next."""
+def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> Change:
+    """Enter an event or a command; return what a result, or the loss of a worker, has changed.
+
+    ``now_ns`` never goes back from one call to the next.
+    """
     match entry:
         # The most frequent ones come first.
         case RequestArrived():
@@ -85,7 +90,7 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
                 cluster.undecided.append(request)
         case Result():
             settle(cluster)
-            _ended(cluster, now_ns, entry)
+            return _ended(cluster, now_ns, entry)
         case Infer():
             settle(cluster)
             infer_sent(cluster, now_ns, entry)
@@ -108,20 +113,17 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
             _rank(cluster, entry)
         case Doubted(model=name):
             doubt(cluster, now_ns, name)
-        case Retire():
-            retire(cluster, entry)
-        case Retain(worker=name):
-            retain(cluster, name)
-        case Provide():
-            provide(cluster, entry)
+        case Retire() | Retain() | Provide():
+            _scale(cluster, entry)
         case DropWorker():
             worker = cluster.workers.get(entry.worker)
             if worker is not None and entry.unanswered is not None:
                 learn_from_unanswered(cluster, now_ns, worker, entry.unanswered)
-            _left(cluster, entry.worker)
+            return left(cluster, entry.worker)
         case _:
             settle(cluster)
-            _apply_event(cluster, now_ns, entry)
+            return _apply_event(cluster, now_ns, entry)
+    return NOTHING
 
 
 def settle(cluster: Cluster) -> None:
@@ -133,7 +135,17 @@ def settle(cluster: Cluster) -> None:
                 cluster.enqueue(request)
 
 
-def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> None:
+def _scale(cluster: Cluster, command: Retire | Retain | Provide) -> None:
+    match command:
+        case Retire():
+            retire(cluster, command)
+        case Retain(worker=name):
+            retain(cluster, name)
+        case Provide():
+            provide(cluster, command)
+
+
+def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> Change:
     match event:
         case Wakeup() | GatewayRefused():
             pass
@@ -151,19 +163,20 @@ def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> None:
         case ModelRestored(worker=name, model=model):
             model_restored(cluster, name, model)
         case WorkerJoined():
-            _left(cluster, event.worker)
+            former = left(cluster, event.worker).worker
+            if former is not None:
+                former.forget()
             if misplaced(event) is None:
                 worker_joined(cluster, now_ns, event)
         case WorkerLeft(worker=name):
-            for placement in lost_running(cluster, now_ns, name):
-                give_up(placement, FATAL)
-            _left(cluster, name)
+            return _lost(cluster, now_ns, name)
         case OperatorAsked():
             operator_asked(cluster, now_ns, event)
         case ProviderSaid():
             provider_said(cluster, event)
         case ProviderLeft():
             provider_left(cluster, event)
+    return NOTHING
 
 
 def requests_of(cluster: Cluster, gateway: int) -> list[Request]:
@@ -191,46 +204,80 @@ def _rank(cluster: Cluster, ranked: Ranked) -> None:
         cluster.enqueue(request)
 
 
-def _ended(cluster: Cluster, now_ns: int, result: Result) -> None:
+def _ended(cluster: Cluster, now_ns: int, result: Result) -> Change:
     worker = cluster.workers.get(result.worker)
     if worker is None:
-        return
+        return NOTHING
+    change = Change(worker)
     if result.status is Status.STOPPING and not worker.stopping:
+        change.stops = True
         stop(cluster, worker)
         for placement in list(worker.placements.values()):
             placement.leave()
     slot = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
     if slot is not None:
-        executed = slot.action
-        if isinstance(executed, Infer):
-            cluster.undecided += infer_ended(cluster, now_ns, worker, slot, executed, result)
-            placement = worker.placements[executed.model]
-            if to_give_up(placement, result):
-                give_up(placement, why_given_up(placement))
-        else:
-            open_ended(cluster, now_ns, worker, executed, result)
-            _leave_if_failed(cluster, worker, executed.model)
-        return
+        change.slot = slot
+        _executed(cluster, now_ns, change, worker, slot, result)
+        return change
     load = worker.load.finish(result.action_id, result.end_ns)
     if load is not None:
+        change.load, change.placement = load.action, worker.placements[load.action.model]
         load_ended(cluster, now_ns, worker, load.action, result)
-        return
+        return change
     other = worker.others.pop(result.action_id, None)
     if other is not None:
-        other_ended(cluster, worker, other[0], result)
-        if isinstance(other[0], Prepare):
-            _leave_if_failed(cluster, worker, other[0].model.name)
+        change.other = action = other[0]
+        name = action.model.name if isinstance(action, Prepare) else action.model
+        change.placement = worker.placements.get(name)
+        change.successor = other_ended(cluster, worker, action, result)
+        if isinstance(action, Prepare):
+            _leave_if_failed(cluster, worker, change)
+    return change
 
 
-def _leave_if_failed(cluster: Cluster, worker: Worker, name: str) -> None:
+def _executed(
+    cluster: Cluster, now_ns: int, change: Change, worker: Worker, slot: Slot[Executed], result: Result
+) -> None:
+    """Enter the result of an INFER or an OPEN."""
+    action = slot.action
+    if isinstance(action, Infer):
+        change.requests = infer_ended(cluster, now_ns, worker, slot, action, result)
+        change.placement = placement = slot.placement
+        if result.status is not Status.OK:
+            cluster.undecided += change.requests
+            if placement is not None and to_give_up(placement, result):
+                give_up(placement.base, why_given_up(placement.base))
+                change.gives_up.append(placement.base)
+    else:
+        change.placement = worker.placements[action.model]
+        open_ended(cluster, now_ns, worker, action, result)
+        _leave_if_failed(cluster, worker, change)
+
+
+def _leave_if_failed(cluster: Cluster, worker: Worker, change: Change) -> None:
     """Take a model off whose PREPARE or OPEN has failed if it was to leave."""
-    placement = worker.placements.get(name)
-    if placement is not None and placement.leaving:
-        leave(cluster, placement)
+    placement = change.placement
+    if placement is not None and placement.leaving and worker.has(placement):
+        change.successor = leave(cluster, placement)
 
 
-def _left(cluster: Cluster, name: str) -> None:
+def left(cluster: Cluster, name: str) -> Change:
+    """Take a worker out; who gets the change has its placements forgotten (`Worker.forget`)."""
     worker = lose(cluster, name)
-    if worker is not None:
-        cluster.undecided += orphans(cluster, worker)
-        worker.forget()
+    if worker is None:
+        return NOTHING
+    change = Change(worker)
+    change.requests = orphans(cluster, worker)
+    cluster.undecided += change.requests
+    return change
+
+
+def _lost(cluster: Cluster, now_ns: int, name: str) -> Change:
+    """Take a worker out that is gone; a model that has ended too many is given up elsewhere."""
+    gives_up = lost_running(cluster, now_ns, name)
+    for placement in gives_up:
+        give_up(placement, FATAL)
+    change = left(cluster, name)
+    if change is not NOTHING:
+        change.gives_up = gives_up
+    return change

@@ -89,22 +89,10 @@ def infer_ended(
 
     If it ended well they are gone. Otherwise those that were not cancelled are undecided.
     """
-    placement = worker.find(action.model, action.sizes)
-    index = placement.times.sizes.index(action.batch_size)
-    return batch_ended(cluster, now_ns, placement, index, slot, action, result)
-
-
-def batch_ended(
-    cluster: Cluster,
-    now_ns: int,
-    placement: Placement,
-    index: int,
-    slot: Slot[Executed],
-    action: Infer,
-    result: Result,
-) -> list[Request]:
-    """Enter the result of an INFER of the size of an index, as `infer_ended`."""
-    worker = placement.worker
+    placement, index = slot.placement, slot.size_index
+    if placement is None:
+        placement = slot.placement = worker.find(action.model, action.sizes)
+        index = slot.size_index = placement.times.sizes.index(action.batch_size)
     requests = cluster.running.pop(action.action_id)
     placement.base.infers -= 1
     _inputs_ended(now_ns, placement, index, slot, requests, result)

@@ -21,7 +21,7 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import give_pages_back
 from mainspring.cluster.residency_bits import find, tidy
 from mainspring.cluster.restore import enter, restore, serve
-from mainspring.cluster.state import Cluster
+from mainspring.cluster.state import Change, Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import (
     Action,
@@ -37,7 +37,7 @@ from mainspring.messages.actions import (
     Result,
     Unload,
 )
-from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined
+from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined, WorkerLeft
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import Told
 
@@ -73,7 +73,9 @@ def _follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> Non
             if name in cluster.models:
                 apply(cluster, now_ns, entry)
         case DropWorker():
-            apply(cluster, now_ns, _known_of(cluster, entry))
+            _forget(apply(cluster, now_ns, _known_of(cluster, entry)))
+        case WorkerLeft():
+            _forget(apply(cluster, now_ns, entry))
         case WorkerJoined():
             if cluster.last_joined != (now_ns, entry):
                 cluster.last_joined = now_ns, entry
@@ -84,6 +86,12 @@ def _follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> Non
                 restore(cluster, entry)
             else:
                 apply(cluster, now_ns, entry)
+
+
+def _forget(change: Change) -> None:
+    """Drop what a worker that is gone points to."""
+    if change.worker is not None:
+        change.worker.forget()
 
 
 def _outstanding(cluster: Cluster, action: Action) -> bool:

@@ -128,11 +128,15 @@ def _ended_well(model: Model, action: Load | Open | Prepare) -> None:
         model.base.overdue.pop(FATAL_KEYS[type(action)], None)
 
 
-def leave(cluster: Cluster, placement: Placement) -> None:
-    """Note that a model is to be taken off a worker; one that is not prepared there is off at once."""
+def leave(cluster: Cluster, placement: Placement) -> Model | None:
+    """Note that a model is to be taken off a worker; one that is not prepared there is off at once.
+
+    Returns what replaces one that is off, if something does.
+    """
     placement.leave()
     if not placement.worker.stopping and placement.state in (State.KNOWN, State.FAILED):
-        forget(cluster, placement)
+        return forget(cluster, placement)
+    return None
 
 
 def give_up(placement: Placement, detail: str) -> None:

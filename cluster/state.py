@@ -12,8 +12,10 @@ from mainspring.cluster.provision import Kind
 from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
 from mainspring.cluster.served_models import ServedModels
+from mainspring.cluster.timeline import Slot
 from mainspring.cluster.worker_bits import WorkerBits
 from mainspring.cluster.workers import Worker
+from mainspring.messages.actions import Executed, Load, Prepare, Release, Unload
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetDefaultSlo, SetGoodputWeight, SetMaxQueue
@@ -285,3 +287,33 @@ def is_cold(model: Model) -> bool:
         if placement.state is _RESIDENT:
             return False
     return True
+
+
+class Change:
+    """The subjects of one change; those that it did not touch are None, False or empty."""
+
+    __slots__ = ("gives_up", "load", "other", "placement", "requests", "slot", "stops", "successor", "worker")
+
+    def __init__(self, worker: Worker | None = None) -> None:
+        self.worker = worker
+        """The worker that a result came from, or that is gone."""
+        self.stops = False
+        """True if the worker has said that it begins nothing more."""
+        self.slot: Slot[Executed] | None = None
+        """The INFER or OPEN that has ended."""
+        self.load: Load | None = None
+        """The LOAD that has ended."""
+        self.other: Unload | Prepare | Release | None = None
+        """The action without a window that has ended."""
+        self.placement: Placement | None = None
+        """The model, or its bucket, that the action was about, on the worker."""
+        self.requests: list[Request] = []
+        """The requests of an INFER that ended, or that were outstanding on the worker."""
+        self.gives_up: list[Placement] = []
+        """Models that workers try no more; those that are resident are to be unloaded."""
+        self.successor: Model | None = None
+        """The model that replaces one that is off the worker now."""
+
+
+NOTHING: Final = Change()
+"""The change of an entry that those who react find in the state."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, cast
 
+from mainspring.cluster.apply import apply
 from mainspring.cluster.capacity import kept_pages
 from mainspring.cluster.requests import Request
 from mainspring.cluster.residency_bits import is_prepared_anywhere, tidy
@@ -130,7 +131,7 @@ class Scheduler:
             self._lifecycle.arrived(now_ns, cast("RequestArrived", event))
         elif kind is _RESULT:
             result = cast("Result", event)
-            if not self._dispatcher.ended(now_ns, result):
+            if not self._dispatcher.ended(now_ns, result, apply(self.cluster, now_ns, result)):
                 self._membership.drop(now_ns, result.worker, _disagreement(result))
         elif kind is not _WAKEUP:
             self._handle_other(now_ns, event)
@@ -150,8 +151,8 @@ class Scheduler:
                 self._membership.restored(now_ns, worker, name)
             case WorkerJoined():
                 self._membership.join(now_ns, event)
-            case WorkerLeft(worker=name, reason=reason):
-                self._membership.lost(now_ns, name, reason)
+            case WorkerLeft(reason=reason):
+                self._membership.left(now_ns, apply(self.cluster, now_ns, event), reason)
             case OperatorAsked():
                 self._operating.carry_out(now_ns, event)
                 if isinstance(event.command, SetGoodputWeight):

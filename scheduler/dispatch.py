@@ -5,14 +5,23 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from mainspring.cluster.execution import batch_ended
-from mainspring.cluster.membership import to_give_up, why_given_up
 from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
 from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.state import Change
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release, Result, Unanswered, Unload
+from mainspring.messages.actions import (
+    Action,
+    Executed,
+    Infer,
+    Open,
+    Prepare,
+    Release,
+    Result,
+    Unanswered,
+)
 from mainspring.messages.codes import Reason, Status
 from mainspring.scheduler.alarms import WorkerTimers
 from mainspring.scheduler.best_effort import BestEffort
@@ -137,40 +146,37 @@ class Dispatcher:
         cluster = self._state.cluster
         return not cluster.queued and not self._openings.wanted and len(cluster.workers) <= WIDE_FROM
 
-    def ended(self, now_ns: int, result: Result) -> bool:
-        """Enter a result; return False if it shows that the worker and the state disagree.
+    def ended(self, now_ns: int, result: Result, change: Change) -> bool:
+        """React to a result; return False if it shows that the worker and the state disagree.
 
-        Results of actions that nobody waits for any more are ignored.
+        Results of actions that nobody waits for any more have changed nothing.
         """
-        worker = self._state.cluster.workers.get(result.worker)
+        worker, placement = change.worker, change.placement
         if worker is None:
             return True
-        if result.status is _STOPPING and not worker.stopping:
+        if change.stops:
             self._residency.retire(now_ns, worker)
-        action_id, end_ns = result.action_id, result.end_ns
-        slot = worker.exec.finish(action_id, end_ns, result.inputs_ns)
-        if slot is not None:
-            self._executed(now_ns, worker, slot, result)
-            return True
-        load = worker.load.finish(action_id, end_ns)
-        if load is not None:
-            agrees = self._residency.load_ended(now_ns, worker, load.action, result)
-            placement = worker.placements[load.action.model]
+        if change.slot is not None:
+            self._executed(now_ns, worker, change.slot, result, change)
+        elif change.load is not None:
+            assert placement is not None, f"{worker.name} has loaded what nobody knows"
+            agrees = self._residency.load_ended(now_ns, placement, change.load, result)
             self._backlog.offer_all(placement)
             self._lifecycle.reconsider(now_ns, placement.model)
             return agrees
-        other = worker.others.pop(action_id, None)
-        return other is None or self._other_ended(now_ns, worker, other[0], result)
+        elif change.other is not None:
+            return self._other_ended(now_ns, worker, change.other, result, change)
+        return True
 
     def _other_ended(
-        self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
+        self, now_ns: int, worker: Worker, action: Action, result: Result, change: Change
     ) -> bool:
-        """Enter the result of an action without a window; return whether the worker and the state agree."""
+        """React to the result of an action without a window; return whether worker and state agree."""
         concerned: Model | None = None
-        if isinstance(action, Prepare) and result.status not in (Status.OK, Status.NOT_OPEN):
-            # Looked up now: the placement of a model that was removed ends with its PREPARE.
-            concerned = worker.placements[action.model.name].model
-        agrees = self._residency.other_ended(now_ns, worker, action, result)
+        failed = isinstance(action, Prepare) and result.status not in (Status.OK, Status.NOT_OPEN)
+        if failed and change.placement is not None:
+            concerned = change.placement.model
+        agrees = self._residency.other_ended(now_ns, worker, result, change)
         if isinstance(action, Release):
             # The model's replacement has reached the last worker, and all workers may be drained.
             cluster = self._state.cluster
@@ -276,34 +282,39 @@ class Dispatcher:
             request_sizes,
         )
 
-    def _executed(self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result) -> None:
-        """Enter the result of what EXEC did."""
-        action = slot.action
-        if isinstance(action, Infer):
-            self._infer_ended(now_ns, slot, action, result)
-            return
+    def _executed(
+        self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result, change: Change
+    ) -> None:
+        """React to the result of what EXEC did."""
+        action, placement = slot.action, change.placement
+        assert placement is not None, f"{worker.name} has run what nobody knows"
         self._overdue_actions.exec_ended(now_ns, worker)
         self._state.wants(worker)
-        model = worker.placements[action.model].model
-        self._residency.open_ended(now_ns, worker, action, result)
+        if isinstance(action, Infer):
+            self._infer_ended(now_ns, placement, slot.size_index, action, result, change)
+            return
+        self._residency.open_ended(now_ns, placement, action, result, change)
         if result.status is not _OK:
-            self._lifecycle.reconsider(now_ns, model)
+            self._lifecycle.reconsider(now_ns, placement.model)
 
-    def _infer_ended(self, now_ns: int, slot: Slot[Executed], action: Infer, result: Result) -> None:
+    def _infer_ended(
+        self,
+        now_ns: int,
+        placement: Placement,
+        index: int,
+        action: Infer,
+        result: Result,
+        change: Change,
+    ) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""
-        state = self._state
-        placement, index = slot.placement, slot.size_index
-        assert placement is not None
-        requests = batch_ended(state.cluster, now_ns, placement, index, slot, action, result)
-        self._overdue_actions.exec_ended(now_ns, slot.placement.worker)
-        state.wants(slot.placement.worker)
         if result.status is _OK:
-            self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
+            self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, change.requests)
         else:
-            if to_give_up(placement, result):
-                self._residency.give_up(now_ns, placement.base, why_given_up(placement.base))
+            if change.gives_up:
+                self._residency.given_up(now_ns, change)
                 self._lifecycle.reconsider(now_ns, placement.base.model)
-            self._try_again(now_ns, requests, action, result)
+            self._try_again(now_ns, change.requests, action, result)
+            self._state.cluster.undecided.clear()
         if placement.leaving and placement.base.infers == 0:
             self._residency.leave(now_ns, placement.base)
 

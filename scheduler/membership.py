@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from mainspring.cluster.execution import learn_from_unanswered, orphans, running
+from mainspring.cluster.apply import left
+from mainspring.cluster.execution import running
 from mainspring.cluster.membership import (
-    FATAL,
     add_model,
     adopt,
     cease_to_serve,
     join,
     left_behind,
-    lose,
-    lost_running,
     misplaced,
     restorable,
     unset,
@@ -23,7 +21,7 @@ from mainspring.cluster.membership import (
 )
 from mainspring.cluster.models import Model
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.workers import Worker
+from mainspring.cluster.state import Change
 from mainspring.messages.actions import DropWorker, Unanswered
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import WorkerJoined
@@ -111,10 +109,10 @@ class Membership:
         """Take a worker in, with what it says its memory holds."""
         cluster = self._state.cluster
         if event.worker in cluster.workers:
-            self.leave(now_ns, event.worker, "joined again")
+            self.left(now_ns, left(cluster, event.worker), "joined again")
         wrong = misplaced(event)
         if wrong is not None:
-            self._state.commands.append(DropWorker(event.worker, wrong))
+            self._state.emit(now_ns, DropWorker(event.worker, wrong))
             return
         worker = join(cluster, event)
         self._state.consider_load_room(now_ns, worker)
@@ -134,28 +132,20 @@ class Membership:
         self._state.wants_loads()
         self._state.wants(worker)
 
-    def lost(self, now_ns: int, name: str, reason: str) -> None:
-        """Forget a worker that is gone; what it ran is given up if it has ended too many."""
-        for placement in lost_running(self._state.cluster, now_ns, name):
-            self._residency.give_up(now_ns, placement, FATAL)
-        self.leave(now_ns, name, reason)
-
-    def leave(self, now_ns: int, name: str, reason: str) -> None:
-        """Forget a worker; its requests go elsewhere if their deadlines allow, or are rejected."""
-        worker = lose(self._state.cluster, name)
-        if worker is not None:
-            self._left(now_ns, worker, reason)
-
-    def _left(self, now_ns: int, worker: Worker, reason: str) -> None:
-        state, name = self._state, worker.name
+    def left(self, now_ns: int, change: Change, reason: str) -> None:
+        """Forget a worker that is gone; its requests go elsewhere if deadlines allow, or are rejected."""
+        state, worker = self._state, change.worker
+        if worker is None:
+            return
+        self._residency.given_up(now_ns, change)
         self._policy.worker_left(now_ns, worker)
         self._backlog.worker_left(worker)
         self._residency.left(worker)
         state.forget(worker)
-        detail = f"{name} was lost ({reason})"
+        detail = f"{worker.name} was lost ({reason})"
         infer = running(now_ns, worker)
         ran = () if infer is None else infer.request_ids
-        for request in orphans(state.cluster, worker):
+        for request in change.requests:
             request.failures += 1
             if request.id in ran:
                 # Its values may be what the worker died of; those beside it are not to go with the next one.
@@ -164,6 +154,7 @@ class Membership:
                 if request.fatal == MOST_FATAL:
                     request.failures = state.config.max_attempts
             self._lifecycle.retry(now_ns, request, Reason.WORKER_FAILED, detail)
+        state.cluster.undecided.clear()
         self._preparing.leave(worker)
         self._reconsider(now_ns)
         self._pins.enforce()
@@ -206,10 +197,4 @@ class Membership:
         self, now_ns: int, name: str, reason: str, unanswered: Unanswered | None = None, to: str = ""
     ) -> None:
         """Drop a worker whose state can't be trusted any more, or that goes ``to`` another controller."""
-        cluster = self._state.cluster
-        worker = cluster.workers.get(name)
-        if worker is not None and unanswered is not None:
-            learn_from_unanswered(cluster, now_ns, worker, unanswered)
-        # What it changes is entered step by step: other parts react to each step.
-        self._state.commands.append(DropWorker(name, reason, unanswered, to))
-        self.leave(now_ns, name, reason)
+        self.left(now_ns, self._state.emit(now_ns, DropWorker(name, reason, unanswered, to)), reason)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from mainspring.cluster.membership import stop
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency import forget, give_up, load_ended, open_ended, other_ended
+from mainspring.cluster.residency import forget, give_up
 from mainspring.cluster.residency_bits import of_worker
+from mainspring.cluster.state import Change
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Load, LoadEvidence, Open, Prepare, Release, Result, Unload
@@ -103,8 +103,11 @@ class Residency:
         self._vacated(now_ns, placement)
         self._state.watch(now_ns + self._state.ns.action_timeout, worker)
 
-    def leave(self, now_ns: int, placement: Placement) -> None:
-        """Take a model off a worker, as far as that can be done now; each result continues it."""
+    def leave(self, now_ns: int, placement: Placement, successor: Model | None = None) -> None:
+        """Take a model off a worker, as far as that can be done now; each result continues it.
+
+        ``successor`` replaces one that is off already.
+        """
         placement.leave()
         self._policy.weights_changed(now_ns, placement)
         worker, name = placement.worker, placement.model.name
@@ -117,7 +120,9 @@ class Residency:
         if placement.state in (State.PREPARED, State.BROKEN, State.CLOSED) and placement.infers == 0:
             self._send_other(now_ns, worker, Release(self._state.next_action_id(), worker.name, name))
         elif placement.state in (State.KNOWN, State.FAILED):
-            self._succeed(now_ns, forget(self._state.cluster, placement), worker)
+            if worker.has(placement):
+                successor = forget(self._state.cluster, placement)
+            self._succeed(now_ns, successor, worker)
 
     def take_off(self, now_ns: int, placements: list[Placement]) -> None:
         """Take a model off workers; where these are many, `take_more_off` sends some of the actions."""
@@ -148,8 +153,7 @@ class Residency:
         self._missed.operator_wants(model)
 
     def retire(self, now_ns: int, worker: Worker) -> None:
-        """Send nothing more to a worker that is stopping, so that others load what it holds."""
-        stop(self._state.cluster, worker)
+        """Send nothing more to a worker that has said that it stops, so that others load what it holds."""
         self._openings.forget(worker)
         for placement in of_worker(worker):
             self.leave(now_ns, placement)
@@ -165,14 +169,20 @@ class Residency:
         if placement.state is State.RESIDENT:
             self.unload(now_ns, placement)
 
+    def given_up(self, now_ns: int, change: Change) -> None:
+        """Unload the models that are given up by a change."""
+        for placement in change.gives_up:
+            if placement.state is State.RESIDENT:
+                self.unload(now_ns, placement)
+
     def _succeed(self, now_ns: int, model: Model | None, worker: Worker) -> None:
         """Prepare the replacement of a model that is off a worker, if there is one."""
         if model is not None:
             self._preparing.again(now_ns, model, worker)
 
-    def load_ended(self, now_ns: int, worker: Worker, action: Load, result: Result) -> bool:
-        """Enter a LOAD's result; return whether the worker still agrees with the state."""
-        placement = worker.placements[action.model]
+    def load_ended(self, now_ns: int, placement: Placement, action: Load, result: Result) -> bool:
+        """React to a LOAD's result; return whether the worker still agrees with the state."""
+        worker = placement.worker
         self._state.consider_load_room(now_ns, worker)
         self._state.wants_loads()
         self._state.wants(worker)
@@ -180,7 +190,6 @@ class Residency:
         following = worker.load.first()
         if following is not None:
             self._use_early(following)
-        load_ended(self._state.cluster, now_ns, worker, action, result)
         if result.status is not Status.OK:
             self._vacated(now_ns, placement)
         if placement.leaving:
@@ -200,46 +209,43 @@ class Residency:
             self._openings.sent(now_ns, worker, action)
         return action
 
-    def open_ended(self, now_ns: int, worker: Worker, action: Open, result: Result) -> None:
-        """Enter an OPEN's result; models that waited for the same executable are prepared."""
-        placement = worker.placements[action.model]
-        open_ended(self._state.cluster, now_ns, worker, action, result)
+    def open_ended(
+        self, now_ns: int, placement: Placement, action: Open, result: Result, change: Change
+    ) -> None:
+        """React to an OPEN's result; models that waited for the same executable are prepared."""
+        worker = placement.worker
         self._state.wants_loads()
         self._state.consider_load_room(now_ns, worker)
         for other in self._openings.ended(now_ns, placement, action, result):
             worker.prepare_queue[other.model.name] = None
         if placement.leaving:
-            self.leave(now_ns, placement)
+            self.leave(now_ns, placement, change.successor)
         self._preparing.next(now_ns, worker)
 
     def left(self, worker: Worker) -> None:
         """Forget a worker that is gone."""
         self._openings.forget(worker)
 
-    def other_ended(
-        self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
-    ) -> bool:
-        """Enter any other action's result; return whether the worker still agrees with the state."""
-        successor = other_ended(self._state.cluster, worker, action, result)
+    def other_ended(self, now_ns: int, worker: Worker, result: Result, change: Change) -> bool:
+        """React to any other action's result; return whether the worker still agrees with the state."""
         ok = result.status is Status.OK
         if worker.stopping and not ok:
             return True
-        match action:
-            case Unload():
-                return ok
-            case Prepare(model=spec):
-                placement = worker.placements[spec.name]
+        match change.other:
+            case Prepare():
+                placement = change.placement
+                assert placement is not None, f"{worker.name} has prepared what nobody knows"
                 self._state.wants_loads()
                 if placement.leaving:
-                    self.leave(now_ns, placement)
+                    self.leave(now_ns, placement, change.successor)
                 elif placement.state is State.CLOSED:
                     self._openings.add(now_ns, placement)
                 self._preparing.next(now_ns, worker)
                 return True
             case Release():
                 # A worker that could not do it is about to be dropped, with the placement.
-                self._succeed(now_ns, successor, worker)
-                return ok
+                self._succeed(now_ns, change.successor, worker)
+        return ok
 
     def _vacated(self, now_ns: int, placement: Placement) -> None:
         """Tell the scheduler's other parts that a model has given up its pages."""

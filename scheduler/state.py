@@ -12,7 +12,7 @@ from mainspring.cluster.execution import batch_sent
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
-from mainspring.cluster.state import Cluster
+from mainspring.cluster.state import Change, Cluster
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Command, Infer, Reject, RejectEvidence
@@ -100,10 +100,10 @@ class SchedulerState:
         name = model.base.spec.public_name
         return self.cluster.goodput_weight(name) or self.config.goodput_weights.get(name, 1.0)
 
-    def emit(self, now_ns: int, command: Command) -> None:
-        """Apply a command, and add it to those that come out next."""
-        apply(self.cluster, now_ns, command)
+    def emit(self, now_ns: int, command: Command) -> Change:
+        """Apply a command, and add it to those that come out next; return its change."""
         self.commands.append(command)
+        return apply(self.cluster, now_ns, command)
 
     def emit_infer(
         self, now_ns: int, action: Infer, placement: Placement, index: int, requests: list[Request]
