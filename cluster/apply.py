@@ -1,8 +1,8 @@
 """The fold: what each event and each command changes.
 
-`apply` takes every entry of the event stream in its order and keeps the state true to it. The scheduler
-decides over the same state with the same functions: it calls the one that an event is about, reacts, and
-applies each of its commands as it comes out. So a reader of the stream has the scheduler's own state.
+`apply` takes every entry of the event stream in its order, keeps the state true to it, and says what has
+changed (`Change`). The scheduler applies each event as it comes in and each command as it comes out, and
+reacts to the changes. So a reader of the stream has the scheduler's own state.
 
 An arrival, or the end of an INFER that failed, does not say whether its requests wait or are rejected: a
 `Reject` may follow. They are *undecided* until the next event; then they wait.
@@ -10,7 +10,14 @@ An arrival, or the end of an INFER that failed, does not say whether its request
 
 from __future__ import annotations
 
-from mainspring.cluster.execution import infer_ended, infer_sent, learn_from_unanswered, orphans
+from mainspring.cluster.execution import (
+    Batch,
+    batch_of,
+    infer_ended,
+    infer_sent,
+    learn_from_unanswered,
+    orphans,
+)
 from mainspring.cluster.membership import (
     FATAL,
     lose,
@@ -76,24 +83,23 @@ from mainspring.messages.ids import gateway_of
 from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 
-def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> Change:
-    """Enter an event or a command; return what a result, or the loss of a worker, has changed.
+def apply(cluster: Cluster, now_ns: int, entry: Event | Command, batch: Batch | None = None) -> Change:
+    """Enter an event or a command, and return what it has changed.
 
-    ``now_ns`` never goes back from one call to the next.
+    ``now_ns`` never goes back from one call to the next. ``batch`` is that of an INFER, if the caller has it
+    at hand: looking it up is a fifteenth of the scheduler's instructions.
     """
     match entry:
         # The most frequent ones come first.
         case RequestArrived():
             settle(cluster)
-            request = cluster.arrived(now_ns, entry)
-            if request is not None:
-                cluster.undecided.append(request)
+            return _arrived(cluster, now_ns, entry)
         case Result():
             settle(cluster)
             return _ended(cluster, now_ns, entry)
         case Infer():
             settle(cluster)
-            infer_sent(cluster, now_ns, entry)
+            infer_sent(cluster, now_ns, entry, batch or batch_of(cluster, entry))
         case Reject(request_id=request_id):
             request = cluster.requests.get(request_id)
             if request is not None:
@@ -146,37 +152,58 @@ def _scale(cluster: Cluster, command: Retire | Retain | Provide) -> None:
 
 
 def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> Change:
+    change = NOTHING
     match event:
         case Wakeup() | GatewayRefused():
             pass
         case RequestCancelled(request_id=request_id):
             request = cluster.requests.get(request_id)
             if request is not None:
-                cluster.close(request)
+                change = _close(cluster, [request])
         case GatewayLeft(number=number):
-            for request in requests_of(cluster, number):
-                cluster.close(request)
+            change = _close(cluster, requests_of(cluster, number))
         case ModelAdded(model=spec):
-            model_added(cluster, spec)
+            change = model_added(cluster, spec)
         case ModelRemoved(name=name):
-            model_removed(cluster, name)
+            change = model_removed(cluster, name)
         case ModelRestored(worker=name, model=model):
-            model_restored(cluster, name, model)
+            change = model_restored(cluster, name, model)
         case WorkerJoined():
             former = left(cluster, event.worker).worker
             if former is not None:
                 former.forget()
             if misplaced(event) is None:
-                worker_joined(cluster, now_ns, event)
+                change = worker_joined(cluster, now_ns, event)
         case WorkerLeft(worker=name):
-            return _lost(cluster, now_ns, name)
+            change = _lost(cluster, now_ns, name)
         case OperatorAsked():
-            operator_asked(cluster, now_ns, event)
+            change = operator_asked(cluster, now_ns, event)
         case ProviderSaid():
             provider_said(cluster, event)
         case ProviderLeft():
             provider_left(cluster, event)
-    return NOTHING
+    return change
+
+
+def _arrived(cluster: Cluster, now_ns: int, event: RequestArrived) -> Change:
+    """Enter a request, which is undecided from then on; nothing if its id is known or its model is not."""
+    request = cluster.arrived(now_ns, event)
+    if request is None:
+        return NOTHING
+    change = Change()
+    change.requests.append(request)
+    cluster.undecided.append(request)
+    return change
+
+
+def _close(cluster: Cluster, requests: list[Request]) -> Change:
+    """Forget requests; return those that waited."""
+    change = Change()
+    for request in requests:
+        if request.place is Place.QUEUED:
+            change.requests.append(request)
+        cluster.close(request)
+    return change
 
 
 def requests_of(cluster: Cluster, gateway: int) -> list[Request]:
@@ -216,17 +243,16 @@ def _ended(cluster: Cluster, now_ns: int, result: Result) -> Change:
             placement.leave()
     slot = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
     if slot is not None:
-        change.slot = slot
         _executed(cluster, now_ns, change, worker, slot, result)
         return change
     load = worker.load.finish(result.action_id, result.end_ns)
     if load is not None:
-        change.load, change.placement = load.action, worker.placements[load.action.model]
+        change.action, change.placement = load.action, worker.placements[load.action.model]
         load_ended(cluster, now_ns, worker, load.action, result)
         return change
     other = worker.others.pop(result.action_id, None)
     if other is not None:
-        change.other = action = other[0]
+        change.action = action = other[0]
         name = action.model.name if isinstance(action, Prepare) else action.model
         change.placement = worker.placements.get(name)
         change.successor = other_ended(cluster, worker, action, result)
@@ -239,15 +265,16 @@ def _executed(
     cluster: Cluster, now_ns: int, change: Change, worker: Worker, slot: Slot[Executed], result: Result
 ) -> None:
     """Enter the result of an INFER or an OPEN."""
-    action = slot.action
+    change.action = action = slot.action
     if isinstance(action, Infer):
         change.requests = infer_ended(cluster, now_ns, worker, slot, action, result)
-        change.placement = placement = slot.placement
+        placement = change.placement = slot.placement
+        change.size_index = slot.size_index
         if result.status is not Status.OK:
             cluster.undecided += change.requests
             if placement is not None and to_give_up(placement, result):
                 give_up(placement.base, why_given_up(placement.base))
-                change.gives_up.append(placement.base)
+                change.unwanted.append(placement.base)
     else:
         change.placement = worker.placements[action.model]
         open_ended(cluster, now_ns, worker, action, result)
@@ -279,5 +306,5 @@ def _lost(cluster: Cluster, now_ns: int, name: str) -> Change:
         give_up(placement, FATAL)
     change = left(cluster, name)
     if change is not NOTHING:
-        change.gives_up = gives_up
+        change.unwanted = gives_up
     return change

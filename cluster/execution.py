@@ -30,42 +30,41 @@ _GONE: Final = Place.GONE
 _RESIDENT: Final = State.RESIDENT
 
 
-def infer_sent(cluster: Cluster, now_ns: int, action: Infer) -> None:
-    """Enter an INFER: its requests leave their queue, and EXEC has one action more."""
+class Batch:
+    """A batch to run: requests of one model on a worker where it is usable."""
+
+    __slots__ = ("placement", "requests", "size_index")
+
+    def __init__(self, placement: Placement, size_index: int, requests: list[Request]) -> None:
+        self.placement = placement
+        self.size_index = size_index
+        """Index of the batch size in the executable's sizes."""
+        self.requests = requests
+
+
+def batch_of(cluster: Cluster, action: Infer) -> Batch:
+    """Return the batch that an INFER runs."""
     placement = cluster.workers[action.worker].find(action.model, action.sizes)
     known = cluster.requests
     requests = [known[request_id] for request_id in action.request_ids]
-    index = placement.times.sizes.index(action.batch_size)
-    batch_sent(cluster, now_ns, action, placement, index, requests)
+    return Batch(placement, placement.times.sizes.index(action.batch_size), requests)
 
 
-def batch_sent(
-    cluster: Cluster,
-    now_ns: int,
-    action: Infer,
-    placement: Placement,
-    index: int,
-    requests: list[Request],
-) -> None:
-    """Enter an INFER of queued requests, of the size of an index."""
+def infer_sent(cluster: Cluster, now_ns: int, action: Infer, batch: Batch) -> None:
+    """Enter an INFER: its requests leave their queue, and EXEC has one action more."""
+    requests, model = batch.requests, batch.placement.model
     if requests[0].due_ns is not None:
-        placement.model.queue.remove_all(requests)
+        model.queue.remove_all(requests)
     else:
         for request in requests:
-            placement.model.backlog.remove(request)
+            model.backlog.remove(request)
     cluster.queued -= len(requests)
-    infer_begun(cluster, now_ns, action, placement, index, requests)
+    infer_begun(cluster, now_ns, action, batch)
 
 
-def infer_begun(
-    cluster: Cluster,
-    now_ns: int,
-    action: Infer,
-    placement: Placement,
-    index: int,
-    requests: list[Request],
-) -> None:
+def infer_begun(cluster: Cluster, now_ns: int, action: Infer, batch: Batch) -> None:
     """Enter an INFER whose requests are in no queue."""
+    placement, index, requests = batch.placement, batch.size_index, batch.requests
     worker = placement.worker
     for request in requests:
         request.place = _DISPATCHED

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.cluster.apply import apply, settle
-from mainspring.cluster.execution import infer_begun
+from mainspring.cluster.execution import Batch, infer_begun
 from mainspring.cluster.membership import note_standing
 from mainspring.cluster.models import Model
 from mainspring.cluster.pages import PageTable
@@ -168,7 +168,7 @@ def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:
         request.model = placement.model
         requests.append(request)
     index = placement.times.sizes.index(action.batch_size)
-    infer_begun(cluster, now_ns, action, placement, index, requests)
+    infer_begun(cluster, now_ns, action, Batch(placement, index, requests))
 
 
 def _placement(cluster: Cluster, worker_name: str, name: str, size: int = 0) -> Placement:

@@ -12,7 +12,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.residency_bits import at, find, hosts, of_worker
-from mainspring.cluster.state import Cluster
+from mainspring.cluster.state import NOTHING, Change, Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
@@ -64,26 +64,30 @@ def add_model(cluster: Cluster, model: Model, former: Model | None) -> None:
             model.absent |= worker.bit
 
 
-def model_added(cluster: Cluster, spec: ModelSpec) -> None:
+def model_added(cluster: Cluster, spec: ModelSpec) -> Change:
     """Serve a model from now on; it replaces one of its name with other weights, whose pin it keeps."""
     known = cluster.models.get(spec.name)
     if known is not None and known.spec == spec:
-        return
-    model = cluster.new_model(spec)
+        return NOTHING
+    change = Change()
+    change.model = model = cluster.new_model(spec)
     # Before the old model goes, so that what both have in common stays.
     cluster.estimates.hold(model)
     if known is not None:
-        _take_off(cluster, known)
+        _take_off(cluster, known, change)
     add_model(cluster, model, known)
+    return change
 
 
-def model_removed(cluster: Cluster, name: str) -> None:
+def model_removed(cluster: Cluster, name: str) -> Change:
     """Serve a model no more."""
     model = cluster.models.get(name)
     if model is None:
-        return
+        return NOTHING
     unset(cluster, name)
-    _take_off(cluster, model)
+    change = Change()
+    _take_off(cluster, model, change)
+    return change
 
 
 def unset(cluster: Cluster, name: str) -> None:
@@ -92,9 +96,11 @@ def unset(cluster: Cluster, name: str) -> None:
     cluster.operations.pop(("model", name), None)
 
 
-def _take_off(cluster: Cluster, model: Model) -> None:
+def _take_off(cluster: Cluster, model: Model, change: Change) -> None:
+    change.removed = model
     cease_to_serve(cluster, model)
-    for placement in left_behind(cluster, model):
+    change.unwanted = left_behind(cluster, model)
+    for placement in change.unwanted:
         leave(cluster, placement)
     cluster.estimates.release(model)
 
@@ -120,11 +126,15 @@ def cease_to_serve(cluster: Cluster, model: Model) -> None:
     model.pinned = False
 
 
-def model_restored(cluster: Cluster, worker_name: str, model_name: str) -> None:
+def model_restored(cluster: Cluster, worker_name: str, model_name: str) -> Change:
     """A worker failed on a model whose files have changed since: what it has of it goes."""
     placement = restorable(cluster, worker_name, model_name)
-    if placement is not None:
-        leave(cluster, placement)
+    if placement is None:
+        return NOTHING
+    change = Change(placement.worker)
+    change.placement = placement
+    change.successor = leave(cluster, placement)
+    return change
 
 
 def restorable(cluster: Cluster, worker_name: str, model_name: str) -> Placement | None:
@@ -147,7 +157,7 @@ def misplaced(event: WorkerJoined) -> str | None:
 def join(cluster: Cluster, event: WorkerJoined) -> Worker:
     """Enter a worker; every model is known on it but what it has prepared.
 
-    Of that, only a part is entered now (`Cluster.joining`).
+    Of that, only a part is entered now where `Cluster.entered_at_once` says so (`Cluster.joining`).
     """
     worker = cluster.new_worker(event)
     cluster.seat(worker)
@@ -155,7 +165,7 @@ def join(cluster: Cluster, event: WorkerJoined) -> Worker:
     cluster.recount()
     worker.joining = joining = Joining(cluster, worker, event.prepared)
     cluster.joining.append(joining)
-    joining.some()
+    joining.some(cluster.entered_at_once or len(event.prepared))
     return worker
 
 
@@ -172,18 +182,19 @@ def adopt(cluster: Cluster, now_ns: int, worker: Worker, resident: Resident) -> 
     return placement
 
 
-def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> None:
+def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> Change:
     """Take a worker in with what its memory holds; what it says of that must not be `misplaced`."""
     worker = join(cluster, event)
-    if worker.joining is not None:
-        worker.joining.some(len(event.prepared))
+    change = Change(worker)
     for resident in event.resident:
         adopt(cluster, now_ns, worker, resident)
-    for placement in unwelcome(cluster, worker):
+    change.unwanted = unwelcome(cluster, worker)
+    for placement in change.unwanted:
         if placement.leaving:
             leave(cluster, placement)
         else:
             give_up(placement, why_given_up(placement))
+    return change
 
 
 def to_give_up(placement: Placement, result: Result) -> bool:
@@ -297,7 +308,7 @@ def stop(cluster: Cluster, worker: Worker) -> None:
     worker.prepare_queue.clear()
 
 
-def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
+def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> Change:
     """Enter what an operator set instead of what was set about the same before.
 
     What concerns something that is not there, or may not be set, changes nothing.
@@ -305,14 +316,19 @@ def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
     command = event.command
     about = subject(command)
     if about is None or not _may_set(cluster, command):
-        return
+        return NOTHING
     cluster.operations.pop(about, None)
     cluster.operations[about] = now_ns, event
+    change = Change()
+    change.taken = True
     match command:
         case DrainWorker(worker=name):
+            if name not in cluster.drained:
+                change.worker = cluster.workers[name]
             cluster.drained[name] = None
             set_draining(cluster, name)
         case ResumeWorker(worker=name):
+            change.worker = cluster.workers.get(name)
             del cluster.drained[name]
             set_draining(cluster, name)
         case PinModel(model=name):
@@ -320,6 +336,7 @@ def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
         case UnpinModel(model=name):
             del cluster.pinned[name]
             cluster.models[name].pinned = False
+    return change
 
 
 def _may_set(cluster: Cluster, command: OperatorCommand) -> bool:

@@ -12,7 +12,6 @@ from mainspring.cluster.provision import Kind
 from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
 from mainspring.cluster.served_models import ServedModels
-from mainspring.cluster.timeline import Slot
 from mainspring.cluster.worker_bits import WorkerBits
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Load, Prepare, Release, Unload
@@ -47,6 +46,8 @@ class Cluster:
         """Assignment of bits to workers, for sets of them."""
         self.joining: list[Joining] = []
         """Workers of which not all is entered that they have prepared, the longest joining first."""
+        self.entered_at_once = 0
+        """Models of a joining worker that are entered at once; 0: all. The others follow part by part."""
         self.overdue: dict[str, Model] = {}
         """Models with INFERs that took far too long (`Model.overdue`)."""
         self.fleeting: list[Placement] = []
@@ -214,31 +215,18 @@ class Cluster:
         model = self.model_of(event)
         if model is None or event.request_id in self.requests:
             return None
-        return self.admitted(now_ns, event, model, self.due_ns(event))
+        model.counts.came(now_ns, event.deadline_ns)
+        deadline_ns = event.deadline_ns
+        # When EXEC must have ended for it.
+        due_ns = None if deadline_ns is None else deadline_ns - self.response_margin_ns
+        request = Request(event, model, now_ns, due_ns, is_cold(model))
+        self.requests[request.id] = request
+        return request
 
     def model_of(self, event: RequestArrived) -> Model | None:
         """Return the model or the bucket that a request is for; None if it is not served."""
         model = self.models.get(event.model)
         return model if model is None or not (model.buckets or event.sizes) else model.find(event.sizes)
-
-    def due_ns(self, event: RequestArrived) -> int | None:
-        """Return when EXEC must have ended for a request; None for best effort."""
-        deadline_ns = event.deadline_ns
-        return None if deadline_ns is None else deadline_ns - self.response_margin_ns
-
-    def admitted(self, now_ns: int, event: RequestArrived, model: Model, due_ns: int | None) -> Request:
-        """Enter a request whose id is not known yet, with what `arrived` finds for it."""
-        model.counts.came(now_ns, event.deadline_ns)
-        request = Request(event, model, now_ns, due_ns, is_cold(model))
-        self.requests[request.id] = request
-        return request
-
-    def turned_away(self, now_ns: int, event: RequestArrived) -> None:
-        """Count a request for a model that is rejected without having been entered."""
-        model = self.model_of(event)
-        if model is not None:
-            model.counts.came(now_ns, event.deadline_ns)
-            model.counts.rejected += 1
 
     def enqueue(self, request: Request) -> None:
         """Put a request that is in no queue into its model's."""
@@ -292,28 +280,45 @@ def is_cold(model: Model) -> bool:
 class Change:
     """The subjects of one change; those that it did not touch are None, False or empty."""
 
-    __slots__ = ("gives_up", "load", "other", "placement", "requests", "slot", "stops", "successor", "worker")
+    __slots__ = (
+        "action",
+        "model",
+        "placement",
+        "removed",
+        "requests",
+        "size_index",
+        "stops",
+        "successor",
+        "taken",
+        "unwanted",
+        "worker",
+    )
 
     def __init__(self, worker: Worker | None = None) -> None:
         self.worker = worker
-        """The worker that a result came from, or that is gone."""
+        """The worker that a result came from, that came, that is gone, or that operators drain or resume."""
         self.stops = False
         """True if the worker has said that it begins nothing more."""
-        self.slot: Slot[Executed] | None = None
-        """The INFER or OPEN that has ended."""
-        self.load: Load | None = None
-        """The LOAD that has ended."""
-        self.other: Unload | Prepare | Release | None = None
-        """The action without a window that has ended."""
+        self.action: Executed | Load | Unload | Prepare | Release | None = None
+        """The action that has ended; None if nobody waited for it any more."""
+        self.size_index = 0
+        """Index of the batch size of an INFER that has ended."""
         self.placement: Placement | None = None
         """The model, or its bucket, that the action was about, on the worker."""
         self.requests: list[Request] = []
-        """The requests of an INFER that ended, or that were outstanding on the worker."""
-        self.gives_up: list[Placement] = []
-        """Models that workers try no more; those that are resident are to be unloaded."""
+        """The requests that arrived, left their queues for good, or were of an INFER that is outstanding no
+        more."""
+        self.unwanted: list[Placement] = []
+        """Models that are to be taken off workers (`Placement.leaving`), or that these try no more."""
         self.successor: Model | None = None
         """The model that replaces one that is off the worker now."""
+        self.model: Model | None = None
+        """The model that was added."""
+        self.removed: Model | None = None
+        """The model that is served no more; its queue is as it was."""
+        self.taken = False
+        """True if an operator's setting was entered: nothing forbade it."""
 
 
 NOTHING: Final = Change()
-"""The change of an entry that those who react find in the state."""
+"""The change of an entry to which nobody reacts."""

@@ -14,7 +14,6 @@ from mainspring.cluster.apply import apply
 from mainspring.cluster.capacity import kept_pages
 from mainspring.cluster.requests import Request
 from mainspring.cluster.residency_bits import is_prepared_anywhere, tidy
-from mainspring.cluster.scaling import provider_left, provider_said
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.status import cluster_status
 from mainspring.cluster.validate import validate as validate_state
@@ -34,7 +33,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.operating import OperatorCommand, SetGoodputWeight
-from mainspring.messages.scaling import ProviderLeft, ProviderSaid
+from mainspring.messages.scaling import ProviderSaid
 from mainspring.messages.status import ClusterStatus
 from mainspring.scheduler.alarms import Alarm, WorkerTimers
 from mainspring.scheduler.best_effort import BestEffort
@@ -125,43 +124,44 @@ class Scheduler:
 
     def handle(self, now_ns: int, event: Event) -> None:
         """Take an event in. ``now_ns`` never goes back from one call to the next."""
+        cluster = self.cluster
         # To find that an event is not of a message's class takes longer than to find that it is.
         kind = type(event)
         if kind is _ARRIVED:
-            self._lifecycle.arrived(now_ns, cast("RequestArrived", event))
+            arrival = cast("RequestArrived", event)
+            self._lifecycle.arrived(now_ns, arrival, apply(cluster, now_ns, arrival))
         elif kind is _RESULT:
             result = cast("Result", event)
-            if not self._dispatcher.ended(now_ns, result, apply(self.cluster, now_ns, result)):
+            if not self._dispatcher.ended(now_ns, result, apply(cluster, now_ns, result)):
                 self._membership.drop(now_ns, result.worker, _disagreement(result))
         elif kind is not _WAKEUP:
             self._handle_other(now_ns, event)
+        if cluster.undecided:
+            # Each of them was queued or rejected.
+            cluster.undecided.clear()
 
     def _handle_other(self, now_ns: int, event: Event) -> None:
         """Take an event in that comes seldom."""
+        if isinstance(event, WorkerJoined):
+            self._membership.replaced(now_ns, event.worker)
+        change = apply(self.cluster, now_ns, event)
         match event:
-            case RequestCancelled(request_id=request_id):
-                self._lifecycle.cancel(now_ns, request_id)
-            case GatewayLeft(number=number):
-                self._lifecycle.cancel_gateway(now_ns, number)
-            case ModelAdded(model=spec):
-                self._membership.add_model(now_ns, spec)
-            case ModelRemoved(name=name):
-                self._membership.remove_model(now_ns, name)
-            case ModelRestored(worker=worker, model=name):
-                self._membership.restored(now_ns, worker, name)
+            case RequestCancelled() | GatewayLeft():
+                self._lifecycle.withdrawn(now_ns, change)
+            case ModelAdded() | ModelRemoved():
+                self._membership.changed(now_ns, change)
+            case ModelRestored():
+                self._membership.restored(now_ns, change)
             case WorkerJoined():
-                self._membership.join(now_ns, event)
+                self._membership.joined(now_ns, event, change)
             case WorkerLeft(reason=reason):
-                self._membership.left(now_ns, apply(self.cluster, now_ns, event), reason)
+                self._membership.left(now_ns, change, reason)
             case OperatorAsked():
-                self._operating.carry_out(now_ns, event)
+                self._operating.carry_out(now_ns, event, change)
                 if isinstance(event.command, SetGoodputWeight):
                     self._policy.weighed(now_ns, event.command.model)
             case ProviderSaid():
-                provider_said(self.cluster, event)
                 self._scaling.provider_said(now_ns, event)
-            case ProviderLeft():
-                provider_left(self.cluster, event)
 
     def schedule(self, now_ns: int) -> list[Command]:
         """Decide everything that is due, and return every command since the last call, in order.

@@ -10,18 +10,8 @@ from mainspring.cluster.placements import Placement
 from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Change
-from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import (
-    Action,
-    Executed,
-    Infer,
-    Open,
-    Prepare,
-    Release,
-    Result,
-    Unanswered,
-)
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unanswered, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.scheduler.alarms import WorkerTimers
 from mainspring.scheduler.best_effort import BestEffort
@@ -38,11 +28,10 @@ BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
 _INFER: Final = Infer
 _OK: Final = Status.OK
-_STOPPING: Final = Status.STOPPING
 
 
 class Dispatcher:
-    """Turns the policy's batches into INFERs, and enters results into the state."""
+    """Turns the policy's batches into INFERs, and reacts to results."""
 
     def __init__(
         self,
@@ -151,32 +140,39 @@ class Dispatcher:
 
         Results of actions that nobody waits for any more have changed nothing.
         """
-        worker, placement = change.worker, change.placement
+        worker, action = change.worker, change.action
         if worker is None:
             return True
         if change.stops:
             self._residency.retire(now_ns, worker)
-        if change.slot is not None:
-            self._executed(now_ns, worker, change.slot, result, change)
-        elif change.load is not None:
-            assert placement is not None, f"{worker.name} has loaded what nobody knows"
-            agrees = self._residency.load_ended(now_ns, placement, change.load, result)
+        if isinstance(action, Infer):
+            self._infer_ended(now_ns, worker, action, result, change)
+        elif isinstance(action, Open):
+            self._open_ended(now_ns, worker, action, result, change)
+        elif isinstance(action, Load):
+            placement = _concerned(change)
+            agrees = self._residency.load_ended(now_ns, placement, action, result)
             self._backlog.offer_all(placement)
             self._lifecycle.reconsider(now_ns, placement.model)
             return agrees
-        elif change.other is not None:
-            return self._other_ended(now_ns, worker, change.other, result, change)
+        elif action is not None:
+            return self._other_ended(now_ns, worker, action, result, change)
         return True
 
     def _other_ended(
-        self, now_ns: int, worker: Worker, action: Action, result: Result, change: Change
+        self,
+        now_ns: int,
+        worker: Worker,
+        action: Unload | Prepare | Release,
+        result: Result,
+        change: Change,
     ) -> bool:
         """React to the result of an action without a window; return whether worker and state agree."""
         concerned: Model | None = None
         failed = isinstance(action, Prepare) and result.status not in (Status.OK, Status.NOT_OPEN)
         if failed and change.placement is not None:
             concerned = change.placement.model
-        agrees = self._residency.other_ended(now_ns, worker, result, change)
+        agrees = self._residency.other_ended(now_ns, worker, action, result, change)
         if isinstance(action, Release):
             # The model's replacement has reached the last worker, and all workers may be drained.
             cluster = self._state.cluster
@@ -225,7 +221,7 @@ class Dispatcher:
         """Send a batch as one INFER."""
         state, worker, placement, requests = self._state, timers.worker, batch.placement, batch.requests
         action = self._infer(now_ns, worker, batch)
-        state.emit_infer(now_ns, action, placement, batch.size_index, requests)
+        state.emit(now_ns, action, batch)
         best_effort = requests[0].due_ns is None
         self._backlog.ran(now_ns, worker, action.predicted_duration_ns, best_effort)
         timers.hold_ns = None
@@ -282,39 +278,30 @@ class Dispatcher:
             request_sizes,
         )
 
-    def _executed(
-        self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result, change: Change
-    ) -> None:
-        """React to the result of what EXEC did."""
-        action, placement = slot.action, change.placement
-        assert placement is not None, f"{worker.name} has run what nobody knows"
+    def _open_ended(self, now_ns: int, worker: Worker, action: Open, result: Result, change: Change) -> None:
+        """React to an OPEN's result."""
+        placement = _concerned(change)
         self._overdue_actions.exec_ended(now_ns, worker)
         self._state.wants(worker)
-        if isinstance(action, Infer):
-            self._infer_ended(now_ns, placement, slot.size_index, action, result, change)
-            return
         self._residency.open_ended(now_ns, placement, action, result, change)
         if result.status is not _OK:
             self._lifecycle.reconsider(now_ns, placement.model)
 
     def _infer_ended(
-        self,
-        now_ns: int,
-        placement: Placement,
-        index: int,
-        action: Infer,
-        result: Result,
-        change: Change,
+        self, now_ns: int, worker: Worker, action: Infer, result: Result, change: Change
     ) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""
+        placement = _concerned(change)
+        self._overdue_actions.exec_ended(now_ns, worker)
+        self._state.wants(worker)
         if result.status is _OK:
-            self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, change.requests)
+            taken_ns = result.end_ns - result.begin_ns
+            self._policy.executed(now_ns, placement, change.size_index, taken_ns, change.requests)
         else:
-            if change.gives_up:
-                self._residency.given_up(now_ns, change)
+            if change.unwanted:
+                self._residency.unwanted(now_ns, change)
                 self._lifecycle.reconsider(now_ns, placement.base.model)
             self._try_again(now_ns, change.requests, action, result)
-            self._state.cluster.undecided.clear()
         if placement.leaving and placement.base.infers == 0:
             self._residency.leave(now_ns, placement.base)
 
@@ -350,6 +337,12 @@ class Dispatcher:
                 if request.spoilt > 1 or result.status is not Status.INPUT_MISSING:
                     self._state.suspect(request)
             self._lifecycle.retry(now_ns, request, reason, detail)
+
+
+def _concerned(change: Change) -> Placement:
+    """Return the placement that a result's action was about."""
+    assert change.placement is not None, f"{change.action} was about what nobody knows"
+    return change.placement
 
 
 def isolated(batch: Batch) -> Batch:

@@ -7,25 +7,12 @@ from typing import Final
 
 from mainspring.cluster.apply import left
 from mainspring.cluster.execution import running
-from mainspring.cluster.membership import (
-    add_model,
-    adopt,
-    cease_to_serve,
-    join,
-    left_behind,
-    misplaced,
-    restorable,
-    unset,
-    unwelcome,
-    why_given_up,
-)
-from mainspring.cluster.models import Model
+from mainspring.cluster.membership import misplaced
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Change
 from mainspring.messages.actions import DropWorker, Unanswered
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import WorkerJoined
-from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import Pins
 from mainspring.scheduler.policies.base import Policy
@@ -41,7 +28,7 @@ MOST_FATAL: Final = 2
 
 
 class Membership:
-    """Adds and removes models and workers."""
+    """Reacts to models and workers that come and go."""
 
     def __init__(
         self,
@@ -63,69 +50,45 @@ class Membership:
         self._unsure: deque[Request] = deque()
         """Requests whose models may be run by nobody, since a worker has left."""
 
-    def add_model(self, now_ns: int, spec: ModelSpec) -> None:
-        """Serve a model; it replaces a model of its name with other weights, and keeps that model's pin."""
-        cluster = self._state.cluster
-        known = cluster.models.get(spec.name)
-        if known is not None and known.spec == spec:
-            return
-        model = cluster.new_model(spec)
-        # Before the old model goes, so that what both have in common stays.
-        cluster.estimates.hold(model)
-        if known is not None:
-            self._take_off(now_ns, known)
-        add_model(cluster, model, known)
-        self._preparing.come(now_ns, model)
-        self._pins.enforce()
+    def changed(self, now_ns: int, change: Change) -> None:
+        """React to a model that came, or went, or both: what waits for the former one is rejected, and it is
+        taken off workers as they become free."""
+        model, former = change.model, change.removed
+        if former is not None:
+            self._preparing.go(former)
+            detail = f"model {former.name!r} was removed"
+            self._lifecycle.reject_queued(now_ns, former, Reason.MODEL_REMOVED, detail)
+            self._residency.take_off(now_ns, change.unwanted)
+        if model is not None:
+            self._preparing.come(now_ns, model)
+        if model is not None or former is not None:
+            self._pins.enforce()
 
-    def remove_model(self, now_ns: int, name: str) -> None:
-        """Stop serving a model: reject what waits for it, and take it off workers as they become free."""
-        model = self._state.cluster.models.get(name)
-        if model is None:
-            return
-        unset(self._state.cluster, name)
-        self._take_off(now_ns, model)
-        self._pins.enforce()
-
-    def restored(self, now_ns: int, name: str, model: str) -> None:
+    def restored(self, now_ns: int, change: Change) -> None:
         """Try a model again on a worker that failed on it: its files have changed.
 
         What the worker had prepared of it is released first, because it comes from the old files.
         """
-        placement = restorable(self._state.cluster, name, model)
-        if placement is not None:
-            self._residency.leave(now_ns, placement)
+        if change.placement is not None:
+            self._residency.leave(now_ns, change.placement, change.successor)
 
-    def _take_off(self, now_ns: int, model: Model) -> None:
-        """Reject what waits for a model, and have workers give it up."""
-        cease_to_serve(self._state.cluster, model)
-        self._preparing.go(model)
-        detail = f"model {model.name!r} was removed"
-        self._lifecycle.reject_queued(now_ns, model, Reason.MODEL_REMOVED, detail)
-        self._residency.take_off(now_ns, left_behind(self._state.cluster, model))
-        self._state.cluster.estimates.release(model)
+    def replaced(self, now_ns: int, name: str) -> None:
+        """Forget a worker, if it is there, that is about to join again: nobody has said that it left."""
+        self.left(now_ns, left(self._state.cluster, name), "joined again")
 
-    def join(self, now_ns: int, event: WorkerJoined) -> None:
-        """Take a worker in, with what it says its memory holds."""
-        cluster = self._state.cluster
-        if event.worker in cluster.workers:
-            self.left(now_ns, left(cluster, event.worker), "joined again")
-        wrong = misplaced(event)
-        if wrong is not None:
-            self._state.emit(now_ns, DropWorker(event.worker, wrong))
+    def joined(self, now_ns: int, event: WorkerJoined, change: Change) -> None:
+        """React to a worker that came, with what it says its memory holds."""
+        worker = change.worker
+        if worker is None:
+            self._state.emit(now_ns, DropWorker(event.worker, misplaced(event) or ""))
             return
-        worker = join(cluster, event)
         self._state.consider_load_room(now_ns, worker)
         for resident in event.resident:
-            placement = adopt(cluster, now_ns, worker, resident)
+            placement = worker.placements[resident.model]
             if placement.usable:
                 self._policy.weights_changed(now_ns, placement)
                 self._backlog.offer_all(placement)
-        for placement in unwelcome(cluster, worker):
-            if placement.leaving:
-                self._residency.leave(now_ns, placement)
-            else:
-                self._residency.give_up(now_ns, placement, why_given_up(placement))
+        self._residency.unwanted(now_ns, change)
         self._preparing.join(now_ns, worker)
         self._policy.worker_joined(now_ns, worker)
         self._pins.enforce()
@@ -137,7 +100,7 @@ class Membership:
         state, worker = self._state, change.worker
         if worker is None:
             return
-        self._residency.given_up(now_ns, change)
+        self._residency.unwanted(now_ns, change)
         self._policy.worker_left(now_ns, worker)
         self._backlog.worker_left(worker)
         self._residency.left(worker)
@@ -154,6 +117,7 @@ class Membership:
                 if request.fatal == MOST_FATAL:
                     request.failures = state.config.max_attempts
             self._lifecycle.retry(now_ns, request, Reason.WORKER_FAILED, detail)
+        # Each was queued or rejected; the worker may have been dropped between two events.
         state.cluster.undecided.clear()
         self._preparing.leave(worker)
         self._reconsider(now_ns)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.capacity import unpinnable, unscalable
-from mainspring.cluster.membership import operator_asked
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency_bits import at, hosts
+from mainspring.cluster.state import Change
 from mainspring.messages.actions import LoadReason
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import (
@@ -28,6 +28,7 @@ from mainspring.messages.operating import (
     SetMaxQueue,
     UnloadFrom,
     UnpinModel,
+    subject,
 )
 from mainspring.scheduler.draining import Draining
 from mainspring.scheduler.load_queue import Pins
@@ -86,21 +87,18 @@ class Operating:
             self._unloadable(command) if isinstance(command, UnloadFrom) else self._unplaced(model, command)
         )
 
-    def carry_out(self, now_ns: int, event: OperatorAsked) -> None:
+    def carry_out(self, now_ns: int, event: OperatorAsked, change: Change) -> None:
         """Carry out an operator's command; one that can't be carried out (any more) changes nothing."""
         command = event.command
-        if self.refusal(command) is not None:
+        if not change.taken and (subject(command) is not None or self.refusal(command) is not None):
             return
-        drained_already = isinstance(command, DrainWorker) and command.worker in self._state.cluster.drained
-        operator_asked(self._state.cluster, now_ns, event)
         match command:
-            case DrainWorker(worker=name):
-                if not drained_already:
-                    self._draining.drained(now_ns, self._state.cluster.workers[name])
-            case ResumeWorker(worker=name):
-                worker = self._state.cluster.workers.get(name)
-                if worker is not None:
-                    self._draining.resumed(now_ns, worker)
+            case DrainWorker():
+                if change.worker is not None:
+                    self._draining.drained(now_ns, change.worker)
+            case ResumeWorker():
+                if change.worker is not None:
+                    self._draining.resumed(now_ns, change.worker)
             case ScaleWorkers():
                 self._scaling.settle(now_ns)
             case MoveWorker(worker=name, controller=to):

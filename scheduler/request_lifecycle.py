@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.apply import requests_of
 from mainspring.cluster.models import Model
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence, soonest_in_time_ns
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency_bits import is_given_up
+from mainspring.cluster.state import Change
 from mainspring.cluster.status import impossible
 from mainspring.messages.actions import Ahead, Doubted, Ranked, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
@@ -51,60 +51,58 @@ class RequestLifecycle:
         self._max_queue_sizes = config.max_queue_sizes
         self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
-    def arrived(self, now_ns: int, event: RequestArrived) -> None:
-        """Admit a request, or reject it at once. A request id that is known already is ignored.
+    def arrived(self, now_ns: int, event: RequestArrived, change: Change) -> None:
+        """Queue a request that has arrived, or reject it at once. An id that is known already is ignored.
 
         It is rejected if no plan (`cluster.plans`) is in time, though a plan puts it before everything that
         is queued; it is told what was possible.
         """
-        state, cluster = self._state, self._state.cluster
-        request_id = event.request_id
-        if request_id in cluster.requests:
+        cluster, rows = self._state.cluster, event.rows
+        if not change.requests:
+            if event.request_id not in cluster.requests:
+                self._state.emit(now_ns, Reject(event.request_id, *self._unserved(event)))
             return
-        model, rows = cluster.model_of(event), event.rows
+        request = change.requests[0]
+        model, due_ns = request.model, request.due_ns
         bounded = bool(cluster.operations or self._max_queue_sizes) or cluster.queued >= self._bound
-        if model is None or not 1 <= rows <= model.max_rows or bounded:
+        if not 1 <= rows <= model.max_rows or bounded:
             refusal = self._refusal(now_ns, event, model)
             if refusal is not None:
-                cluster.turned_away(now_ns, event)
-                state.emit(now_ns, Reject(request_id, *refusal))
+                self._state.emit(now_ns, Reject(request.id, *refusal))
                 return
-        assert model is not None
-        due_ns = cluster.due_ns(event)
-        if due_ns is None and self._comes_too_late(now_ns, event, model):
+        if due_ns is None and self._comes_too_late(now_ns, request):
             return
         soonest_ns = -1 if due_ns is None else soonest_in_time_ns(cluster, now_ns, model, rows, due_ns)
-        if soonest_ns < 0 and not self._admits(now_ns, event, model, due_ns):
+        if soonest_ns < 0 and not self._admits(now_ns, request):
             return
         if now_ns < self._admission.until_ns and due_ns is not None and self._policy.refuses:
             why = self._promised(now_ns, model, rows, due_ns)
             if why:
                 found = plans(cluster, now_ns, model, rows, 0)
-                self._turn_away(now_ns, event, model, found, Reason.DEADLINE_UNREACHABLE, why)
+                self._turn_away(now_ns, request, found, Reason.DEADLINE_UNREACHABLE, why)
                 return
-        request = cluster.admitted(now_ns, event, model, due_ns)
         priority = event.priority
         if priority > 0:
             finish_ns = earliest_finish_ns(plans(cluster, now_ns, model, rows, due_ns))
             self._rank(now_ns, request, priority, finish_ns)
         self.queue(now_ns, request, arrives=True)
 
-    def _comes_too_late(self, now_ns: int, event: RequestArrived, model: Model) -> bool:
+    def _comes_too_late(self, now_ns: int, request: Request) -> bool:
         """Refuse a request without a deadline if those before it take too long; return whether."""
-        beyond = self._backlog.beyond_horizon(now_ns, model, event.rows)
+        beyond = self._backlog.beyond_horizon(now_ns, request.model, request.rows)
         if beyond is None:
             return False
         detail = (
             f"requests without a deadline are expected to wait for {beyond[0] / 1e9:.0f} s, and the bound "
             f"(best_effort_horizon_ms) is {self._state.config.best_effort_horizon_ms / 1e3:.0f} s"
         )
-        self._turn_away(now_ns, event, model, [], Reason.OVERLOADED, detail, beyond[1])
+        self._turn_away(now_ns, request, [], Reason.OVERLOADED, detail, beyond[1])
         return True
 
-    def _admits(self, now_ns: int, event: RequestArrived, model: Model, due_ns: int | None) -> bool:
+    def _admits(self, now_ns: int, request: Request) -> bool:
         """Return whether to queue a request though no worker that holds its model is known to be in time;
         reject it if not."""
-        cluster, rows = self._state.cluster, event.rows
+        cluster, model, rows, due_ns = self._state.cluster, request.model, request.rows, request.due_ns
         found = plans(cluster, now_ns, model, rows, due_ns)
         finish_ns = earliest_finish_ns(found)
         if due_ns is not None and finish_ns is not None and finish_ns > due_ns and self._doubt(now_ns, model):
@@ -114,7 +112,7 @@ class RequestLifecycle:
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
         if turned_away and due_ns is not None and finish_ns is not None:
             turned_away = not self._hopes(found, rows, due_ns)
-        return not turned_away or self._waits(now_ns, event, model, found)
+        return not turned_away or self._waits(now_ns, request, found)
 
     def _promised(self, now_ns: int, model: Model, rows: int, due_ns: int) -> str:
         """Return why a request that a plan has in time is refused all the same: an OPEN is too close."""
@@ -210,19 +208,11 @@ class RequestLifecycle:
             self._missed.want(request.model)
         return True
 
-    def cancel(self, now_ns: int, request_id: int) -> None:
-        """Forget a request; if it is dispatched already, its outputs are discarded by the gateway."""
-        request = self._state.cluster.requests.get(request_id)
-        if request is not None:
-            if request.place is _QUEUED:
-                self._unqueue(now_ns, request)
-                self._overload.withdrawn(request)
-            self._state.cluster.close(request)
-
-    def cancel_gateway(self, now_ns: int, number: int) -> None:
-        """Forget every request of a gateway."""
-        for request in requests_of(self._state.cluster, number):
-            self.cancel(now_ns, request.id)
+    def withdrawn(self, now_ns: int, change: Change) -> None:
+        """React to requests that are cancelled; outputs of one that is dispatched the gateway discards."""
+        for request in change.requests:
+            self._unqueued(now_ns, request)
+            self._overload.withdrawn(request)
 
     def retry(self, now_ns: int, request: Request, reason: Reason, detail: str) -> None:
         """Queue a request again whose action failed, or reject it if that can't help."""
@@ -280,40 +270,43 @@ class RequestLifecycle:
     def _unqueue(self, now_ns: int, request: Request) -> None:
         """Take a request out of its queue."""
         self._state.cluster.dequeue(request)
+        self._unqueued(now_ns, request)
+
+    def _unqueued(self, now_ns: int, request: Request) -> None:
+        """Tell the other parts that a request has left its queue."""
         if request.due_ns is not None:
             self._policy.unqueued(now_ns, request)
             self._overload.changed(now_ns, request.model)
 
-    def _waits(self, now_ns: int, event: RequestArrived, model: Model, found: list[Plan]) -> bool:
+    def _waits(self, now_ns: int, request: Request, found: list[Plan]) -> bool:
         """Return whether a request that no plan serves in time may wait all the same; reject it if not."""
-        state, finish_ns = self._state, earliest_finish_ns(found)
+        state, model, finish_ns = self._state, request.model, earliest_finish_ns(found)
         reason = Reason.DEADLINE_UNREACHABLE
         detail = f"no worker could finish in time{overdue_detail(now_ns, model)}"
         if finish_ns is None:
             reason, detail = impossible(state.cluster, model)
         if reason is Reason.MODEL_NOT_READY:
             self._preparing.hasten(model.base)
-            if event.deadline_ns is None:
+            if request.due_ns is None:
                 return True
         earliest_ns = None if finish_ns is None else finish_ns + state.ns.response_margin
-        self._turn_away(now_ns, event, model, found, reason, detail, earliest_ns)
+        self._turn_away(now_ns, request, found, reason, detail, earliest_ns)
         return False
 
     def _turn_away(
         self,
         now_ns: int,
-        event: RequestArrived,
-        model: Model,
+        request: Request,
         found: list[Plan],
         reason: Reason,
         detail: str,
         earliest_ns: int | None = None,
     ) -> None:
         """Reject a request on arrival."""
-        self._policy.refused(now_ns, model, event.rows)
+        model = request.model
+        self._policy.refused(now_ns, model, request.rows)
         evidence = reject_evidence(self._state.cluster, model, found, model.waiting)
-        self._state.cluster.turned_away(now_ns, event)
-        self._state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
+        self._state.reject(now_ns, request, reason, detail, earliest_ns, evidence)
         self._missed.want(model)
 
     def _hopes(self, found: list[Plan], rows: int, due_ns: int) -> bool:
@@ -332,18 +325,19 @@ class RequestLifecycle:
         give_up_ns = self._policy.give_up_ns(request, self._state.last_start_ns(request))
         return give_up_ns is not None and now_ns > give_up_ns
 
+    def _unserved(self, event: RequestArrived) -> tuple[Reason, str]:
+        """Return why no model is there for a request."""
+        served = self._state.cluster.models.get(event.model)
+        if served is None:
+            return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}"
+        symbols = ", ".join(map(str, served.spec.symbols)) or "none"
+        return Reason.BAD_INPUT, f"sizes {event.sizes}; model {served.name!r} takes {symbols}"
+
     def _refusal(
-        self, now_ns: int, event: RequestArrived, model: Model | None
+        self, now_ns: int, event: RequestArrived, model: Model
     ) -> tuple[Reason, str, int | None] | None:
         """Return why a request can't be admitted, whatever workers could do, and when to come again, if that
         is known; None if it can."""
-        state = self._state
-        if model is None:
-            served = state.cluster.models.get(event.model)
-            if served is None:
-                return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}", None
-            symbols = ", ".join(map(str, served.spec.symbols)) or "none"
-            return Reason.BAD_INPUT, f"sizes {event.sizes}; model {served.name!r} takes {symbols}", None
         if not 1 <= event.rows <= model.max_rows:
             detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.max_rows} in a request"
             return Reason.TOO_MANY_ROWS, detail, None

@@ -7,7 +7,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency import forget, give_up
+from mainspring.cluster.residency import forget
 from mainspring.cluster.residency_bits import of_worker
 from mainspring.cluster.state import Change
 from mainspring.cluster.timeline import Slot
@@ -125,13 +125,12 @@ class Residency:
             self._succeed(now_ns, successor, worker)
 
     def take_off(self, now_ns: int, placements: list[Placement]) -> None:
-        """Take a model off workers; where these are many, `take_more_off` sends some of the actions."""
+        """Take models off workers; where these are many, `take_more_off` sends some of the actions."""
         for placement in placements[:TAKEN_OFF_AT_ONCE]:
             self.leave(now_ns, placement)
         for placement in placements[TAKEN_OFF_AT_ONCE:]:
-            usable = placement.usable
             placement.leave()
-            if usable:
+            if placement.state in (State.RESIDENT, State.LOADING):
                 self._policy.weights_changed(now_ns, placement)
             self._leaving.append(placement)
 
@@ -163,16 +162,12 @@ class Residency:
         self._pins.enforce()
         self._state.wants_loads()
 
-    def give_up(self, now_ns: int, placement: Placement, detail: str) -> None:
-        """Give up a model on a worker that has nothing to do for it, and may hold it."""
-        give_up(placement, detail)
-        if placement.state is State.RESIDENT:
-            self.unload(now_ns, placement)
-
-    def given_up(self, now_ns: int, change: Change) -> None:
-        """Unload the models that are given up by a change."""
-        for placement in change.gives_up:
-            if placement.state is State.RESIDENT:
+    def unwanted(self, now_ns: int, change: Change) -> None:
+        """Have workers give up what a change has shown to be leaving, or tried no more."""
+        for placement in change.unwanted:
+            if placement.leaving:
+                self.leave(now_ns, placement)
+            elif placement.state is State.RESIDENT:
                 self.unload(now_ns, placement)
 
     def _succeed(self, now_ns: int, model: Model | None, worker: Worker) -> None:
@@ -226,25 +221,31 @@ class Residency:
         """Forget a worker that is gone."""
         self._openings.forget(worker)
 
-    def other_ended(self, now_ns: int, worker: Worker, result: Result, change: Change) -> bool:
+    def other_ended(
+        self,
+        now_ns: int,
+        worker: Worker,
+        action: Unload | Prepare | Release,
+        result: Result,
+        change: Change,
+    ) -> bool:
         """React to any other action's result; return whether the worker still agrees with the state."""
         ok = result.status is Status.OK
         if worker.stopping and not ok:
             return True
-        match change.other:
-            case Prepare():
-                placement = change.placement
-                assert placement is not None, f"{worker.name} has prepared what nobody knows"
-                self._state.wants_loads()
-                if placement.leaving:
-                    self.leave(now_ns, placement, change.successor)
-                elif placement.state is State.CLOSED:
-                    self._openings.add(now_ns, placement)
-                self._preparing.next(now_ns, worker)
-                return True
-            case Release():
-                # A worker that could not do it is about to be dropped, with the placement.
-                self._succeed(now_ns, change.successor, worker)
+        if isinstance(action, Prepare):
+            placement = change.placement
+            assert placement is not None, f"{worker.name} has prepared what nobody knows"
+            self._state.wants_loads()
+            if placement.leaving:
+                self.leave(now_ns, placement, change.successor)
+            elif placement.state is State.CLOSED:
+                self._openings.add(now_ns, placement)
+            self._preparing.next(now_ns, worker)
+            return True
+        if isinstance(action, Release):
+            # A worker that could not do it is about to be dropped, with the placement.
+            self._succeed(now_ns, change.successor, worker)
         return ok
 
     def _vacated(self, now_ns: int, placement: Placement) -> None:

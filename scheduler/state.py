@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from mainspring.cluster.apply import apply
+from mainspring.cluster.deferred_join import ENTERED_AT_ONCE
 from mainspring.cluster.device_kinds import SETTLED_AT_ONCE
-from mainspring.cluster.execution import batch_sent
+from mainspring.cluster.execution import Batch
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Change, Cluster
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Command, Infer, Reject, RejectEvidence
+from mainspring.messages.actions import Command, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.alarms import Alarm, Alarms, WorkerTimers
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
@@ -68,6 +69,7 @@ class SchedulerState:
         self.ns = Durations.of(config)
         self.cluster = Cluster(config.estimate_rank, self.ns.dispatch_delay, self.ns.response_margin)
         self.cluster.device_kinds.at_once = SETTLED_AT_ONCE
+        self.cluster.entered_at_once = ENTERED_AT_ONCE
         self.has_suspects = False
         """True once any request was a suspect; until then nothing looks for suspects."""
         self._timers: dict[str, WorkerTimers] = {}
@@ -100,20 +102,13 @@ class SchedulerState:
         name = model.base.spec.public_name
         return self.cluster.goodput_weight(name) or self.config.goodput_weights.get(name, 1.0)
 
-    def emit(self, now_ns: int, command: Command) -> Change:
-        """Apply a command, and add it to those that come out next; return its change."""
-        self.commands.append(command)
-        return apply(self.cluster, now_ns, command)
+    def emit(self, now_ns: int, command: Command, batch: Batch | None = None) -> Change:
+        """Apply a command, and add it to those that come out next; return its change.
 
-    def emit_infer(
-        self, now_ns: int, action: Infer, placement: Placement, index: int, requests: list[Request]
-    ) -> None:
-        """Emit an INFER of queued requests, as `emit` does, without looking up what the caller has at hand.
-
-        ``index`` is that of the batch size. Looking it all up is a fifteenth of the scheduler's instructions.
+        ``batch`` is that of an INFER.
         """
-        batch_sent(self.cluster, now_ns, action, placement, index, requests)
-        self.commands.append(action)
+        self.commands.append(command)
+        return apply(self.cluster, now_ns, command, batch)
 
     def validate(self) -> None:
         """Check the plans for workers; raise AssertionError at the first fault."""

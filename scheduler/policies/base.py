@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from mypy_extensions import mypyc_attr
 
+from mainspring.cluster.execution import Batch
 from mainspring.scheduler.config import LOOKAHEAD_MS, SchedulerConfig, completed
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.options import NoOptions
@@ -25,17 +26,7 @@ if TYPE_CHECKING:
     from mainspring.cluster.workers import Worker
     from mainspring.scheduler.state import SchedulerState
 
-
-class Batch:
-    """A batch to run: requests of one model on a worker where it is usable."""
-
-    __slots__ = ("placement", "requests", "size_index")
-
-    def __init__(self, placement: Placement, size_index: int, requests: list[Request]) -> None:
-        self.placement = placement
-        self.size_index = size_index
-        """Index of the batch size in the executable's sizes."""
-        self.requests = requests
+__all__ = ["Batch", "Policy"]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
