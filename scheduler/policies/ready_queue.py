@@ -125,7 +125,14 @@ class ReadyQueuePolicy(Policy):
                     self._enter_once(each)
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
-        """Return the batch of the lowest key, of equal keys that of the model that was added first."""
+        """Return the batch of the lowest key."""
+        return self.lowest(now_ns, worker, available_ns)
+
+    def lowest(self, now_ns: int, worker: Worker, available_ns: int, even: bool = False) -> Batch | None:
+        """Return the batch of the lowest key, of equal keys that of the model that was added first.
+
+        ``even`` leaves models out whose durations are erratic.
+        """
         own, shared = worker_note(worker).ready.entries, self.shared_heap(worker).entries
         inputs_ns = worker.exec.inputs_at_ns(now_ns + self.state.ns.dispatch_delay, 0)
         best: Placement | None = None
@@ -148,7 +155,8 @@ class ReadyQueuePolicy(Policy):
             what.note = None
             if not placement.usable or not placement.model.queue.dues:
                 continue
-            found = self.candidate(now_ns, placement, available_ns, inputs_ns)
+            left_out = even and placement.of is None and placement.times.spreads.erratic
+            found = None if left_out else self.candidate(now_ns, placement, available_ns, inputs_ns)
             if found is None:
                 # What can't be in time now may be after all: EXEC may be free earlier than predicted.
                 seen.append((NO_KEY, what))

@@ -75,8 +75,6 @@ class Mainspring(ReadyQueuePolicy):
         self._replication = Replication(state, self._loads.losses, self._utilisation)
         self._heterogeneous = HeterogeneousKinds(state)
         self._distributions = options.distributions
-        self._evens_only = False
-        """Whether only models that are not erratic are asked for (`_endangered`)."""
         self._waiting = 0
         """Models with requests that wait."""
 
@@ -113,9 +111,7 @@ class Mainspring(ReadyQueuePolicy):
         """Return the batch of even durations to run before one of an erratic model, if it could not wait for
         that model's long batches; None otherwise."""
         times = batch.placement.times
-        self._evens_only = True
-        other = super().next_batch(now_ns, worker, available_ns)
-        self._evens_only = False
+        other = self.lowest(now_ns, worker, available_ns, even=True)
         if other is None:
             return None
         first_due_ns = min([request.due_ns for request in other.requests if request.due_ns is not None])
@@ -245,8 +241,6 @@ class Mainspring(ReadyQueuePolicy):
         if begin_ns is None:
             return None
         if self._plans_chances(placement):
-            if self._evens_only:
-                return None
             return self._ranking.likeliest(placement, begin_ns, inputs_ns)
         return self._ranking.candidate(placement, begin_ns, inputs_ns)
 
@@ -266,7 +260,7 @@ class Mainspring(ReadyQueuePolicy):
         """Return the batch of the lowest rank, unless it is better to wait with it."""
         self._ranking.rank_again(worker_note(worker).ready)
         self._ranking.rank_again(self.shared_heap(worker))
-        batch = super().next_batch(now_ns, worker, available_ns)
+        batch = self.lowest(now_ns, worker, available_ns)
         if batch is None:
             return None
         if self._plans_chances(batch.placement):
