@@ -18,10 +18,6 @@ LEAD_KEPT: Final = 8
 """Divisor of a worker's lead: it shrinks by 1/8 with each batch whose inputs take less time than that."""
 MISSED_FACTOR: Final = 3, 2
 """Inputs that did not come in time are taken to need 3/2 of the time that they were given."""
-FATAL_KEYS: Final[dict[type, str]] = {Infer: "", Prepare: " PREPARE", Open: " OPEN", Load: " LOAD"}
-"""Key in `Model.overdue`, beside the workers' names, of the number of workers in a row that were lost."""
-FATAL_NS_KEY: Final = " "
-"""Key in `Model.overdue` of the time of the last of these losses."""
 _OK: Final = Status.OK
 _INPUT_MISSING: Final = Status.INPUT_MISSING
 _DISPATCHED: Final = Place.DISPATCHED
@@ -94,16 +90,14 @@ def infer_ended(
         index = slot.size_index = placement.times.sizes.index(action.batch_size)
     requests = cluster.running.pop(action.action_id)
     placement.base.infers -= 1
+    base = placement.model.base
     _inputs_ended(now_ns, placement, index, slot, requests, result)
     if result.status is _OK:
         _measured(cluster, now_ns, placement, index, action, result)
         end_ns, counts = result.end_ns, placement.model.counts
-        overdue = placement.model.base.overdue
-        if overdue:
-            overdue.pop(worker.name, None)
-            for key in FATAL_KEYS.values():
-                overdue.pop(key, None)
-            overdue.pop(FATAL_NS_KEY, None)
+        if base.overdue:
+            base.overdue.pop(worker.name, None)
+        base.losses = None
         kind = cluster.kinds.get(worker.device_kind) if cluster.kinds else None
         in_time = late = 0
         for request in requests:
@@ -124,7 +118,7 @@ def infer_ended(
     else:
         if result.status is Status.OVERRUN:
             # How long it would have taken is not known, so no estimate learns of it.
-            ended_worker(cluster, placement.model.base, worker.name)
+            took_too_long(cluster, base, worker)
         _come_back(requests)
     return requests
 
@@ -186,13 +180,13 @@ def learn_from_unanswered(cluster: Cluster, now_ns: int, worker: Worker, unanswe
     expected_ns = placement.times.ns[index]
     placement.model.counts.stood_out(now_ns, worker.name, action_id, waited_ns, expected_ns)
     placement.times.give_up(now_ns, index, waited_ns)
-    ended_worker(cluster, placement.model.base, worker.name)
+    took_too_long(cluster, placement.model.base, worker)
 
 
-def ended_worker(cluster: Cluster, model: Model, key: str) -> None:
-    """Note by a worker's name that an INFER took far too long there; by a key, that a worker was lost."""
+def took_too_long(cluster: Cluster, model: Model, worker: Worker) -> None:
+    """Note that an INFER of a model took far too long on a worker."""
     overdue = model.overdue = model.overdue or {}
-    overdue[key] = overdue.get(key, 0) + 1
+    overdue[worker.name] = overdue.get(worker.name, 0) + 1
     if cluster.serves(model):
         cluster.overdue[model.name] = model
 

@@ -7,14 +7,14 @@ from typing import Final
 from mainspring.cluster.capacity import unpinnable, unscalable
 from mainspring.cluster.deferred_join import Joining, orphan, settle
 from mainspring.cluster.device_kinds import forget_kind
-from mainspring.cluster.execution import FATAL_KEYS, FATAL_NS_KEY, at_work, ended_worker
-from mainspring.cluster.models import Model
+from mainspring.cluster.execution import at_work
+from mainspring.cluster.models import Losses, Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.residency_bits import at, find, hosts, of_worker
 from mainspring.cluster.state import NOTHING, Change, Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Result, kind_of
 from mainspring.messages.codes import Status
 from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
@@ -221,12 +221,12 @@ def why_given_up(placement: Placement) -> str:
 def _was_overdue(model: Model, worker: Worker) -> bool:
     """Return whether the model's INFERs have taken far too long on the worker, or were fatal, too often."""
     overdue = model.overdue
-    return overdue is not None and (overdue.get(worker.name, 0) >= OVERDUE_ATTEMPTS or _is_fatal(model))
+    return _is_fatal(model) or (overdue is not None and overdue.get(worker.name, 0) >= OVERDUE_ATTEMPTS)
 
 
 def _is_fatal(model: Model) -> bool:
-    overdue = model.overdue
-    return overdue is not None and any(overdue.get(key, 0) >= FATAL_ATTEMPTS for key in FATAL_KEYS.values())
+    losses = model.losses
+    return losses is not None and max(losses.by_action.values(), default=0) >= FATAL_ATTEMPTS
 
 
 def lost_running(cluster: Cluster, now_ns: int, name: str) -> list[Placement]:
@@ -259,12 +259,16 @@ def _model_of(worker: Worker, action: Infer | Open | Load | Prepare) -> Model | 
 
 def _ended_by(cluster: Cluster, now_ns: int, model: Model, action: Infer | Open | Load | Prepare) -> bool:
     """Count a worker that was lost at an action of a model; return whether that makes the model fatal."""
-    last_ns = None if model.overdue is None else model.overdue.get(FATAL_NS_KEY)
-    if last_ns is not None and now_ns - last_ns < FATAL_APART_NS:
+    losses = model.losses
+    if losses is None:
+        losses = model.losses = Losses({}, now_ns)
+    elif now_ns - losses.last_ns < FATAL_APART_NS:
         return False
-    ended_worker(cluster, model, FATAL_KEYS[type(action)])
-    if model.overdue is not None:
-        model.overdue[FATAL_NS_KEY] = now_ns
+    kind = kind_of(action)
+    losses.by_action[kind] = losses.by_action.get(kind, 0) + 1
+    losses.last_ns = now_ns
+    if cluster.serves(model):
+        cluster.overdue[model.name] = model
     return _is_fatal(model)
 
 

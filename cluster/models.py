@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from mainspring.cluster.workers import Worker
 
 
+class Losses:
+    """Workers in a row that were lost at actions of a model, with none between that ended well."""
+
+    __slots__ = ("by_action", "last_ns")
+
+    def __init__(self, by_action: dict[str, int], last_ns: int) -> None:
+        self.by_action = by_action
+        """Their number by the kind of action."""
+        self.last_ns = last_ns
+        """Time of the last loss that was counted."""
+
+
 class Model:
     """One model: its queues, and where it is.
 
@@ -44,6 +56,7 @@ class Model:
         "held",
         "holders",
         "index_of",
+        "losses",
         "max_rows",
         "name",
         "note",
@@ -66,7 +79,6 @@ class Model:
         """``of`` is the model that this one is a bucket of."""
         self.spec = spec
         self.name = spec.name
-        self.number = number
         self.of = of
         self.of_kinds: dict[str, ModelSpec] = {}
         """Model as each kind of workers runs it; only of a model with artifacts for unlike hosts."""
@@ -80,20 +92,19 @@ class Model:
         """Best-effort requests, the oldest first."""
         self.placements: dict[str, Placement] = {}
         """Placements that `prepared` does not describe completely, by worker, in no order."""
-        self.prepared = 0
-        """The set of workers (`Worker.bit`) where it is prepared and no more; a bucket's is its model's."""
-        self.absent = 0
-        """The set of workers where another model has its name, which it replaced and which has yet to go."""
+        self.prepared = self.absent = self.held = 0
+        """Sets of workers (`Worker.bit`): where it is prepared and no more (a bucket's is its model's), where
+        another model has its name, which it replaced and which has yet to go, and where it is ``usable``."""
         self.usable: dict[str, Placement] = {}
         """The placements that are resident or loading."""
-        self.held = 0
-        """The same as a set: the `Worker.bit` of each of their workers."""
         self.holders: list[Worker] = []
         """The workers of those that have not stalled, in the same order; a new list after each change."""
         self.note: object = None
         """The policy's own."""
         self.overdue: dict[str, int] | None = None
-        """Number of INFERs in a row that took far too long, by worker; by `FATAL_KEYS`, of workers lost."""
+        """Number of INFERs in a row that took far too long, by worker."""
+        self.losses: Losses | None = None
+        """Workers that were lost at its actions."""
         self.pinned = False
         """True if it is kept resident somewhere because an operator wants it (`pins`)."""
         self.where: tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.execution import FATAL_KEYS
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency_bits import find
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload, kind_of
 from mainspring.messages.codes import Status
 
 LOAD_ATTEMPTS: Final = 3
@@ -124,8 +123,9 @@ def other_ended(
 
 def _ended_well(model: Model, action: Load | Open | Prepare) -> None:
     """Note that an action did not end its worker (`membership.lost_running`)."""
-    if model.base.overdue:
-        model.base.overdue.pop(FATAL_KEYS[type(action)], None)
+    losses = model.base.losses
+    if losses is not None:
+        losses.by_action.pop(kind_of(action), None)
 
 
 def leave(cluster: Cluster, placement: Placement) -> Model | None:

@@ -6,7 +6,7 @@ from collections import deque
 
 from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.membership import lose, note_standing, set_draining
-from mainspring.cluster.models import Model
+from mainspring.cluster.models import Losses, Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import give_pages_back
@@ -98,13 +98,15 @@ def _served(cluster: Cluster, entry: ModelServed) -> None:
         model = Model(entry.model, entry.number)
         serve(cluster, model)
     model.give_number(entry.number)
-    _overdue(cluster, model, entry.overdue)
+    _failures(cluster, model, entry)
 
 
-def _overdue(cluster: Cluster, model: Model, overdue: dict[str, int]) -> None:
-    """Know by worker how often in a row a model's INFERs took far too long."""
-    model.overdue = dict(overdue) or None
-    if overdue:
+def _failures(cluster: Cluster, model: Model, entry: ModelServed | ModelState) -> None:
+    """Know how often in a row a model's INFERs took far too long, and workers were lost at it."""
+    model.overdue = dict(entry.overdue) or None
+    losses = entry.losses
+    model.losses = None if losses is None else Losses(dict(losses.by_action), losses.last_ns)
+    if model.overdue or losses is not None:
         cluster.overdue[model.name] = model
     else:
         cluster.overdue.pop(model.name, None)
@@ -378,7 +380,7 @@ def _model(cluster: Cluster, state: ModelState) -> None:
     counts.arrived, counts.finished, counts.late, counts.rejected = state.counts
     counts.slo_ns = state.slo_ns
     counts.outlier = state.outlier
-    _overdue(cluster, model, state.overdue)
+    _failures(cluster, model, state)
     for bucket in (model, *model.buckets.values()):
         _bucket(cluster, bucket, state)
 

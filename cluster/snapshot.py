@@ -21,6 +21,7 @@ from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.snapshot import (
+    Losses,
     ModelServed,
     ModelState,
     Numbering,
@@ -72,7 +73,7 @@ def _served(cluster: Cluster) -> Iterator[Part]:
         number = later[-1].number
         for model in later:
             if cluster.models.get(model.name) is model:
-                yield [ModelServed(model.number, model.spec, dict(model.overdue or {}))]
+                yield [ModelServed(model.number, model.spec, dict(model.overdue or {}), _losses(model))]
     # A model that came meanwhile has its number; one that was told twice does not count.
     yield [_numbering(cluster)]
 
@@ -118,7 +119,13 @@ def _model(cluster: Cluster, model: Model) -> ModelState:
         tuple([request.id for bucket in model.by_bucket for request in bucket.backlog]),
         counts.slo_ns,
         counts.outlier,
+        _losses(model),
     )
+
+
+def _losses(model: Model) -> Losses | None:
+    losses = model.losses
+    return None if losses is None else Losses(dict(losses.by_action), losses.last_ns)
 
 
 def _as_joined(cluster: Cluster, names: tuple[str, ...]) -> bool:

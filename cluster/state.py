@@ -36,10 +36,9 @@ class Cluster:
         self, estimate_rank: int = RANK, dispatch_delay_ns: int = 0, response_margin_ns: int = 0
     ) -> None:
         """Begin without models and workers; rank and durations are those of `SchedulerConfig`."""
-        self.dispatch_delay_ns = dispatch_delay_ns
-        """Time from a decision until the action and small inputs are at the worker."""
-        self.response_margin_ns = response_margin_ns
-        """Taken off each deadline for the way back."""
+        self.dispatch_delay_ns, self.response_margin_ns = dispatch_delay_ns, response_margin_ns
+        """Time from a decision until the action and small inputs are at the worker, and the time taken off
+        each deadline for the way back."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
         self.worker_bits = WorkerBits(ServedModels())
@@ -49,15 +48,14 @@ class Cluster:
         self.entered_at_once = 0
         """Models of a joining worker that are entered at once; 0: all. The others follow part by part."""
         self.overdue: dict[str, Model] = {}
-        """Models with INFERs that took far too long (`Model.overdue`)."""
+        """Models with INFERs that took far too long, or at which workers were lost."""
         self.fleeting: list[Placement] = []
         """Placements that may be plain by now: `residency_bits.tidy` drops them."""
         self.of_kind: dict[str, int] = {}
         """The set of workers of each kind of device."""
-        self.changes = 0
-        """Number of workers that have come or gone: facts about all of them hold until it changes."""
-        self.open_workers = 0
-        """The number of workers that take new work (`recount`)."""
+        self.changes = self.open_workers = 0
+        """Number of workers that have come or gone, until a change of which facts about all of them hold, and
+        number of those that take new work (`recount`)."""
         self.estimates = Estimates(estimate_rank)
         self.device_kinds = DeviceKinds(self.worker_bits.served, self.estimates)
         self.requests: dict[int, Request] = {}

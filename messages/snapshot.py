@@ -38,14 +38,23 @@ class Numbering(msgspec.Struct, frozen=True, tag="numbering"):
     workers: int
 
 
+class Losses(msgspec.Struct, frozen=True):
+    """Workers in a row that were lost at actions of a model."""
+
+    by_action: dict[str, int]
+    """Their number by the kind of action."""
+    last_ns: int
+    """Time of the last loss that was counted."""
+
+
 class ModelServed(msgspec.Struct, frozen=True, tag="model_served", omit_defaults=True):
     """A model is served; `ModelState` says the rest of it."""
 
     number: int
     model: ModelSpec
     overdue: dict[str, int] = {}
-    """Number of times in a row that an INFER cost a worker its place, by worker; by the empty name, number of
-    workers in a row that were lost while they ran the model."""
+    """Number of times in a row that an INFER cost a worker its place, by worker."""
+    losses: Losses | None = None
 
 
 class PlacementState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -246,6 +255,7 @@ class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=T
     """The time to its deadline that the newest request had when it came."""
     outlier: Outlier | None = None
     """Its last INFER or LOAD that took far longer than expected."""
+    losses: Losses | None = None
 
 
 Told = (
