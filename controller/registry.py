@@ -43,7 +43,7 @@ Refusal = tuple[Reason, str]
 
 
 class DrainingModels:
-    """Models that are removed once no gateway has a request for them in flight. Pure.
+    """Models that are removed once no gateway has a request for them in flight.
 
     For each model it has the numbers of the gateways that have yet to say `Drained`. A gateway sends
     `Drained` behind its requests, so all of them have arrived before it; to a controller that restarted, a

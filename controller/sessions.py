@@ -1,4 +1,4 @@
-"""The sessions of workers and gateways, their numbers, liveness and clocks. Pure.
+"""The sessions of workers and gateways, their numbers, liveness and clocks.
 
 A *session* begins with a hello and ends when the peer says goodbye, is silent for too long, says hello
 again, is replaced or is dropped. A message belongs to the session that its peer (``ROLE/NAME`` of its

@@ -1,4 +1,4 @@
-"""One of several controllers: which models are its own, and the map, which the first one keeps. Pure."""
+"""One of several controllers: which models are its own, and the map, which the first one keeps."""
 
 from __future__ import annotations
 

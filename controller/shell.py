@@ -56,7 +56,7 @@ LEFT_NS: Final = 5_000_000
 
 
 class StartGrace:
-    """Holds requests that arrive before the first worker has joined a controller that has just started. Pure.
+    """Holds requests that arrive before the first worker has joined a controller that has just started.
 
     After a restart of the controller, gateways often submit what waits for it before the workers have said
     hello again; a rejection with ``no_worker`` would be wrong a moment later. Time and number are bounded.

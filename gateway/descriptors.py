@@ -43,7 +43,7 @@ def share(config: GatewayConfig, configured: int) -> int:
 
 
 def share_of(files: int, listeners: int) -> int:
-    """Return the share of one listener, of those beside metrics and this host's own clients. Pure."""
+    """Return the share of one listener, of those beside metrics and this host's own clients."""
     spare = min(_SPARE_FILES, files // _SPARE_FRACTION)
     # Clients of this host have a connection each, and memory that workers are given.
     kept = spare + METRICS_CONNECTIONS + 2 * local_share(files)
@@ -51,7 +51,7 @@ def share_of(files: int, listeners: int) -> int:
 
 
 def local_share(files: int) -> int:
-    """Return how many clients of its own host and user a gateway may have. Pure."""
+    """Return how many clients of its own host and user a gateway may have."""
     return max(1, min(_LOCAL_CONNECTIONS, files // _LOCAL_FRACTION))
 
 

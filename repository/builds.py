@@ -1,4 +1,4 @@
-"""Each content of each version on its way from files to service, and the models of the cluster. Pure.
+"""Each content of each version on its way from files to service, and the models of the cluster.
 
 The repository never remembers what it has asked for: it compares what should be with what is here, as the
 controller tells every gateway and its status says, and asks for the difference. A restarted controller

@@ -1,4 +1,4 @@
-"""A model's ``config.pbtxt``: what it asks for, with a warning for each thing that can't be had. Pure.
+"""A model's ``config.pbtxt``: what it asks for, with a warning for each thing that can't be had.
 
 Nothing of the file is passed over in silence: a field is honoured, warned of or refused (`reading`). What a
 model is without a file, or with an empty one, are the defaults of `ModelConfig`.

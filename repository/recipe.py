@@ -1,4 +1,4 @@
-"""The recipe by which a version is compiled, the name of its artifact, and what clients see of it. Pure.
+"""The recipe by which a version is compiled, the name of its artifact, and what clients see of it.
 
 The name of an artifact holds a digest of the model's files and of all that the compiler is told, so a name
 stands for one content for ever: what was compiled once is found again, and a new content is a new model to

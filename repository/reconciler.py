@@ -1,4 +1,4 @@
-"""The steps from what is served to what should be, and the index of every model and version. Pure.
+"""The steps from what is served to what should be, and the index of every model and version.
 
 `Reconciler.steps` compares the repository's folder, the builds and the cluster, and returns what to do next:
 compile, add to the cluster, switch gateways over, take away. The rules of a switch:

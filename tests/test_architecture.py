@@ -87,6 +87,9 @@ IMPURE_MODULES = {
 IMPURE_CALLS = {"open", "print", "input", "hash", "id"}
 """``hash`` and ``id`` differ from run to run, so a decision that hangs on one can't be replayed."""
 
+SAYS_PURE = re.compile(r"\bPure[.:]")
+"""How a module, or a class or function of it, says that it is free of these though no driver depends on it."""
+
 FILE_LINES = 500
 FUNCTION_LINES = 50
 
@@ -246,15 +249,34 @@ def file_of(module: str) -> str | None:
     return next((each for each in (f"{path}.py", f"{path}/__init__.py") if (ROOT / each).is_file()), None)
 
 
-@pytest.mark.parametrize("folder", PURE_FOLDERS)
-def test_what_pure_cores_import_is_pure_too(folder: str) -> None:
-    wrong = {
+def impurities(path: str) -> set[str]:
+    """Return the impure modules that a file imports, by way of ours too, each with ours that does it."""
+    return {
         f"{module} by {by}"
-        for path in python_files(folder)
         for module, by in reached(path)
         if module.split(".")[0] in IMPURE_MODULES and not by.startswith("mainspring/")
     }
+
+
+@pytest.mark.parametrize("folder", PURE_FOLDERS)
+def test_what_pure_cores_import_is_pure_too(folder: str) -> None:
+    wrong = {each for path in python_files(folder) for each in impurities(path)}
     assert not wrong, f"{folder} reaches {sorted(wrong)}"
+
+
+def test_what_says_that_it_is_pure_is_so() -> None:
+    saying = [
+        path
+        for path in python_files(*FOLDERS)
+        if "Pure" in (ROOT / path).read_text(encoding="utf-8")
+        and any(
+            SAYS_PURE.search(ast.get_docstring(node) or "")
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        )
+    ]
+    wrong = {path: sorted(found) for path in saying if (found := impurities(path))}
+    assert not wrong, f"these say that they are pure: {wrong}"
 
 
 @pytest.mark.parametrize("path", python_files(*PURE_FOLDERS))

@@ -1,4 +1,4 @@
-"""Bearer tokens: which clients may use which models, how often, and which may administer the cluster. Pure.
+"""Bearer tokens: which clients may use which models, how often, and which may administer the cluster.
 
 A file of tokens holds only their SHA-256, so that a reader of the file can't use them::
 

@@ -1,4 +1,4 @@
-"""The choice of tile sizes for a sum of products on a GPU: a model of its time, not a measurement. Pure.
+"""The choice of tile sizes for a sum of products on a GPU: a model of its time, not a measurement.
 
 Large tiles reuse what they fetch; small ones make enough blocks for every multiprocessor, and so do parts of
 the terms, at the price of a second kernel that adds them in a fixed order. For each choice the model takes

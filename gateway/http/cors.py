@@ -1,4 +1,4 @@
-"""Pages of other sites that may call the gateway: CORS, as WHATWG's Fetch has it. Pure.
+"""Pages of other sites that may call the gateway: CORS, as WHATWG's Fetch has it.
 
 Off unless origins are named. What changes something is never among what such a page may call.
 """

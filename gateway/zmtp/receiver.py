@@ -1,4 +1,4 @@
-"""One peer's bytes as what they say: a state machine without a socket or a clock. Pure.
+"""One peer's bytes as what they say: a state machine without a socket or a clock.
 
 ::
 
