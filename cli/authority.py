@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 from mainspring.transport.certificate import ANY, BadCertificate, Named, parse_named
 
 AUTHORITY = "ca"

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 
 if TYPE_CHECKING:
     from mainspring.cli.configuration.config import Config

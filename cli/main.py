@@ -24,10 +24,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from mainspring import extras
 from mainspring.__main__ import INTERRUPTED
-from mainspring.cli.configuration.tables import OPTIONS
 from mainspring.cli.launcher.signals import ENDED_BY, interrupts_raise
 from mainspring.cli.output import lenient, open_missing
 from mainspring.messages.choices import one_of
+from mainspring.messages.tables import OPTIONS
 
 GROUPS = {
     "Serve": (

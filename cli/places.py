@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import CONTROLLER_SOCKET, connectable, is_tcp
 from mainspring.client.address import ADDRESS_VARIABLE, gateway_address
 from mainspring.messages.roles import Role
+from mainspring.messages.tables import ConfigError
 from mainspring.transport.local import PREFIX as LOCAL
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 
 from mainspring.cli.configuration.policies import check_policy
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.client.client import Client
+from mainspring.messages.tables import ConfigError
 from mainspring.planner.estimate import Estimate, Estimator, told_ms
 from mainspring.planner.live import Counts, Live
 from mainspring.planner.load import LoadWatch

@@ -28,10 +28,10 @@ import msgspec
 import numpy as np
 
 from mainspring.cli.balancing.choosing import Observed, needed, plan
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.experiments.simulated_shards import Death, ShardedSimulation, divided
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.sharding import ShardMap, first_map
+from mainspring.messages.tables import ConfigError
 from mainspring.simulator.cluster import Cluster, build_cluster, preload
 from mainspring.simulator.offered import expected_rates
 from mainspring.simulator.run import simulate

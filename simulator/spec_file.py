@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from mainspring.cli.configuration.tables import ConfigError, build, suggestion
+from mainspring.messages.tables import ConfigError, build, suggestion
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.costs import ControllerCost
 from mainspring.simulator.spec import (

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from mainspring.cli.configuration.ray_address import connect
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.cluster import build_cluster
+from mainspring.simulator.ray_address import connect
 from mainspring.simulator.run import NO_BOUND, bounded, closed_under_deadlines, simulate
 from mainspring.simulator.spec_file import Table, apply_setting, parse_spec
 from mainspring.telemetry.report import Summary

@@ -45,8 +45,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "traces",
         "telemetry",
         "compiler.artifact",
-        "cli.configuration.tables",
-        "cli.configuration.ray_address",
     },
     "planner": {"simulator", "traces", "messages", "client"},
 }
@@ -88,7 +86,7 @@ IMPURE_CALLS = {"open", "print", "input", "hash", "id"}
 """``hash`` and ``id`` differ from run to run, so a decision that hangs on one can't be replayed."""
 
 SAYS_PURE = re.compile(r"\bPure[.:]")
-"""How a module, or a class or function of it, says that it is free of these though no driver depends on it."""
+"""How a module, class or function says that it is free of these, though no driver may depend on it."""
 
 FILE_LINES = 500
 FUNCTION_LINES = 50

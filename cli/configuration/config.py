@@ -17,7 +17,6 @@ import msgspec
 
 from mainspring.cli.configuration.groups import NAME as DEVICE_GROUPS
 from mainspring.cli.configuration.groups import DeviceConfig, ShardsConfig, checked, preferring, read_devices
-from mainspring.cli.configuration.tables import FIXED, MOVED, ConfigError, build
 from mainspring.cli.output import check_logging
 from mainspring.compiler.artifact.op_libraries import check_entry, is_path
 from mainspring.console.config import ConsoleConfig
@@ -25,6 +24,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.choices import did_you_mean, one_of
 from mainspring.messages.operating import weight_fault
+from mainspring.messages.tables import FIXED, MOVED, ConfigError, build
 from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.transport.config import TransportConfig

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from mainspring.cli.configuration.config import AUTO, Config, Tables, merged
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.messages.tables import ConfigError
 from mainspring.worker.config import DEFAULT_PAGES, MIB, WorkerConfig
 from mainspring.worker.limits import Limits, size
 

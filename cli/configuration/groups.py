@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from mainspring.cli.configuration.tables import ConfigError, build
 from mainspring.messages.ids import MAX_SHARDS
 from mainspring.messages.sharding import first_map, map_fault
+from mainspring.messages.tables import ConfigError, build
 from mainspring.scheduler.config import SchedulerConfig
 
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,39}")

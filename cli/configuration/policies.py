@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 from mainspring.scheduler.policies.options import read_options
 from mainspring.scheduler.policies.registry import policy_class
 

@@ -92,7 +92,7 @@ def address_of(config: Config, shard: int | None) -> str:
 
     Raises `ConfigError` if there is no such shard, or several of which none is chosen.
     """
-    from mainspring.cli.configuration.tables import ConfigError
+    from mainspring.messages.tables import ConfigError
 
     controllers, number = config.shards.controllers, config.shards.number
     if number == 1 and not shard:

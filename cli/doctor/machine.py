@@ -25,11 +25,11 @@ import msgspec
 from mainspring import extras
 from mainspring.cli.configuration.config import AUTO, Config, Tables, merged
 from mainspring.cli.configuration.fitting import BESIDE_BYTES, FEWEST_PAGES, defaults, usable_bytes
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.placement import place
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import FILES_REMEDY, file_limit, share_of, shortage
+from mainspring.messages.tables import ConfigError
 from mainspring.native import CORES, Core, State, Use, how_to_compile
 from mainspring.transport.keys import Keys, ServerKeys
 from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices

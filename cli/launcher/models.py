@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.cli.configuration.groups import DeviceConfig
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel
+from mainspring.messages.tables import ConfigError
 from mainspring.repository.recipe import is_artifact_name
 from mainspring.repository.served_files import ServedFiles
 

@@ -16,8 +16,6 @@ from typing import Any
 import msgspec
 
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.configuration.ray_address import LOCAL, connect
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.exposure import reaches_beyond
 from mainspring.cli.launcher.addresses import free_ports, is_tcp
 from mainspring.cli.launcher.jobs import WorkerJob
@@ -28,6 +26,8 @@ from mainspring.cli.launcher.running import STARTS_BEFORE_READY, ClusterError, R
 from mainspring.cli.launcher.worker_jobs import WorkerPool
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.messages.scaling import Offer
+from mainspring.messages.tables import ConfigError
+from mainspring.simulator.ray_address import LOCAL, connect
 
 STOP_POLL_S = 0.02
 

@@ -14,7 +14,6 @@ import msgspec
 from mainspring.cli.configuration.config import ClusterConfig, Config
 from mainspring.cli.configuration.fitting import check_fits
 from mainspring.cli.configuration.policies import check_policy
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.exposure import check_exposed, of_cluster, of_processes
 from mainspring.cli.launcher.addresses import (
     connectable,
@@ -34,6 +33,7 @@ from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.tables import ConfigError
 from mainspring.repository.config import RepositoryConfig
 from mainspring.transport.local import PREFIX as LOCAL
 from mainspring.worker.limits import read_limits

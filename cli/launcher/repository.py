@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import RepositoryJob
+from mainspring.messages.tables import ConfigError
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.served_files import ServedFiles, State
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 
 LOCK_NAME = "lock"
 RUN_DIR_REMEDY = "choose another folder with --run-dir"

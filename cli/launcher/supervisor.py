@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import Job, WorkerJob
 from mainspring.cli.launcher.process_plan import Plan
 from mainspring.cli.launcher.provider import Runner
@@ -23,6 +22,7 @@ from mainspring.cli.launcher.run_dir import open_private
 from mainspring.cli.launcher.running import STARTS_BEFORE_READY, Beside, ClusterError, Running, no_step
 from mainspring.cli.launcher.worker_jobs import WorkerPool
 from mainspring.messages.scaling import Offer
+from mainspring.messages.tables import ConfigError
 
 LOG_TAIL_BYTES = 4096
 

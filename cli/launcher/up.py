@@ -16,7 +16,6 @@ import msgspec
 from mainspring.cli.configuration.config import Config, Tables, merged, read_config, read_tables
 from mainspring.cli.configuration.fitting import with_limits
 from mainspring.cli.configuration.groups import of_plan
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.machine import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import Plan, make_plan
@@ -27,6 +26,7 @@ from mainspring.cli.launcher.worker_jobs import placement_of
 from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import shortage
+from mainspring.messages.tables import ConfigError
 from mainspring.native import CORE, PATH, Core, State, Use, how_to_compile
 from mainspring.worker.limits import read_limits
 

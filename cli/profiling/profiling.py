@@ -18,13 +18,13 @@ import msgspec
 import numpy as np
 from rich.table import Table
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.lone_device import LoneDevice, random_rows
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.compiler.choosing import durations
 from mainspring.compiler.choosing.durations import DISTURBED, Effort, Timing, repeat
 from mainspring.messages.model import ModelSpec, Profile, bucket_name
+from mainspring.messages.tables import ConfigError
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ def balance(
     dry_run: Annotated[bool, typer.Option(help="Say what would be moved, and move nothing.")] = False,
 ) -> None:
     """Move models off controllers that refuse requests, or what is named; no request is refused for it."""
-    from mainspring.cli.configuration.tables import ConfigError
+    from mainspring.messages.tables import ConfigError
     from mainspring.repository.controller_link import Refusal
 
     named = bool(model or models or worker)
@@ -84,10 +84,10 @@ class _Wanted:
 def _cluster(config: Path | None, controller: str | None, keys: Path | None) -> tuple[tuple[str, ...], Pass]:
     """Return where a cluster's controllers are, and what is shown to them; raise `ConfigError`."""
     from mainspring.cli.configuration.single import configured, keys_of
-    from mainspring.cli.configuration.tables import ConfigError
     from mainspring.cli.launcher.addresses import connectable
     from mainspring.cli.places import find
     from mainspring.messages.roles import Role
+    from mainspring.messages.tables import ConfigError
     from mainspring.transport.greeting import present
 
     whole = configured(config)
@@ -151,7 +151,7 @@ async def _named(controllers: Sequence[Session], wanted: _Wanted) -> Plan:
     """Return what the command line names as a plan; raise `ConfigError` for what is not there."""
     from mainspring.cli.balancing.choosing import ModelMove, Plan, WorkerMove, busiest
     from mainspring.cli.balancing.moving import newest_map
-    from mainspring.cli.configuration.tables import ConfigError
+    from mainspring.messages.tables import ConfigError
 
     target = wanted.target or 0
     if max(target, wanted.source or 0) >= len(controllers):

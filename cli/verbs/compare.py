@@ -30,8 +30,8 @@ def compare(
     """Compare runs that `replay`, `demo` or `simulate` reported: a table, a plot, and what to mistrust."""
     import msgspec
 
-    from mainspring.cli.configuration.tables import ConfigError
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
+    from mainspring.messages.tables import ConfigError
     from mainspring.telemetry.comparison import comparison, read_run, short_names
 
     if len(runs) < 2:

@@ -54,9 +54,9 @@ def doctor(
 
 def _configured() -> tuple[Config, list[Finding]]:
     """Return how `mainspring up` would configure a cluster here, and what is wrong with its file."""
-    from mainspring.cli.configuration.tables import ConfigError
     from mainspring.cli.doctor.machine import Finding
     from mainspring.cli.launcher.up import Ports, cluster_config
+    from mainspring.messages.tables import ConfigError
 
     try:
         return cluster_config(None, {}, Ports()), []

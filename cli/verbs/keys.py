@@ -95,7 +95,7 @@ def curve(
 
     import zmq
 
-    from mainspring.cli.configuration.tables import ConfigError
+    from mainspring.messages.tables import ConfigError
 
     public, secret = zmq.curve_keypair()
     try:

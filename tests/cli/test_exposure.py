@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from mainspring.cli.authority import Authority
 from mainspring.cli.configuration.config import read_config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.exposure import reaches_beyond
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.main import build_app
+from mainspring.messages.tables import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import typer.main
 from typer.testing import CliRunner
 
 from mainspring.cli import main as cli
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.main import VERBS, build_app, describe
 from mainspring.client.address import ADDRESS_VARIABLE
 from mainspring.client.connection import TOKEN_VARIABLE
+from mainspring.messages.tables import ConfigError
 
 HEAVY = ("onnx", "onnxruntime", "matplotlib", "psutil", "rich.live")
 

@@ -12,11 +12,11 @@ from typer.testing import CliRunner, Result
 
 from mainspring.cli import main as cli
 from mainspring.cli import places
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.main import build_app
 from mainspring.client.address import ADDRESS_VARIABLE
 from mainspring.client.client import Client
+from mainspring.messages.tables import ConfigError
 from tests.cli.verbs.test_up import up
 
 

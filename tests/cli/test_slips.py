@@ -10,12 +10,12 @@ import typer
 from typer.testing import CliRunner
 
 from mainspring.cli.configuration.config import read_config, read_tables
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.repository import with_store
 from mainspring.cli.main import build_app
 from mainspring.cli.options import seconds
 from mainspring.cli.verbs.infer import _named, _read_files
 from mainspring.cli.verbs.status import some
+from mainspring.messages.tables import ConfigError
 from mainspring.planner.estimate import told_ms
 from mainspring.scheduler.policies.options import ClipperOptions, read_options
 from tests.controller.peers import spec

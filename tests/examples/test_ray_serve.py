@@ -39,8 +39,8 @@ def play(address: str) -> None:
     from ray import serve
 
     from examples import ray_serve
-    from mainspring.cli.configuration.ray_address import LOCAL, connect
     from mainspring.cli.launcher.addresses import free_ports
+    from mainspring.simulator.ray_address import LOCAL, connect
 
     (port,) = free_ports(1)
     ray = connect(LOCAL, include_dashboard=False, object_store_memory=80 << 20, num_cpus=4)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator import estimate
 from mainspring.simulator.cluster import build_cluster

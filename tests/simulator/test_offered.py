@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.tables import ConfigError
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.offered import expected_rates
 from mainspring.simulator.run import simulate

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.actions import Command, Infer, Load, Result
 from mainspring.messages.events import Event
+from mainspring.messages.tables import ConfigError
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.run import simulate
 from mainspring.simulator.slowness import Spells

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.messages.actions import Command, Infer, Result
 from mainspring.messages.events import Event
+from mainspring.messages.tables import ConfigError
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.scenario import MILLISECOND
 from mainspring.simulator.simulation import Simulation

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.configuration.config import Config, merged, read_config, read_tables
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.up import Ports, cluster_config
+from mainspring.messages.tables import ConfigError
 
 
 def read(folder: Path, text: str) -> Config:

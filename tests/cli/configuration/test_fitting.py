@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mainspring.cli.configuration.config import Config, read_config
 from mainspring.cli.configuration.fitting import check_fits, check_memory, with_limits
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 from mainspring.worker.limits import Limits, Room
 
 MIB = 1 << 20

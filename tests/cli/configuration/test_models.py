@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.configuration.config import read_config, read_tables
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 
 
 def scheduler_of(text: str, folder: Path) -> dict[str, int]:

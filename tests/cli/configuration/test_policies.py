@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.cli.configuration.policies import check_policy, parse_options
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 
 
 def test_values_are_read_as_toml_or_are_text() -> None:

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from mainspring.cli.configuration.config import Config, read_config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor import machine
 from mainspring.cli.doctor.machine import gpu_findings, usable_gpus, with_gpus
 from mainspring.cli.launcher import worker_jobs
@@ -21,6 +20,7 @@ from mainspring.cli.launcher.jobs import WorkerJob
 from mainspring.cli.launcher.placement import Placement, place_near
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.worker_jobs import worker_pool
+from mainspring.messages.tables import ConfigError
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import check_free, connectable, free_ports, parse
 from mainspring.cli.launcher.run_dir import claimed, clear
+from mainspring.messages.tables import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from mainspring.cli.configuration.config import Config, read_config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ConsoleJob, GatewayJob, Job
 from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.running import STARTS_BEFORE_READY, ClusterError
@@ -20,6 +19,7 @@ from mainspring.cli.launcher.up import Ports, cluster_config
 from mainspring.compiler.artifact.profiles import COLUMNS
 from mainspring.console.config import ConsoleConfig
 from mainspring.gateway.config import GatewayConfig
+from mainspring.messages.tables import ConfigError
 from mainspring.repository.config import RepositoryConfig
 
 AT = "http://127.0.0.1:9003"

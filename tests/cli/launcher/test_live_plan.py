@@ -9,11 +9,11 @@ import pytest
 
 from mainspring.cli.configuration.config import Config, read_config, read_tables
 from mainspring.cli.configuration.groups import of_plan
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.launcher.up import Ports, cluster_config
 from mainspring.client.client import Client
+from mainspring.messages.tables import ConfigError
 from mainspring.planner.live import Live
 from mainspring.planner.plan import plan
 from mainspring.planner.pools.search import Before

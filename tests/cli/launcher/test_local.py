@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ControllerJob
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.running import ClusterError
@@ -23,6 +22,7 @@ from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
 from mainspring.client.result import InferResult
+from mainspring.messages.tables import ConfigError
 from tests.patience import PATIENCE_S
 
 INPUT = {"data": np.zeros((1, 1000), np.float32)}

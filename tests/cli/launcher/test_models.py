@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.models import ModelSource
 from mainspring.compiler.artifact.profiles import EMULATED
+from mainspring.messages.tables import ConfigError
 
 HEADER = "family,model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms\n"
 ROW = "ResNet,resnet50,602,4,102.1,8.33,2.77,3.95,5.88,9.78,16.58\n"

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.on_ray import adapted, check_resources, cluster_on_ray
 from mainspring.cli.launcher.ray_children import shown
 from mainspring.cli.launcher.running import Beside
 from mainspring.client.client import Client
 from mainspring.compiler.artifact.profiles import EMULATED
+from mainspring.messages.tables import ConfigError
 from tests.cli.launcher.test_local import wait_for
 from tests.cli.launcher.test_scaling import Load, running, scale
 

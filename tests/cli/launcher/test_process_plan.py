@@ -9,13 +9,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from mainspring.cli.configuration.config import ClusterConfig, Config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.jobs import ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.cli.launcher.process_plan import make_plan, model_source
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
+from mainspring.messages.tables import ConfigError
 from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.worker.realtime import NETWORK_PRIORITY

@@ -23,7 +23,6 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from mainspring.cli.configuration.config import read_config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
@@ -36,6 +35,7 @@ from mainspring.gateway.repository import ModelRepository, RepositoryError
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.messages.sharding import first_map
+from mainspring.messages.tables import ConfigError
 from mainspring.worker.config import MIB
 from tests.repository.nets import COLUMNS, configure, put
 

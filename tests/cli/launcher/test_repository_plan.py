@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mainspring.cli.configuration.config import Config, read_config, read_tables
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ControllerJob, GatewayJob, RepositoryJob, WorkerJob
 from mainspring.cli.launcher.models import ModelSource
 from mainspring.cli.launcher.process_plan import Plan, make_plan
@@ -17,6 +16,7 @@ from mainspring.cli.launcher.up import Ports, cluster_config
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.messages.served import ServedModel
+from mainspring.messages.tables import ConfigError
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.served_files import ServedFiles, State
 from tests.gateway.test_versions import version_spec

@@ -11,13 +11,13 @@ import pytest
 
 from mainspring.cli.configuration.config import Config
 from mainspring.cli.configuration.groups import ShardsConfig
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, WorkerJob
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
 from mainspring.messages.sharding import first_map
+from mainspring.messages.tables import ConfigError
 from tests.cli.launcher.test_local import INPUT, ends_well, wait_for
 
 MODELS = [f"{kind}-{copy}" for kind in ("quick", "slow") for copy in range(1, 9)]

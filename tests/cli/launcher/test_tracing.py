@@ -10,9 +10,9 @@ import pytest
 
 from mainspring import extras
 from mainspring.cli.configuration.config import Config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.gateway.config import GatewayConfig
+from mainspring.messages.tables import ConfigError
 
 
 def traced(emulated: Callable[..., Config], address: str) -> Config:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.configuration.config import read_config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher import up, worker_jobs
 from mainspring.cli.launcher.up import Ports, cluster_config, remedies
 from mainspring.gateway import descriptors
 from mainspring.gateway.config import GatewayConfig
+from mainspring.messages.tables import ConfigError
 from mainspring.native import CORE, PATH, State, Use
 from mainspring.worker.limits import Limits
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.profiling import Measured, check_alike, keep_fastest, per_row_ns
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choosing.durations import Timing
 from mainspring.compiler.zoo.catalogue import compile_zoo
+from mainspring.messages.tables import ConfigError
 
 
 @pytest.fixture(scope="module")

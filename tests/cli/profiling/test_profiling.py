@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 from rich.console import Console
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.lone_device import LoneDevice, as_exec_thread, device_for, random_rows
 from mainspring.cli.profiling.profiling import (
     Measured,
@@ -37,6 +36,7 @@ from mainspring.compiler.zoo import build
 from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import ModelSpec, Profile, Symbol
+from mainspring.messages.tables import ConfigError
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.realtime import Rights

@@ -10,8 +10,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from mainspring.cli import demonstration
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.main import build_app
+from mainspring.messages.tables import ConfigError
 from tests.patience import PATIENCE_S
 
 PROGRAM = """

@@ -11,10 +11,10 @@ from zmq.utils import z85
 
 from mainspring.cli.authority import Authority
 from mainspring.cli.configuration.config import read_config
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import with_sockets
 from mainspring.cli.main import build_app
 from mainspring.gateway.zmtp.curve import read_curve_keys
+from mainspring.messages.tables import ConfigError
 from mainspring.transport.certificate import Named
 from mainspring.transport.keys import BadKeys, Keys
 

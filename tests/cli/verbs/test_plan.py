@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.main import build_app
+from mainspring.messages.tables import ConfigError
 from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate
 from mainspring.planner.problem import Pool

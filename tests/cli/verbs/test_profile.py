@@ -12,13 +12,13 @@ import typer
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.profiles import read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.zoo.catalogue import compile_zoo
+from mainspring.messages.tables import ConfigError
 
 BRIEF = ["--seconds", "0", "--no-realtime"]
 

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring import extras
-from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.main import build_app
 from mainspring.controller.logged_scheduler import about
+from mainspring.messages.tables import ConfigError
 from mainspring.simulator.run import NoBound, simulate
 from mainspring.simulator.spec_file import read_spec
 from mainspring.telemetry.log import EventLogWriter

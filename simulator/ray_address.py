@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from mainspring import extras
-from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.tables import ConfigError
 
 LOCAL = "local"
 """``--ray local`` starts a Ray of its own on this machine."""
