@@ -89,6 +89,8 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command, batch: Batch | 
     ``now_ns`` never goes back from one call to the next. ``batch`` is that of an INFER, if the caller has it
     at hand: looking it up is a fifteenth of the scheduler's instructions.
     """
+    if cluster.history is not None:
+        cluster.history.append((now_ns, entry))
     match entry:
         # The most frequent ones come first.
         case RequestArrived():

@@ -7,7 +7,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.requests import BEFORE_DISPATCHED, Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
@@ -63,6 +63,7 @@ def infer_begun(cluster: Cluster, now_ns: int, action: Infer, batch: Batch) -> N
     placement, index, requests = batch.placement, batch.size_index, batch.requests
     worker = placement.worker
     for request in requests:
+        assert request.place in BEFORE_DISPATCHED, f"{request}: it can't be dispatched"
         request.place = _DISPATCHED
     cluster.running[action.action_id] = requests
     base = placement.base
@@ -193,7 +194,7 @@ def took_too_long(cluster: Cluster, model: Model, worker: Worker) -> None:
 
 def _come_back(requests: list[Request]) -> None:
     for request in requests:
-        if request.place is not _GONE:
+        if request.place is _DISPATCHED:
             request.place = _UNDECIDED
 
 

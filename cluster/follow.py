@@ -165,7 +165,8 @@ def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:
             cluster.requests[request_id] = request
         elif request.place is Place.QUEUED:
             cluster.dequeue(request)
-        request.model = placement.model
+        # It may be in another INFER, of whose end the entry was missed.
+        request.place, request.model = Place.UNDECIDED, placement.model
         requests.append(request)
     index = placement.times.sizes.index(action.batch_size)
     infer_begun(cluster, now_ns, action, Batch(placement, index, requests))

@@ -201,7 +201,8 @@ def _end_infers(cluster: Cluster, worker: Worker) -> None:
     """Forget the requests of a worker's INFERs; those that are still outstanding come with it."""
     for action in worker.exec.actions():
         for request in cluster.running.pop(action.action_id, []):
-            cluster.close(request)
+            if request.place is not Place.GONE:
+                cluster.close(request)
 
 
 def _outstanding(cluster: Cluster, state: OutstandingState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mainspring.cluster.device_kinds import DeviceKinds
@@ -9,13 +10,13 @@ from mainspring.cluster.estimates import Estimates
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.provision import Kind
-from mainspring.cluster.requests import Place, Request, add_to_backlog
+from mainspring.cluster.requests import BEFORE_GONE, BEFORE_QUEUED, Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
 from mainspring.cluster.served_models import ServedModels
 from mainspring.cluster.worker_bits import WorkerBits
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Executed, Load, Prepare, Release, Unload
-from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
+from mainspring.messages.actions import Command, Executed, Load, Prepare, Release, Unload
+from mainspring.messages.events import Event, OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetDefaultSlo, SetGoodputWeight, SetMaxQueue
 from mainspring.messages.targets import kind_of
@@ -31,6 +32,11 @@ _RESIDENT: Final = State.RESIDENT
 
 class Cluster:
     """The state; only `mainspring.cluster.apply` and the functions that it calls change it."""
+
+    last_joined: tuple[int, WorkerJoined] | None = None
+    """The last worker that joined by `follow`, and when: the entry may come twice."""
+    history: deque[tuple[int, Event | Command]] | None = None
+    """The last entries that were applied, for `validate`; None, as where requests are served, keeps none."""
 
     def __init__(
         self, estimate_rank: int = RANK, dispatch_delay_ns: int = 0, response_margin_ns: int = 0
@@ -80,8 +86,6 @@ class Cluster:
         """Address of the controller that a retiring worker moves to, by the worker's name; if it moves."""
         self.models_seen, self.workers_seen = 0, 0
         """Number of models, and of workers, that have come; the last one's number is this."""
-        self.last_joined: tuple[int, WorkerJoined] | None = None
-        """The last worker that joined by `follow`, and when: the entry may come twice."""
 
     def recount(self) -> None:
         """Count the workers that take new work: one came or left, or began or ceased to take it."""
@@ -228,6 +232,7 @@ class Cluster:
 
     def enqueue(self, request: Request) -> None:
         """Put a request that is in no queue into its model's."""
+        assert request.place in BEFORE_QUEUED, f"{request}: it can't be queued"
         request.place = _QUEUED
         self.queued += 1
         if request.due_ns is None:
@@ -237,6 +242,7 @@ class Cluster:
 
     def dequeue(self, request: Request) -> None:
         """Take a queued request out of its queue."""
+        assert request.place is _QUEUED, f"{request}: it is in no queue"
         request.place = _UNDECIDED
         self.queued -= 1
         if request.due_ns is None:
@@ -264,6 +270,7 @@ class Cluster:
         self.requests.pop(request.id, None)
         if request.place is _QUEUED:
             self.dequeue(request)
+        assert request.place in BEFORE_GONE, f"{request}: it can't go twice"
         request.place = Place.GONE
 
 

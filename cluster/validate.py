@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
+from typing import Final
+
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import PREPARED_STATES, State
 from mainspring.cluster.requests import Place
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import where
 from mainspring.cluster.workers import Worker
-from mainspring.messages.actions import Open
+from mainspring.messages.actions import Command, Open
+from mainspring.messages.events import Event
+
+HISTORY: Final = 4_096
+"""Entries that `remember` keeps."""
+TOLD: Final = 20
+"""Most entries of a story."""
+
+
+def remember(cluster: Cluster) -> None:
+    """Keep the last entries from now on, so that what is found to be wrong has a story."""
+    cluster.history = deque(maxlen=HISTORY)
 
 
 def validate(cluster: Cluster) -> None:
-    """Check the whole state; raise AssertionError at the first thing that is wrong."""
+    """Check the whole state; raise AssertionError at the first thing that is wrong.
+
+    Its text ends with the last entries about what it names, if the state remembers them.
+    """
+    try:
+        _check(cluster)
+    except AssertionError as error:
+        raise AssertionError(f"{error}{story(cluster, str(error))}") from None
+
+
+def story(cluster: Cluster, about: str) -> str:
+    """Return the last entries about requests, models and workers that a text names; "" if none are kept."""
+    named = frozenset(re.findall(r"(?:request|action) \d+|[\w./-]+", about))
+    told = [(at_ns, entry) for at_ns, entry in cluster.history or () if not named.isdisjoint(_names(entry))]
+    return "".join([f"\n    {at_ns / 1e6:.3f} ms: {entry}" for at_ns, entry in told[-TOLD:]])
+
+
+def _names(entry: Event | Command) -> list[str]:
+    """Return the workers, models, requests and actions that an entry is about, as checks name them."""
+    names = [getattr(entry, field, None) for field in ("worker", "model", "name")]
+    found = [str(getattr(each, "name", each)) for each in names if each is not None]
+    requests = getattr(entry, "request_ids", (getattr(entry, "request_id", None),))
+    return [*found, *(f"request {each}" for each in requests), f"action {getattr(entry, 'action_id', None)}"]
+
+
+def _check(cluster: Cluster) -> None:
     assert not cluster.undecided, f"neither queued nor rejected: {cluster.undecided}"
     _check_requests(cluster)
     for worker in cluster.workers.values():

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 
+from mainspring.cluster.validate import remember
 from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.core import Scheduler
@@ -52,6 +53,8 @@ class SimulatedController:
         self._measured = cost is not None and cost.mode == "measured"
         self._record = record
         self._validate_every = validate_every
+        if validate is not None:
+            remember(scheduler.cluster)
         self._validate = validate
         self._inbox: deque[Event] = deque()
         self._free_ns = 0

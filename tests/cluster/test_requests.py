@@ -1,11 +1,15 @@
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.requests import DeadlineQueue, Request
+from mainspring.cluster.requests import TRANSITIONS, DeadlineQueue, Place, Request
+from mainspring.cluster.state import Cluster
 from mainspring.messages.model import ModelSpec
 from tests.cluster import made
+from tests.cluster.test_placements import documented
 
 MODEL = Model(ModelSpec("m", "m", "g", (1, 8), 0, (1,), (), (), {}), 1)
 REQUESTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), max_size=20)
@@ -77,3 +81,31 @@ def test_requests_can_be_removed_from_anywhere(requests: list[tuple[int, int]], 
         assert queue.rows == sum(left.rows for left in model)
         with pytest.raises(KeyError):
             queue.remove(request)
+
+
+@pytest.mark.parametrize("place", Place)
+@pytest.mark.parametrize(
+    ("enter", "allowed"),
+    [
+        (Cluster.enqueue, [place for place in Place if Place.QUEUED in TRANSITIONS[place]]),
+        (Cluster.close, [place for place in Place if Place.GONE in TRANSITIONS[place]]),
+        (Cluster.dequeue, [Place.QUEUED]),
+    ],
+)
+def test_a_request_enters_only_a_place_that_may_follow_its_own(
+    place: Place, enter: Callable[[Cluster, Request], None], allowed: list[Place]
+) -> None:
+    cluster, request = Cluster(), made.request(1, Model(MODEL.spec, 1), 1, 0, 5)
+    cluster.enqueue(request)
+    request.place = place
+    if place in allowed:
+        enter(cluster, request)
+    else:
+        with pytest.raises(AssertionError, match=r"request 1 \(m"):
+            enter(cluster, request)
+        assert request.place is place
+
+
+def test_the_documentation_has_the_table_of_places() -> None:
+    told = documented("Places of a request")
+    assert told == {place.value: tuple(each.value for each in TRANSITIONS[place]) for place in TRANSITIONS}

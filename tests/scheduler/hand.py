@@ -1,5 +1,6 @@
 """A scheduler driven by hand, for tests."""
 
+from mainspring.cluster.validate import remember
 from mainspring.messages.actions import Command, Infer, Note, Prepare, Reject, Release, Result, Timed, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import (
@@ -37,6 +38,7 @@ class Hand:
     def __init__(self, *specs: ModelSpec, workers: int = 1, pages: int = 8, **config: float) -> None:
         given = {"policy": "clockwork", "idle_loads": True, "pad_batches": True, **config}
         self.scheduler = Scheduler(SchedulerConfig(response_margin_ms=1, **given))  # type: ignore[arg-type]
+        remember(self.scheduler.cluster)
         for model in specs:
             self.feed(0, ModelAdded(model))
         for index in range(workers):
