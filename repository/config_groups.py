@@ -1,4 +1,4 @@
-"""Groups of fields of a ``config.pbtxt``: sequences, rows to warm up with, and what clients may read. Pure.
+"""Groups of fields of a ``config.pbtxt``: sequences, rows to warm up with, and what clients may read.
 
 Names and types are those of Triton's ``model_config.proto``; a value of another type is a `ConfigFault`.
 Triton sends ``model_warmup`` before it serves a model. Here each worker warms a model up by itself, and these
