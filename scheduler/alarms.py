@@ -21,7 +21,7 @@ SWEPT_FROM: Final = 64
 
 
 class Alarm(enum.IntEnum):
-    """What a timer is for."""
+    """The purposes of timers."""
 
     EXPIRE = 0
     """A request may have become hopeless."""

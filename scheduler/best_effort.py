@@ -23,9 +23,9 @@ from mainspring.scheduler.state import SchedulerState
 WATCHED_NS: Final = 1_000_000_000
 """Requests with a deadline seen within this time bound the length of best-effort batches."""
 PATIENCE_NS: Final = 5_000_000
-"""How long an executor must have been idle before a best-effort request runs that could cost a deadline."""
+"""Time that an executor must have been idle before a best-effort request runs that could cost a deadline."""
 REMEMBERED_NS: Final = 1_000_000_000
-"""What idle time gave beyond the share counts as no more than the share of this time."""
+"""Time of which best-effort requests may be owed the share at most, however much idle time they got."""
 COUNTED_NS: Final = 100_000_000
 """The work that waits is counted again after this time; meanwhile what comes is added."""
 
@@ -41,22 +41,22 @@ class BestEffort:
         self._share = state.config.best_effort_share
         self._horizon_ns = milliseconds(state.config.best_effort_horizon_ms)
         self._owed_ns: dict[str, float] = {}
-        """By worker that best-effort requests wait for: time that is theirs and that they did not get."""
+        """Time that best-effort requests were due and did not get, by the worker that they wait for."""
         self._needed_ns: dict[str, int] = {}
-        """How much of it what has waited longest there needs, where that is more."""
+        """The part of it that the request which has waited longest there needs, where that is more."""
         self._models: dict[int, Model] = {}
         """Models that had best-effort requests when the work was last counted, or got some since."""
         self._work_ns: dict[int, int] = {}
-        """How long the best-effort requests that wait keep one executor busy, by the set of workers (of their
-        bits) that can run them."""
+        """Time for which the best-effort requests that wait keep one executor busy, by the set of workers (of
+        their bits) that can run them."""
         self._total_ns = self._counted_ns = 0
         """The sum of these, and when they were counted; until then what comes is added."""
         self._able: dict[tuple[int, int, int], int] = {}
-        """Those sets, found since then; by where a model is held or prepared, and its pages."""
+        """These sets of workers, found since then, by where a model is held or prepared, and its pages."""
         self._busy: dict[str, _Busy] = {}
-        """By worker."""
+        """The busy parts of executors, by worker."""
         self._preferred = False
-        """Whether any request had a priority: as long as none had, turns that passed need no check."""
+        """True if any request had a priority: as long as none had, turns that passed need no check."""
 
     def saw_deadline(self, now_ns: int, slack_ns: int) -> None:
         """Note how long a request with a deadline could wait for its dispatch: its slack."""
@@ -322,7 +322,7 @@ class _Slacks:
 
 
 class _Busy:
-    """Which part of an executor's time batches with deadlines took lately."""
+    """The part of an executor's time that batches with deadlines took lately."""
 
     __slots__ = ("_since_ns", "_taken_ns", "_until_ns")
 

@@ -43,21 +43,22 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Work that each executor is given in advance; the policy's own default if it is not set (Clockwork,
     appendix B: 5 ms)."""
     dispatch_delay_ms: float = 0.5
-    """From a decision until the action and small inputs are at the worker; nothing can begin earlier. The
-    scheduler measures what larger inputs need beyond it."""
+    """Time from a decision until the action and small inputs are at the worker; nothing can begin earlier.
+    The scheduler measures what larger inputs need beyond it."""
     response_margin_ms: float = 3.0
     """Taken off each deadline for the way back: outputs to the gateway, and what varies on it. Less of it
     accepts shorter deadlines, and more answers come late: on one host 1 served no more in time
     (docs/measurements.md)."""
     action_window_ms: float = 10.0
-    """How much later than predicted an INFER may begin, if its deadlines allow even more."""
+    """Time after the predicted beginning within which an INFER may begin, if its deadlines allow even
+    more."""
     load_window_ms: float = 50.0
-    """How much later than predicted a LOAD may begin."""
+    """Time after the predicted beginning within which a LOAD may begin."""
     load_capacity_ms: float | None = None
     """Work that a device is taken to do before the deadlines of what is queued (``capacity`` in
     appendix B's load priority); if it is not set, for each model the SLO of its requests."""
     estimate_rank: int = RANK
-    """Where the last ten measured durations of an action spread, the estimate is one of them: 1 for the
+    """Rank of the estimate among the last ten measured durations of an action, where they spread: 1 for the
     largest (Clockwork, section 5.3), 2 for the second largest. A higher rank serves more requests in time,
     and a few of them late."""
     pad_batches: bool | None = None
@@ -92,18 +93,19 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The same of single models, by what clients call them; better said as ``max_queue_size`` in a table
     ``[models.NAME]`` of its own."""
     goodput_weights: dict[str, float] = {}
-    """How many others' an answer of single models counts as, by what clients call them; better said as
+    """Weight of an answer of single models, in answers of others, by what clients call them; better said as
     ``goodput_weight`` in a table ``[models.NAME]`` of its own. The policy ``mainspring`` goes by it."""
     max_attempts: int = 5
-    """How often actions may fail on a request before it is given up. Actions that could not begin in
+    """Number of actions that may fail on a request before it is given up. Actions that could not begin in
     time do not count: a deadline bounds them, and a request without one waits for as long as it takes."""
     prepares_in_flight: int = 2
     """PREPARE actions outstanding at once on each worker."""
     open_patience_ms: float = 1000.0
-    """How long an OPEN waits for a gap of EXEC in which no request like those of the last second would have
-    come too late; after it, any gap will do in which no accepted request is kept waiting for too long."""
+    """Time for which an OPEN waits for a gap of EXEC in which no request like those of the last second
+    would have come too late; after it, any gap will do in which no accepted request is kept waiting for
+    too long."""
     open_within_ms: float = 10_000.0
-    """How long an OPEN waits for such a gap before it is sent in any case."""
+    """Time for which an OPEN waits for such a gap before it is sent in any case."""
     action_timeout_ms: float = 2000.0
     """A worker that owes a LOAD's, UNLOAD's or INFER's result for longer than this is dropped."""
     prepare_timeout_ms: float = 600_000.0

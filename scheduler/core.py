@@ -54,7 +54,7 @@ from mainspring.scheduler.scaling import Scaling
 from mainspring.scheduler.state import SchedulerState
 
 MISSED_RETRY_NS: Final = 100_000_000
-"""How often a missed or pinned model that could not be loaded is tried again."""
+"""Interval at which a missed or pinned model that could not be loaded is tried again."""
 ALARMS_PER_CALL: Final = 100
 """Most alarms that one `Scheduler.schedule` handles; the rest is due at once, so that no call takes long."""
 LOADS_PER_CALL: Final = 3

@@ -25,7 +25,7 @@ from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.state import SchedulerState
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
-"""How much later than predicted an INFER without any deadline may begin."""
+"""Time after the predicted beginning within which an INFER without any deadline may begin."""
 _INFER: Final = Infer
 _OK: Final = Status.OK
 

@@ -1,4 +1,4 @@
-"""Which workers are asked for a batch when requests come for a model that many of them hold.
+"""The choice of workers that are asked for a batch when requests come for a model that many of them hold.
 
 A model on few workers has all of them asked that would take work. Of those that hold a *wide* model one is
 asked, and the next only if it left requests: 256 idle workers need not be asked for one request. `idle` is
@@ -47,7 +47,7 @@ class IdleWorkers:
         self._held: dict[str, Model] = {}
         """The model whose batch each worker is kept free for, by the worker's name."""
         self._before: Model | None = None
-        """That of the worker that is being asked, until now."""
+        """The model that the worker which is being asked was kept free for until now."""
         self._behind: dict[int, Model] = {}
         """Models for which no worker is asked while those are kept free."""
         self._tried = 0

@@ -40,10 +40,10 @@ class ModelQueue(ABC):
         self._state = state
         self._queued: OrderedDict[str, None] = OrderedDict()
         self._tried = 0
-        """How many idle workers were tried in vain since one was found."""
+        """Number of idle workers that were tried in vain since one was found."""
 
     def __bool__(self) -> bool:
-        """Whether any model is to be loaded."""
+        """Return whether any model is to be loaded."""
         return bool(self._queued)
 
     def add(self, model: Model) -> None:
@@ -120,7 +120,7 @@ class Pins(ModelQueue):
 
     @property
     def room_now(self) -> int:
-        """How many pages they may take of the workers that take work."""
+        """Return how many pages they may take of the workers that take work."""
         workers = self._state.cluster.workers.values()
         return int(PINNED_SHARE * sum([each.pages.size for each in workers if each.open]))
 
@@ -171,7 +171,7 @@ class MissedModels(ModelQueue):
         super().__init__(state)
         self._policy = policy
         self._operators: dict[str, None] = {}
-        """Those of them that operators asked for."""
+        """The queued models that operators asked for."""
 
     def want(self, model: Model) -> None:
         """Note that a model would have served a request, had it been resident."""

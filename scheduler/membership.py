@@ -135,7 +135,7 @@ class Membership:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is more to be done by `go_on`."""
+        """Return whether there is more to be done by `go_on`."""
         cluster = self._state.cluster
         more = bool(cluster.joining) or cluster.worker_bits.has_stale or bool(self._unsure)
         return more or self._residency.takes_off or bool(self._preparing)

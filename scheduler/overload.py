@@ -30,36 +30,36 @@ from mainspring.scheduler.state import SchedulerState
 from mainspring.scheduler.work_ahead import WorkAhead
 
 LOOKS: Final = 7
-"""How often a request is looked at."""
+"""Number of times that a request is looked at."""
 FIRST_LOOK: Final = 0.34
 """Part of a request's time, from its arrival until it is due, before which it is not looked at."""
 LOOK_EVERY: Final = 0.07
 """Each look falls into a part of this length, where its id has it."""
 PRESSED_NS: Final = 2_000_000_000
-"""For how long after a refusal requests are looked at: without one, nothing is kept for it."""
+"""Time after a refusal for which requests are looked at: without one, nothing is kept for it."""
 PRESSED_FROM: Final = 0.01
 """The part of requests that is refused from which on a refusal has others looked at: a few among thousands
 don't pay for looks at all of them."""
 REFUSED_WEIGHT: Final = 1 / 1024
-"""Of one request, in that part."""
+"""Weight of one request in that part."""
 FIRST_MARGIN: Final = 0.5
 LEAST_MARGIN: Final = 0.02
 MOST_MARGIN: Final = 20.0
 SAMPLED: Final = 8
 """One in so many requests that would be refused early is kept, to see whether that would have been right."""
 STEP: Final = 0.1
-"""How much the logarithm of a margin moves, in all, for a sample that was wrong and as many that were right
-as belong to it."""
+"""Movement of the logarithm of a margin, in all, for a sample that was wrong and as many that were right as
+belong to it."""
 IDLE_STEP: Final = 0.01
-"""Likewise for a request that was refused at last, while its model refuses none early."""
+"""The same movement for a request that was refused at last, while its model refuses none early."""
 IDLE_FROM: Final = 32
 """A model refuses none early that has refused so many at last since it would have refused one."""
 _LOOK_HASH: Final = 0x9E3779B1
 """Multiples of the golden ratio: what follows one another is spread evenly."""
 _SAMPLE_HASH: Final = 0x6A09E667
-"""Likewise of the square root of 2, so that a sample is looked at no sooner than others."""
+"""Multiples of the square root of 2, likewise, so that a sample is looked at no sooner than others."""
 SLACK_WEIGHT: Final = 1 / 64
-"""Of one request, in the mean time that requests are given."""
+"""Weight of one request in the mean time that requests are given."""
 FAR: Final = 4.0
 """A request that is given more than so many times the mean counts as if it were given that."""
 FEW_HOLDERS: Final = 4
@@ -67,7 +67,7 @@ FEW_HOLDERS: Final = 4
 
 
 class Refused:
-    """What is learnt of a model's refusals."""
+    """The margin that a model has learnt from its refusals."""
 
     __slots__ = ("margin", "missed")
 
@@ -86,7 +86,7 @@ class Overload:
         self._policy = policy
         wrongly = state.config.refuse_wrongly or 0.0
         self.early = wrongly > 0
-        """Whether any request is refused early."""
+        """True if any request is refused early."""
         self._if_wrong = math.exp(-STEP * (1.0 - wrongly))
         self._if_right = math.exp(STEP * wrongly)
         self._if_idle = math.exp(IDLE_STEP)
@@ -96,9 +96,9 @@ class Overload:
         self._slack_ns = 0.0
         self._work_ahead = WorkAhead()
         self._margin = FIRST_MARGIN
-        """What the margins of all models have in common."""
+        """The part of the margins that all models have in common."""
         self._models: dict[int, Refused] = {}
-        """By number, of models that a request was refused of."""
+        """The models of which a request was refused, by number."""
         self._sampled: dict[int, Request] = {}
         """Queued requests that would have been refused early, by id."""
 

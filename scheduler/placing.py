@@ -1,4 +1,4 @@
-"""Where on a worker a model could be loaded, and who would have to go first."""
+"""Pages on a worker into which a model could be loaded, and the models that would have to go first."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class LoadPlan:
         self.pages = pages
         self.victims = victims
         self.idle = False
-        """Whether only idle LOAD executors do it: no request that waits needs it at once."""
+        """True if only idle LOAD executors do it: no request that waits needs it at once."""
         self.reason = LoadReason.DEMAND
-        """Why it is sent, for the evidence."""
+        """The reason why it is sent, for the evidence."""
 
 
 def plan_load(

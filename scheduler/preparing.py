@@ -1,4 +1,5 @@
-"""Which models workers prepare next: PREPARE runs beside serving, and there may be very many models.
+"""The choice of the models that workers prepare next: PREPARE runs beside serving, and there may be very many
+models.
 
 All workers share one line of models, in the order in which these came, and each has a place in it: what
 stands before that is prepared there, or on its way. So a worker that joins, or a model that comes, costs no
@@ -43,7 +44,7 @@ class Preparing:
         self._numbers: list[int] = []
         """Their numbers."""
         self._gone = 0
-        """How many of them are gone."""
+        """Number of those that are gone."""
         self._places: dict[str, int] = {}
         """Up to where each worker has looked at them, by its name."""
         self._asked_for: dict[str, Model] = {}
@@ -51,10 +52,10 @@ class Preparing:
         self._turns: dict[str, Worker] = {}
         """Workers that may have PREPAREs to be sent."""
         self._looked = self._sent = 0
-        """In this call."""
+        """Numbers of models looked at, and of PREPAREs sent, in this call."""
 
     def __bool__(self) -> bool:
-        """Whether there is more to do at once."""
+        """Return whether there is more to do at once."""
         return bool(self._turns)
 
     def come(self, now_ns: int, model: Model) -> None:

@@ -1,4 +1,4 @@
-"""What a request's priority changes: only its turn among requests of equal slack.
+"""Priorities of requests: one changes only the turn among requests of equal slack.
 
 1 is the highest, as in Triton, and 0 means none: behind all others. A request with a priority counts as due
 at the beginning of the slice of time that its deadline falls into, so that in every policy's queue it comes

@@ -368,7 +368,8 @@ class RequestLifecycle:
         return None
 
     def _doubt(self, now_ns: int, model: Model) -> bool:
-        """Before a model's request is turned away, doubt the estimates that do it; return whether any is."""
+        """Doubt the estimates by which a model's request is about to be turned away; return whether any is
+        doubted."""
         for kind, times in model.infer_times.items():
             if times.doubtful(now_ns) or model.load_times[kind].doubtful(now_ns):
                 self._state.emit(now_ns, Doubted(model.base.name))

@@ -1,4 +1,4 @@
-"""Which models are prepared and resident where: PREPARE, OPEN, RELEASE, LOAD, UNLOAD, and their results."""
+"""Preparation and residency of models on workers: PREPARE, OPEN, RELEASE, LOAD, UNLOAD, and their results."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Residency:
 
     @property
     def takes_off(self) -> bool:
-        """Whether there is more to be done by `take_more_off`."""
+        """Return whether there is more to be done by `take_more_off`."""
         return bool(self._leaving)
 
     def take_more_off(self, now_ns: int) -> None:

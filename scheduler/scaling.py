@@ -1,4 +1,5 @@
-"""As many workers of a kind as operators want: who is started, who leaves, and when it may be stopped.
+"""The number of workers of each kind that operators want: who is started, who leaves, and when it may be
+stopped.
 
 A worker that is to leave *retires*: nothing is loaded there any more, and idle LOAD executors of others load
 the models that only such workers hold (`load_queue.DrainReplicas`), the last used first, over none that was
@@ -29,7 +30,7 @@ from mainspring.scheduler.state import SchedulerState
 LOOK_NS: Final = 20_000_000
 """The time between two looks at workers that retire."""
 TAKEOVER_NS: Final = 30_000_000_000
-"""How long others may take to load what a worker holds; then it is drained all the same."""
+"""Time that others may take to load what a worker holds; then it is drained all the same."""
 _SCALE: Final = Alarm.SCALE
 
 
@@ -44,7 +45,7 @@ class Scaling:
         self._drain_replicas = drain_replicas
         self._membership = membership
         self._since: dict[str, int] = {}
-        """When each worker that retires was told to."""
+        """Instant at which each worker that retires was told to."""
         self._looks_ns: int | None = None
         """The alarm of the next look."""
 

@@ -1,4 +1,5 @@
-"""What the parts of the scheduler share: the cluster's state, the timers, the commands that come out next."""
+"""State shared by the parts of the scheduler: the cluster's state, the timers, the commands that come out
+next."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ class SchedulerState:
         """The commands that come out next, in order."""
         self._action_count = 0
         self._looked_at = 0
-        """How many of the workers with room came before those that are looked at next."""
+        """Number of the workers with room that came before those that are looked at next."""
 
     def next_action_id(self) -> int:
         """Return a new action id."""
@@ -261,7 +262,7 @@ class SchedulerState:
 
     @property
     def may_load_idly(self) -> bool:
-        """Whether one more LOAD may be sent that no waiting request needs at once.
+        """Return whether one more LOAD may be sent that no waiting request needs at once.
 
         Few run at a time, so that not many workers evict models at once.
         """
@@ -269,7 +270,7 @@ class SchedulerState:
 
     @property
     def load_is_idle(self) -> bool:
-        """Whether any LOAD executor has nothing to do."""
+        """Return whether any LOAD executor has nothing to do."""
         for worker in self._load_room.values():  # noqa: SIM110 - compiled, a generator takes longer
             if not len(worker.load):
                 return True

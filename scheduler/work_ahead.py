@@ -1,4 +1,4 @@
-"""How much work of higher rank stands before a model's requests: sums over ranks, kept as queues change.
+"""Work of higher rank before a model's requests: sums over ranks, kept as queues change.
 
 Ranks are instants, as policies order by them (`Policy.standing_ns`). They fall into slots of equal width on a
 ring that moves on with the time, its middle where ranks have lately been. A Fenwick tree over the slots gives
@@ -13,12 +13,12 @@ from typing import Final
 BITS: Final = 10
 SLOTS: Final = 1 << BITS
 SLACKS: Final = 8
-"""What the slots span, in slacks of the requests that wait; what ranks beyond counts as at the ends."""
+"""Span of the slots, in slacks of the requests that wait; what ranks beyond counts as at the ends."""
 SPARE: Final = SLOTS // 8
 """Slots at either end that nothing is entered in: the ring moves on by as many while a slack passes, within
 which a model is entered again, for its requests leave."""
 MIDDLE_WEIGHT: Final = 1 / 64
-"""Of one rank, in where the middle is."""
+"""Weight of one rank in the position of the middle."""
 FINEST_NS: Final = 1 << 14
 COARSEST_NS: Final = 1 << 36
 
@@ -30,11 +30,11 @@ class WorkAhead:
 
     def __init__(self) -> None:
         self.width_ns = FINEST_NS
-        """What a slot spans."""
+        """Width of a slot."""
         self.total_ns = 0
         """The work of all models."""
         self._middle_ns: float = 0.0
-        """From the present instant on."""
+        """Position of the middle, from the present instant on."""
         self._entries: dict[int, tuple[int, int, int]] = {}
         """(slot on a ring without end, work, rank) of each model, by number."""
         self._tree: list[int] = [0] * (SLOTS + 1)

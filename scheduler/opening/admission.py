@@ -1,4 +1,4 @@
-"""What is accepted, and in which order it runs, while OPENs keep workers from what they hold.
+"""Admission and order of requests while OPENs keep workers from what they hold.
 
 A worker that opens an executable leaves its work to others, besides their own. If requests were accepted as
 elsewhere, where each could be in time before all others, more would be than the others can do. So each is
@@ -19,7 +19,7 @@ from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.state import SchedulerState
 
 ENTRY_NS: Final = 2_000
-"""For each request that waits, so long no new forecast is made after one: it costs a part of that."""
+"""Least time between two forecasts, for each request that waits: a forecast costs a part of that."""
 
 
 class AdmissionWhileOpening:
@@ -28,16 +28,16 @@ class AdmissionWhileOpening:
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._announced: dict[str, int] = {}
-        """For how long each worker will open whose OPEN is announced."""
+        """Duration of each worker's OPEN that is announced."""
         self._opening: dict[str, None] = {}
         """The workers that open."""
         self.until_ns = 0
-        """Until when requests are accepted by `refusal` too."""
+        """Instant until which requests are accepted by `refusal` too."""
         self._forecast: Forecast | None = None
         self._next_ns = 0
-        """From when on a new forecast is made for a request."""
+        """Instant from which on a new forecast is made for a request."""
         self._next_order_ns = 0
-        """Likewise for a batch."""
+        """Instant from which on a new forecast is made for a batch."""
 
     def announce(self, worker: Worker, duration_ns: int) -> None:
         """Count an OPEN that is not sent yet."""

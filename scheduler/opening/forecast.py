@@ -1,4 +1,4 @@
-"""Whether all that waits can be in time while workers do something else: open executables.
+"""Forecast of whether all that waits can be in time while workers open executables.
 
 Admission (`cluster.plans`) asks whether a request could be in time if it went before all others. That is
 enough where little waits. While a worker opens an executable the others have its work besides their own, and
@@ -18,7 +18,7 @@ from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.state import SchedulerState
 
 SPARE: Final = 10
-"""In hundredths."""
+"""Part that is kept spare, in hundredths."""
 
 
 class _Waiting:
@@ -39,7 +39,7 @@ class _Waiting:
         self.at = 0
         """The first that has no place yet."""
         self.loaded: Placement | None = None
-        """Where a LOAD would have to bring the model, and when it would be there."""
+        """Placement where a LOAD would have to bring the model, and when it would be there."""
         self.loaded_ns = 0
 
     def add(self, rows: int, due_ns: int) -> None:
@@ -52,7 +52,7 @@ class _Waiting:
 
 
 class Forecast:
-    """Where all that waits place an instant could run."""
+    """A place and a time for each request that waits."""
 
     def __init__(
         self, state: SchedulerState, now_ns: int, busy_ns: dict[str, int], *, spare: bool = True
@@ -62,16 +62,16 @@ class Forecast:
         With ``spare`` an execution counts as longer by `SPARE`, for what comes between two unforeseen.
         """
         self.late = 0
-        """How many requests can't be in time."""
+        """Number of requests that can't be in time."""
         self._state = state
         self._now_ns = now_ns
         self._soonest_ns = state.soonest_ns(now_ns)
         self._busy_ns = busy_ns
         self._spare = SPARE if spare else 0
         self._free_ns: dict[str, int] = {}
-        """From when on each worker's EXEC has nothing to do; of those that were asked for."""
+        """Instant from which on each worker's EXEC has nothing to do; of those that were asked for."""
         self._load_free_ns: dict[str, int] = {}
-        """Likewise of LOAD."""
+        """Instant from which on each worker's LOAD has nothing to do; likewise."""
 
     def place_all(
         self, model: Model | None = None, rows: int = 0, due_ns: int = 0, taken: Batch | None = None

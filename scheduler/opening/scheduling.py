@@ -42,7 +42,7 @@ from mainspring.scheduler.state import SchedulerState
 OPENERS: Final = 8
 """One in this many workers that take work may open an executable while others do; one in any case."""
 RETRY_NS: Final = 5_000_000
-"""How often a gap is looked for."""
+"""Interval at which a gap is looked for."""
 
 
 class _Waiting:
@@ -52,17 +52,18 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.models: OrderedDict[str, int] = OrderedDict()
-        """Since when each waits; the next is the first."""
+        """Instant since which each waits; the next is the first."""
         self.retry_ns = 0
-        """When a gap is looked for again."""
+        """Instant at which a gap is looked for again."""
         self.copying = False
-        """Whether models wait to be loaded elsewhere that only this worker holds."""
+        """True if models wait to be loaded elsewhere that only this worker holds."""
         self.copies_at_ns = 0
-        """When they are looked for again."""
+        """Instant at which they are looked for again."""
         self.copying_until_ns = 0
-        """Until when the next OPEN waits for them; 0 while it is not this worker's turn."""
+        """Instant until which the next OPEN waits for them; 0 while it is not this worker's turn."""
         self.rest_until_ns = 0
-        """Until when no OPEN is sent that may cost something: the last one took as long."""
+        """Instant before which no OPEN is sent that may delay requests: the worker rests for as long as the
+        last one took."""
 
 
 class Openings:
@@ -76,12 +77,13 @@ class Openings:
         self._under_way: dict[str, int] = {}
         """The OPEN that each worker has outstanding: one at a time, for others may need the same."""
         self._rest_until_ns = 0
-        """As `_Waiting.rest_until_ns`, for all workers: they did the last one's work besides their own."""
+        """The same for all workers, as they did the last one's work besides their own
+        (`_Waiting.rest_until_ns`)."""
         self.admission = AdmissionWhileOpening(state)
 
     @property
     def wanted(self) -> bool:
-        """Whether any model waits for an OPEN, or its end."""
+        """Return whether any model waits for an OPEN, or its end."""
         return bool(self._waiting) or bool(self._under_way)
 
     def add(self, now_ns: int, placement: Placement) -> None:

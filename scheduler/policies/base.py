@@ -38,19 +38,20 @@ class Policy(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[msgspec.Struct]] = NoOptions
-    """What `SchedulerConfig.policy_options` may hold: a frozen struct whose fields have defaults."""
+    """Options that `SchedulerConfig.policy_options` may hold: a frozen struct whose fields have defaults."""
     lookahead_ms: ClassVar[float] = LOOKAHEAD_MS
     """Work that executors are given in advance, unless the configuration says otherwise."""
     pads_batches: ClassVar[bool] = True
-    """Whether batches may have empty rows, unless the configuration says otherwise."""
+    """True if batches may have empty rows, unless the configuration says otherwise."""
     idle_loads: ClassVar[bool] = True
-    """Whether idle LOAD executors load models that were missed, unless the configuration says otherwise."""
+    """True if idle LOAD executors load models that were missed, unless the configuration says otherwise."""
     refuses: ClassVar[bool] = True
-    """Whether a request that no plan can serve in time is refused on arrival."""
+    """True if a request that no plan can serve in time is refused on arrival."""
     serves_late: ClassVar[bool] = False
-    """Whether batches may begin that end after their requests are due."""
+    """True if batches may begin that end after their requests are due."""
     gives_up_because: ClassVar[str] = "the policy keeps it no longer"
-    """Why `give_up_ns` may come before the last dispatch that could meet a deadline; for clients."""
+    """The reason why `give_up_ns` may come before the last dispatch that could meet a deadline; for
+    clients."""
 
     def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         self.state = state

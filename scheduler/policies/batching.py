@@ -1,4 +1,4 @@
-"""Which of a model's waiting requests make a batch: the largest that is in time, the densest, or the soonest.
+"""Batches of a model's waiting requests: the largest that is in time, the densest, or the soonest.
 
 ``begin_ns`` is when EXEC and the weights are there, ``inputs_ns`` when inputs that take no time would be.
 """

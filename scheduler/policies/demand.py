@@ -61,14 +61,14 @@ class Demand:
         """The priority in the model's heap entry, at least ``wanted_ns``; 0 without one."""
         self.aside = False
         self.holders: list[Worker] = []
-        """Who held the model when its demand was last allocated."""
+        """The workers that held the model when its demand was last allocated."""
         self.notes: list[WorkerNote] = []
         """The policy's note of each holder."""
         self.allocations_ns: list[int] = []
-        """What each holder was allocated; nothing of a wide model."""
+        """Time allocated to each holder; nothing of a wide model."""
         self.wide = False
         self.spread_ns = 0
-        """What all devices were allocated together of a wide model."""
+        """Time allocated to all devices together, of a wide model."""
 
 
 class DemandLoads(PolicyLoads):
@@ -78,7 +78,7 @@ class DemandLoads(PolicyLoads):
     """
 
     def __init__(self, state: SchedulerState, load_slo_ns: int | None = None) -> None:
-        """With ``load_slo_ns`` only requests count that arrived no longer ago than that."""
+        """Count only requests that arrived no longer ago than ``load_slo_ns``, if it is given."""
         super().__init__(state)
         self._load_slo_ns = load_slo_ns
         self._dispatch_delay_ns = state.ns.dispatch_delay
@@ -86,9 +86,9 @@ class DemandLoads(PolicyLoads):
         self._heap: list[tuple[int, int, Model]] = []
         self._sweep_from = SWEPT_FROM
         self._narrow_ns = 0
-        """What all devices are allocated of models that are not wide."""
+        """Time allocated to all devices of models that are not wide."""
         self._wide_ns = 0
-        """And of wide ones."""
+        """Time allocated to all devices of wide models."""
 
     def of(self, model: Model) -> Demand:
         """Return a model's demand as it was last computed; zeros if it has none."""

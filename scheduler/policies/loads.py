@@ -20,7 +20,7 @@ from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.state import SchedulerState
 
 PASSED_OVER_NS = 5_000_000
-"""How long a model that no worker can load now is not looked at again."""
+"""Time for which a model that no worker can load now is not looked at again."""
 LOOKED_AT = 8
 """Models that are looked at within that time if none can be loaded."""
 

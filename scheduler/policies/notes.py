@@ -1,4 +1,4 @@
-"""What policies keep about models and workers, in the one slot that the cluster's state has on each.
+"""Notes of policies about models and workers, in the one slot that the cluster's state has on each.
 
 `Model.note`, `Worker.note`, `Placement.note` and `InferTimes.note` belong to the policy: nothing else reads
 them. A placement's note is the key of its valid entry among `WorkerNote.ready`, None without one. A
@@ -38,7 +38,7 @@ class Copies:
 
 
 class Ready(Keyed):
-    """What could run, in a ready queue, by its key and its model's number."""
+    """A model that could run, in a ready queue, by its key and its model's number."""
 
     __slots__ = ("what",)
 
@@ -63,7 +63,7 @@ class ReadyHeap:
 
 @final
 class ModelNote:
-    """What policies keep about a model."""
+    """Notes of a policy about a model."""
 
     __slots__ = (
         "boost",
@@ -96,30 +96,30 @@ class ModelNote:
         self.popularity = 0.0
         """The decaying count of the model's requests (`Popularity`)."""
         self.boost = 0.0
-        """How much more the model's requests are worth than others', in nats."""
+        """Additional worth of the model's requests over others', in nats."""
         self.price = 0.0
-        """What the boost follows from, in nats (`Fairness`)."""
+        """The price that the boost follows from, in nats (`Fairness`)."""
         self.starved_ns = 0
-        """When the model missed its first request since its last answer; 0 if it missed none."""
+        """Instant at which the model missed its first request since its last answer; 0 if it missed none."""
         self.turn = 0.0
-        """What the boost has for the time since then, in nats."""
+        """The part of the boost for the time since then, in nats."""
         self.weighed = False
-        """Whether the model's weight is known here."""
+        """True if the model's weight is known here."""
         self.weight = 1.0
-        """How many others' an answer of the model counts as."""
+        """Weight of an answer of the model, in answers of others."""
         self.weight_nats = 0.0
         """Its logarithm, which the boost has, too."""
         self.counted = False
-        """Whether the model counts among those with waiting requests."""
+        """True if the model counts among those with waiting requests."""
         self.rows = self.slack_ns = 0
         """The rows and the time of the latest request that was unlike the one before it."""
         self.unlike = 0
-        """For how many more requests the model's requests count as unlike (`Ranking.asked`)."""
+        """Number of further requests for which the model's requests count as unlike (`Ranking.asked`)."""
 
 
 @final
 class WorkerNote:
-    """What policies keep about a worker."""
+    """Notes of a policy about a worker."""
 
     __slots__ = ("allocated_ns", "ready", "shared")
 
@@ -129,7 +129,7 @@ class WorkerNote:
         self.ready = ReadyHeap()
         """The ready queue: what the EXEC executor could run of models that few workers hold."""
         self.shared: ReadyHeap | None = None
-        """That of models that many workers hold, with all workers of the kind; None until it is asked for."""
+        """The same of models that many workers hold, for all workers of the kind; None until it is asked."""
 
 
 def model_note(model: Model) -> ModelNote:

@@ -22,10 +22,10 @@ class MainspringOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `mainspring`."""
 
     fairness: float = 0.05
-    """From 0 to 1. No model misses more than 1/fairness times as large a share of its requests as all models
-    together, and none is answered less than fairness times as large a share: 0 serves the most requests,
-    whichever models they are for; 1 drops the same share of every model's. Unless it is 0, models without an
-    answer for long get a turn where that costs little."""
+    """Factor from 0 to 1 for fairness. No model misses more than 1/fairness times as large a share of its
+    requests as all models together, and none is answered less than fairness times as large a share: 0 serves
+    the most requests, whichever models they are for; 1 drops the same share of every model's. Unless it is 0,
+    models without an answer for long get a turn where that costs little."""
     distributions: bool = True
     """Plan erratic models by how their durations are distributed, instead of by estimates."""
 
@@ -36,16 +36,16 @@ class MainspringOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FifoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `Fifo`."""
+    """Options of `Fifo`."""
 
     max_batch_size: int = 0
     """Most rows of a batch; 0: as many as the model's largest size has."""
     preferred_batch_sizes: str = ""
     """Rows of batches that are sent without delay, as ``"4,8"``; "" for the largest size alone."""
     max_queue_delay_ms: float = 0.0
-    """How long a request may be held for others to fill its batch."""
+    """Longest time that a request is held for others to fill its batch."""
     queue_timeout_ms: float = 0.0
-    """How long a request may wait before `timeout_action` is taken; 0: for ever."""
+    """Longest time that a request waits before `timeout_action` is taken; 0: for ever."""
     timeout_share: float = 1.0
     """A request's own time-out, as a share of the time that it can wait for and still be in time in the
     largest batch; the shorter of the two counts. 0: requests have none of their own."""
@@ -74,12 +74,12 @@ class FifoOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClipperOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `Clipper`."""
+    """Options of `Clipper`."""
 
     batch_limit: Literal["aimd", "quantile", "single"] = "aimd"
-    """How the limit is found; ``single`` runs one request at a time."""
+    """The way in which the limit is found; ``single`` runs one request at a time."""
     latency_objective_ms: float = 0.0
-    """How long a batch may take; 0: the time that was given to the hastiest of its requests."""
+    """Time that a batch may take; 0: the time that was given to the hastiest of its requests."""
     additive_step: float = 1.0
     """Rows by which ``aimd`` raises a limit."""
     backoff: float = 0.1
@@ -87,7 +87,7 @@ class ClipperOptions(msgspec.Struct, frozen=True, kw_only=True):
     quantile_window: int = 200
     """Latest batches that the line of ``quantile`` is laid through."""
     batch_wait_ms: float = 0.0
-    """How long a batch below its limit is delayed for more requests."""
+    """Time for which a batch below its limit is delayed for more requests."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what no limit could be found by."""
@@ -104,7 +104,7 @@ class ClipperOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdfOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `Edf`."""
+    """Options of `Edf`."""
 
     skip_heads: bool = False
     """Leave requests out of a batch that a smaller one could still save: larger batches, and more of them in
@@ -112,12 +112,12 @@ class EdfOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `ClockworkRelease`."""
+    """Options of `ClockworkRelease`."""
 
     largest_batch: int = 8
     """Rows of the largest batch that is filled; a request of more rows gets the size that it needs."""
     load_slo_ms: float = 25.0
-    """How long ago a request may have arrived and still count as demand for a LOAD."""
+    """Time since its arrival within which a request counts as demand for a LOAD."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what makes no sense."""
@@ -128,11 +128,10 @@ class ReleaseOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NexusOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `Nexus`."""
+    """Options of `Nexus`."""
 
     epoch_ms: float = 1000.0
-    """From one plan to the next. Nexus plans each 30 s or when rates change much; a short epoch is for
-    both."""
+    """Time between two plans. Nexus plans each 30 s or when rates change much; a short epoch is for both."""
     smoothing: float = 0.2
     """Weight of the last epoch's rate against those before, once there are enough of them; 1 is the last
     epoch's alone."""
@@ -150,7 +149,7 @@ class NexusOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstFreeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `FirstFree`."""
+    """Options of `FirstFree`."""
 
     kinds: str = ""
     """Kinds of devices in order of preference, as ``"g4dn,c5"``; others come last. Devices of one kind, or of
@@ -168,10 +167,10 @@ class FirstFreeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SymphonyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `Symphony`."""
+    """Options of `Symphony`."""
 
     guard_ms: float = 0.1
-    """How much before the beginning of its window a batch is dispatched, against what varies on its way:
+    """Time before the beginning of its window at which a batch is dispatched, against what varies on its way:
     where the window is an instant, anything later is too late."""
 
     def __post_init__(self) -> None:

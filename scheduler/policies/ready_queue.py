@@ -42,7 +42,7 @@ class ReadyQueuePolicy(Policy):
     def __init__(
         self, state: SchedulerState, options: msgspec.Struct, keeps_keys: bool = False, shares: bool = False
     ) -> None:
-        """With ``keeps_keys`` a key that was found is the model's bound from then on.
+        """Keep a key that was found as the model's bound from then on, if ``keeps_keys``.
 
         That is for policies whose `key` is far below what is found, and what is found hardly ever falls.
         With ``shares`` wide models have one entry for each kind of device. That is for policies whose `key`

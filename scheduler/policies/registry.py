@@ -33,7 +33,8 @@ _POLICIES: dict[str, type[Policy]] = {
     Symphony.name: Symphony,
 }
 _REQUIRED = ("next_batch", "next_load")
-"""What a policy must have of its own; of a compiled class Python does not know which methods are abstract."""
+"""The methods that a policy must have of its own; of a compiled class Python does not know which are
+abstract."""
 
 
 def policy_names() -> list[str]:

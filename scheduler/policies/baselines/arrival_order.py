@@ -1,4 +1,4 @@
-"""What the policies that look at no deadline have in common: queues in order of arrival.
+"""Queues in order of arrival: the base of the policies that look at no deadline.
 
 Each model has one queue. Its batch is ready once it is full, or once its first request has waited for as
 long as batches are held for; of the models that a worker holds, the one whose batch was ready first runs

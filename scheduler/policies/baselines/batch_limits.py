@@ -1,4 +1,4 @@
-"""How many rows a batch may have, found from how long batches take (Clipper, NSDI '17, section 4.3.1).
+"""Limits of a batch's rows, found from how long batches take (Clipper, NSDI '17, section 4.3.1).
 
 "We define the optimal batch size as the batch size that maximizes throughput subject to the constraint that
 the batch evaluation latency is under the target SLO." A limit belongs to one model on one worker, since
@@ -19,7 +19,7 @@ QUANTILE = 0.99
 REFIT_EVERY = 20
 """Measurements between two estimates of the line."""
 REACH = 2
-"""How far beyond what was measured a line is trusted, as a factor."""
+"""Factor by which a line is trusted beyond what was measured."""
 
 
 class BatchLimit(ABC):

@@ -43,8 +43,8 @@ class FirstFree(ArrivalOrder):
         self._last = len(kinds)
         self._left_ns = -1
         self._left: dict[int, int] = {}
-        """To whom each worker, by its number, has left a request at the instant of ``_left_ns``, as a set of
-        workers: to each only once, so that one that does not take it keeps it from nobody."""
+        """The workers, as a set, to which each worker, by its number, has left a request at the instant of
+        ``_left_ns``: to each only once, so that one that does not take it keeps it from nobody."""
 
     def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
         """Keep every request for as long as it takes."""

@@ -90,9 +90,9 @@ class Nexus(Policy):
         self._length_ns = 0
         """Length of the current epoch."""
         self._begun_ns = 0
-        """When the current epoch began."""
+        """Instant at which the current epoch began."""
         self._plan_ns: int | None = None
-        """When the next plan is due; None while nothing is asked for."""
+        """Instant at which the next plan is due; None while nothing is asked for."""
         self._planner: Planner | None = None
         """The plan that is being made, a few sessions at a time, so that no call takes long."""
         self._planned: list[Session] = []

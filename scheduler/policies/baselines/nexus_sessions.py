@@ -22,7 +22,8 @@ class Session:
         self.rows_per_epoch = 0.0
         """Smoothed."""
         self.slo_ns = 0
-        """From when a request could be dispatched to when its EXEC must have ended; 0 if it is not known."""
+        """Time from when a request could be dispatched to when its EXEC must have ended; 0 if it is not
+        known."""
         self._epochs = 0.0
         """Time that was counted, in whole epochs."""
         self._rows = 0

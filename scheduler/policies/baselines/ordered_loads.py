@@ -1,4 +1,4 @@
-"""Which model to load next, for policies that load in the order of a key: arrival, or deadline.
+"""The choice of the next model to load, for policies that load in the order of a key: arrival, or deadline.
 
 A model that requests wait for and no worker holds is loaded first, over models that were least recently
 used. After those come further copies of models that some workers hold: into free pages only, so that with

@@ -24,16 +24,16 @@ from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.baselines.nexus_sessions import Session
 
 SCALINGS = 6
-"""How often the part of the rates that fits is halved in on."""
+"""Number of halvings by which the part of the rates that fits is found."""
 SCALED_SESSIONS = 512
 """More sessions than this are packed once, so that a plan does not take long."""
 
 ROUNDING = 1e-6
-"""Of a row: a product of floats may be so much too large."""
+"""Excess in rows that is rounding: a product of floats may be too large by this."""
 
 
 class Share:
-    """What one device does for one session."""
+    """The work of one device for one session."""
 
     __slots__ = ("index", "model", "rate", "slo_ns", "times")
 

@@ -70,7 +70,7 @@ class Symphony(ReadyQueuePolicy):
         self._ahead_ns = state.ns.dispatch_delay + milliseconds(cast(SymphonyOptions, options).guard_ms)
         self._loads = DemandLoads(state)
         self._deferrals: dict[int, Deferral] = {}
-        """Of each model with queued requests, by number."""
+        """The deferral of each model with queued requests, by number."""
         self._opening: list[tuple[int, int, Model]] = []
         self._alarm_ns = NEVER_NS
 

@@ -28,8 +28,8 @@ UNLIKE_FULL_SCALE_FROM: Final = 0.15
 could run is then mostly chance. Unit: share of requests. Origin: measured: 0.05 serves half a percent less of
 *mixed-rows* at 1.0 (docs/policy-results.md, "Unlike requests of one model")."""
 UNLIKE_REQUESTS: Final = 64
-"""For so many requests after one that is unlike the one before it, in rows or in the time that it is given, a
-model's requests count as unlike. Unit: requests. Origin: chosen."""
+"""Number of requests for which a model's requests count as unlike, after one that is unlike the one before it
+in rows or in the time that it is given. Unit: requests. Origin: chosen."""
 UNLIKE_SHIFT: Final = 4
 """Requests are alike whose times differ by no more than one part in two to this power. Unit: binary digits.
 Origin: chosen."""
@@ -48,13 +48,12 @@ STALE_SHIFT: Final = 6
 """An estimate that moves by more than one part in two to this power makes the bounds that follow from it
 stale. Unit: binary digits. Origin: chosen."""
 CHANCE_SCALES: Final = 10.0
-"""How many times the scale counts among the requests of one erratic model. Unit: scales.
-Origin: chosen; planning by distributions is measured in docs/policy-results.md, "Durations that no shape
-explains"."""
+"""Factor by which the scale counts among the requests of one erratic model. Unit: scales. Origin: chosen;
+planning by distributions is measured in docs/policy-results.md, "Durations that no shape explains"."""
 
 # How fairness is priced.
 PRICE_STEP: Final = 0.03
-"""What a missed request adds to a model's price, at a floor of a half and more. Unit: nats of density.
+"""Increase of a model's price by a missed request, at a floor of a half and more. Unit: nats of density.
 Origin: chosen; what `fairness` costs is measured in docs/policy-results.md. Neighbours: 0.015: C@1 100.9,
 G@1.5 101.9, G@1.5 worst tenth 69.3, transfers@1 100.8; 0.06: G@1.5 98.6, G@1.5 worst tenth 122.9, transfers@1
 98.2."""
@@ -178,10 +177,10 @@ LEAST_LOOKAHEAD_MS: Final = 0.5
 Clockwork's appendix B has 5 ms. Neighbours: 0.25: the same; 1.0: G@1.5 98.6, G@1.5 worst tenth 68.2,
 transfers@0.4 99.4, effort@0.3 without deadlines 86.5."""
 LOOKAHEAD_MARGIN_MS: Final = 0.3
-"""What the lookahead adds to the way to the worker and back, for what predictions and the network vary by.
-Unit: ms. Origin: chosen. Neighbours: 0.15: C@1 100.8, G@1.5 worst tenth 125.6, transfers@1 99.4, effort@0.3
-without deadlines 76.5; 0.6: G@1.5 98.6, G@1.5 worst tenth 68.2, transfers@0.4 99.4, effort@0.3 without
-deadlines 86.5."""
+"""Time that the lookahead adds to the way to the worker and back, for what predictions and the network vary
+by. Unit: ms. Origin: chosen. Neighbours: 0.15: C@1 100.8, G@1.5 worst tenth 125.6, transfers@1 99.4,
+effort@0.3 without deadlines 76.5; 0.6: G@1.5 98.6, G@1.5 worst tenth 68.2, transfers@0.4 99.4, effort@0.3
+without deadlines 86.5."""
 
 # Early refusals.
 REFUSE_WRONGLY: Final = 0.15

@@ -1,4 +1,5 @@
-"""How kinds of devices of unlike speed share a model's requests: each does what slower ones can't.
+"""The division of a model's requests among kinds of devices of unlike speed: each does what slower ones
+can't.
 
 Requests of many rows, and those that have waited, are in time on fast devices alone. So a fast device runs
 the first of these, whatever batch would be denser, while hardly any request is dropped; and what an idle
@@ -28,8 +29,8 @@ class HeterogeneousKinds:
         self._state = state
         self._at_ns = -1
         self._left: dict[int, int] = {}
-        """To whom each worker, by its number, has left a batch at the instant of ``_at_ns``, as a set of
-        workers: to each only once, so that one that does not take it keeps it from nobody."""
+        """The workers, as a set, to which each worker, by its number, has left a batch at the instant of
+        ``_at_ns``: to each only once, so that one that does not take it keeps it from nobody."""
 
     def in_order(self, now_ns: int, available_ns: int, batch: Batch) -> Batch | None:
         """Return the batch to run in the place of the densest one while hardly any request is dropped.

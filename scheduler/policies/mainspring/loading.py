@@ -43,7 +43,7 @@ class WorthLoads(DemandLoads):
         super().__init__(state)
         self._price = price
         self.losses = Losses(popularity, price, state.cluster.estimates.raised)
-        """What evictions lose."""
+        """The losses by evictions."""
         self._worth_again_ns = 0
 
     def worth(self, model: Model, priority_ns: int) -> int:

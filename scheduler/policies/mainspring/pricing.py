@@ -1,4 +1,4 @@
-"""What EXEC's time costs while there is too little of it, and what requests are worth then."""
+"""The price of EXEC's time while there is too little of it, and what requests are worth then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mainspring.scheduler.policies.notes import model_note
 
 
 class ExecPrice:
-    """What EXEC's time costs while there is too little of it, in rows for each nanosecond.
+    """The price of EXEC's time while there is too little of it, in rows for each nanosecond.
 
     A request that is served takes time from others. While a part of all requests is dropped and EXEC is busy,
     a nanosecond costs that part of what one serves on average; otherwise it costs nothing. A LOAD that serves

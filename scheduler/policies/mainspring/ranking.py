@@ -1,4 +1,5 @@
-"""Which batch is worth an executor's time most: required start times, brought forward for density.
+"""The choice of the batch that is worth an executor's time most: required start times, brought forward for
+density.
 
 A batch of ``n`` requests that takes ``t`` and whose first is due at ``D`` must start by ``D - t``. Clockwork
 takes the batch that must start first. Here each start is brought forward by ``scale * (ln(n / t) + boost)``:
@@ -45,7 +46,8 @@ _NONE_NS: Final = (1 << 62) - 1
 
 @final
 class Offsets:
-    """What is derived from an executable's estimates (`InferTimes.note`), and from which."""
+    """The offsets derived from an executable's estimates (`InferTimes.note`), and the estimates
+    themselves."""
 
     __slots__ = ("by_count", "ns", "of_singles", "scale_ns")
 
@@ -54,9 +56,10 @@ class Offsets:
         self.ns = ns
         """The estimates, as they were."""
         self.by_count = by_count
-        """By number of requests, the last for all beyond."""
+        """Offsets by number of requests, the last for all beyond."""
         self.of_singles = of_singles
-        """Likewise if each has one row: then none needs a larger size than that of their number."""
+        """The same offsets if each request has one row: then none needs a larger size than that of their
+        number."""
 
 
 class Ranking:
@@ -71,7 +74,7 @@ class Ranking:
         self._unlike = 0.0
         """The part of the batches whose models' requests are unlike."""
         self.calm = True
-        """Whether hardly any request is dropped."""
+        """True if hardly any request is dropped."""
         self.scale_ns = CALM_SCALE * SCALE_BATCHES * FIRST_BATCH_NS
 
     def bound_ns(self, placement: Placement) -> int:

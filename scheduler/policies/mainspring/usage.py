@@ -1,4 +1,4 @@
-"""How many requests each model had lately, and how busy EXEC executors were."""
+"""The number of requests that each model had lately, and how busy EXEC executors were."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Popularity:
         self._epoch_ns: int | None = None
         self._first_ns = self._last_ns = 0
         self.renewals = 0
-        """How often all counts were scaled down."""
+        """Number of times that all counts were scaled down."""
 
     def asked(self, now_ns: int, model: Model) -> None:
         """Count a request."""

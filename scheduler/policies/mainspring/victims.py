@@ -1,4 +1,4 @@
-"""In which order models are evicted: those of the least loss first.
+"""The order in which models are evicted: those of the least loss first.
 
 Each worker has a heap of what is resident on it, by a lower bound of what its eviction would lose. A LOAD
 looks at entries until the least loss that it found is lower than all bounds left; mostly these are a few of a
@@ -42,9 +42,9 @@ class Bound(Weighted):
         super().__init__(bound, placement.model.number)
         self.placement = placement
         self.void = False
-        """Whether another entry stands in its place."""
+        """True if another entry stands in its place."""
         self.waits = False
-        """Whether what waits for the model is counted, so that it is known to `Losses.lowered`."""
+        """True if what waits for the model is counted, so that it is known to `Losses.lowered`."""
 
 
 class Found(Weighted):
@@ -58,7 +58,7 @@ class Found(Weighted):
 
 
 class Order:
-    """What is resident on a worker, by a lower bound of what its eviction loses."""
+    """The models that are resident on a worker, by a lower bound of what the eviction of each loses."""
 
     __slots__ = ("bounds", "entries", "price", "raised", "renewals")
 
@@ -70,9 +70,10 @@ class Order:
         self.price = price
         """EXEC's price up to which they hold."""
         self.raised = raised
-        """How often estimates had exceeded what they were computed with; nothing where the price is 0."""
+        """Number of times that estimates had exceeded what they were computed with; 0 where the price is
+        0."""
         self.renewals = renewals
-        """How often counts of requests had been scaled down then."""
+        """Number of times that counts of requests had been scaled down then."""
 
     def enter(self, bound: float, placement: Placement) -> None:
         """Enter a placement by its bound, instead of any other that it has."""
@@ -90,7 +91,7 @@ class Order:
 
 
 class Losses:
-    """What evictions lose, and each worker's order by it."""
+    """The losses by evictions, and each worker's order by them."""
 
     def __init__(self, popularity: Popularity, price: ExecPrice, raised: Raised) -> None:
         """``raised`` counts for the cluster's estimates."""
@@ -99,7 +100,7 @@ class Losses:
         self._raised = raised
         self._orders: dict[str, Order] = {}
         self._waiting: dict[int, list[Bound]] = {}
-        """By model, entries that count what waits for it."""
+        """Entries that count what waits for a model, by the model."""
 
     def least_first(self, worker: Worker, within_ns: int) -> LeastFirst:
         """Return what may be evicted from a worker, the least loss first, of equal ones the model that came
@@ -251,7 +252,7 @@ class LeastFirst:
         self._known: list[Entry] = []
         """`Found` by their losses, a heap."""
         self._looked_at: list[Bound] = []
-        """What was taken out of the order."""
+        """Entries that were taken out of the order."""
 
     def __iter__(self) -> Iterator[Placement]:
         """Return this."""
