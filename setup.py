@@ -65,7 +65,7 @@ MODULES = {
         *("gateway/http/connection.py", "gateway/http/cors.py", "gateway/http/exchange.py"),
         *("gateway/http/half_closed.py", "gateway/http/server.py", "gateway/http/receiver.py"),
         *("gateway/http/infer.py", "gateway/http/routes.py", "gateway/oip/request.py"),
-        *("gateway/oip/response.py", "gateway/oip/parameters.py", "gateway/zmtp/listener.py"),
+        *("gateway/oip/response.py", "gateway/oip/parameters.py", "gateway/zeromq_listener.py"),
         *("messages/codec.py", "messages/delays.py", "messages/ids.py", "telemetry/actions.py"),
         *("telemetry/bounded.py", "telemetry/histograms.py", "transport/channel.py", "transport/hub.py"),
         *("transport/link.py", "transport/listener.py", "transport/slab.py", "transport/tokens.py"),

@@ -35,7 +35,8 @@ class Door(NamedTuple):
 def check_exposed(doors: Iterable[Door], insecure: bool) -> None:
     """Raise `ConfigError` for what would be open to other hosts and is not encrypted, unless ``insecure``.
 
-    ``insecure`` changes nothing for processes, which know one another between hosts by keys alone.
+    ``insecure`` changes nothing for processes, and for clients over ZeroMQ: between hosts they are known by
+    keys alone.
     """
     for door in doors:
         if door.encrypted or (insecure and not door.always) or not reaches_beyond(door.address):
@@ -72,6 +73,7 @@ def of_gateway(gateway: GatewayConfig) -> list[Door]:
             gateway.address,
             bool(gateway.curve_key),
             "give it [gateway] curve_key (`mainspring keys curve` makes one)",
+            always=True,
         ),
         *(
             Door(

@@ -116,8 +116,8 @@ class Client(OfOneProcess):
 
         Without ``address`` it is the environment's ``MAINSPRING_ADDRESS``, else ``tcp://127.0.0.1:7400``.
         ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
-        ``curve_key`` is the gateway's public key of CURVE, where it has one and is on another host; None for
-        the environment's ``MAINSPRING_CURVE_KEY``.
+        ``curve_key`` is the file of this client's keys of CURVE, for a gateway on another host; None for the
+        environment's ``MAINSPRING_CURVE_KEY``.
         ``max_in_flight`` bounds the requests at the gateway, None for as many as it allows;
         ``max_unread_bytes`` the bytes that it has not read yet, though one request always goes.
         ``memory_bytes`` is memory that a gateway of this host may read large inputs in, 0 for none; pages of

@@ -61,7 +61,6 @@ from mainspring.client.transports import (
     Transport,
     ZeroMqSettings,
     ZeroMqTransport,
-    checked_key,
     local_transport,
 )
 from mainspring.messages import PROTOCOL_VERSION
@@ -83,11 +82,13 @@ from mainspring.messages.clients import (
 )
 from mainspring.messages.codec import TO_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
+from mainspring.transport.curve import ClientKeys, read_client_keys
 
 TOKEN_VARIABLE = "MAINSPRING_TOKEN"
 """Environment variable with the token of a client that was given none."""
 CURVE_VARIABLE = "MAINSPRING_CURVE_KEY"
-"""The same for the gateway's public key of CURVE."""
+"""The same for the file of its keys of CURVE."""
+_KEY_REFUSED = "it serves only clients whose key of CURVE it knows: give the file of one (curve_key)"
 _UNAUTHENTICATED = Reason.UNAUTHENTICATED.value
 FIRST_HELLO_PAUSE_S = 0.2
 """Pause before the next hello to a gateway that turned this client away; it doubles each time."""
@@ -114,8 +115,8 @@ class Connection(OfOneProcess):
         """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent.
 
         ``longest_retry_ms``: between attempts. ``token``: None for the environment's ``MAINSPRING_TOKEN``.
-        ``curve_key``: the gateway's public key of CURVE; None for the environment's ``MAINSPRING_CURVE_KEY``.
-        Raises ValueError if that is none.
+        ``curve_key``: the file of this client's keys of CURVE; None for the environment's
+        ``MAINSPRING_CURVE_KEY``. Raises ValueError if that is none.
         ``local``: whether it may go past ZeroMQ. `poll` also ends when the descriptor ``wakes`` is readable.
         ``memory`` is what a gateway of this host may read large inputs in; None for memory of its own.
         """
@@ -143,7 +144,7 @@ class Connection(OfOneProcess):
         self._heartbeat = Heartbeat(monotonic_ns())
         self._context = context
         curve = os.environ.get(CURVE_VARIABLE, "") if curve_key is None else curve_key
-        self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes, checked_key(curve))
+        self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes, _keys(curve))
         self._may_be_local = self._allows_local = local
         """True while a gateway on this host is looked for by name; and if that is allowed."""
         self._way: Transport = self._local_way() or self._by_zeromq()
@@ -331,12 +332,26 @@ class Connection(OfOneProcess):
             else:
                 self._take(local)
             return True
+        if event is Event.RETRIES:
+            self._look_elsewhere()
+            return True
+        if event is Event.DENIED:
+            self.refusal = ClientRefused(_UNAUTHENTICATED, _KEY_REFUSED)
+            return True
         if event is Event.FAILED:
             self._may_be_local = False
         elif self.welcome is not None:
             self._may_be_local = self._allows_local
         self._end_link()
         return True
+
+    def _look_elsewhere(self) -> None:
+        """Take the way to a gateway on this host that has come up since, if there is one."""
+        assert isinstance(self._way, ZeroMqTransport), "only ZeroMQ connects again by itself"
+        if (local := self._local_way()) is not None:
+            self._take(local)
+        elif (self._zeromq.in_folder() or self.address) != self._way.address:
+            self._take(self._by_zeromq())
 
     def _end_link(self) -> None:
         """Go on over ZeroMQ, which connects by itself."""
@@ -421,6 +436,13 @@ class Connection(OfOneProcess):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _keys(file: str) -> ClientKeys | None:
+    try:
+        return read_client_keys(file) if file else None
+    except OSError as error:
+        raise ValueError(f"curve_key: {error.strerror or error}") from None
 
 
 def other_protocol(welcome: ClientWelcome) -> str:

@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import zmq
 
 from mainspring.messages.roles import Role
-from mainspring.transport import addresses
+from mainspring.transport import addresses, ipc
 from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.curve import ClientKeys
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
@@ -30,8 +31,6 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _POLLIN: Final = int(zmq.POLLIN)
 
-_KEY_CHARACTERS: Final = 40
-_LINK_EVENTS: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _HEARTBEAT_MS: Final = 2_000
 _GREETING_NS: Final = 1_000_000_000
 """Time within which a gateway on this host must greet; then ZeroMQ is tried."""
@@ -50,6 +49,20 @@ class Event(Enum):
     ENDED = "ended"
     FAILED = "failed"
     """There is no gateway that way after all."""
+    RETRIES = "retries"
+    """Nobody answers yet."""
+    DENIED = "denied"
+    """The gateway does not know this client's key of CURVE, or there is none."""
+
+
+_OTHER_MECHANISM: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+_MEANINGS: Final = {
+    int(zmq.EVENT_HANDSHAKE_SUCCEEDED): Event.OPENED,
+    int(zmq.EVENT_DISCONNECTED): Event.ENDED,
+    int(zmq.EVENT_CONNECT_RETRIED): Event.RETRIES,
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): Event.DENIED,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): Event.DENIED,
+}
 
 
 class Transport(Protocol):
@@ -95,19 +108,16 @@ class ZeroMqSettings(NamedTuple):
     """Longest time between two attempts to connect."""
     wakes: int | None
     """A descriptor that ends `Transport.poll`, too."""
-    curve_key: str = ""
-    """The gateway's public key of CURVE; empty: what is said over ZeroMQ is not encrypted."""
+    keys: ClientKeys | None = None
+    """The keys of CURVE; None: what is said over ZeroMQ is not encrypted."""
 
-
-def checked_key(text: str) -> str:
-    """Return a public key of CURVE, or an empty text; raise ValueError if it is neither, or of no use."""
-    if text and (len(text) != _KEY_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text):
-        raise ValueError(
-            f"a public key of CURVE has {_KEY_CHARACTERS} characters, as `mainspring keys curve` prints it"
-        )
-    if text and not zmq.has("curve"):
-        raise ValueError("this installation's libzmq has no CURVE; pyzmq's wheels on PyPI have it")
-    return text
+    def in_folder(self) -> str:
+        """Return the address of the gateway's socket in this user's folder; empty if there is none there."""
+        try:
+            path = None if self.keys is not None else ipc.ipc_path(addresses.parse_tcp(self.address))
+        except ValueError:
+            return ""
+        return f"{ipc.PREFIX}{path}" if path is not None and ipc.serves(path) else ""
 
 
 class ZeroMqTransport:
@@ -127,7 +137,7 @@ class ZeroMqTransport:
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, settings.longest_retry_ms)
-        self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_LINK_EVENTS)
+        self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(sum(_MEANINGS))
         if self._is_ipv6(settings.address):
             self.socket.setsockopt(zmq.IPV6, 1)
         self._poller = zmq.Poller()
@@ -135,12 +145,12 @@ class ZeroMqTransport:
         self._poller.register(self._monitor, zmq.POLLIN)
         if settings.wakes is not None:
             self._poller.register(settings.wakes, zmq.POLLIN)
-        if settings.curve_key:
-            # Who a client is says its token; the key is for this connection alone.
-            self.socket.curve_publickey, self.socket.curve_secretkey = zmq.curve_keypair()
-            self.socket.curve_serverkey = settings.curve_key.encode()
+        if settings.keys is not None:
+            self.socket.curve_publickey, self.socket.curve_secretkey = settings.keys[:2]
+            self.socket.curve_serverkey = settings.keys.gateway
+        self.address = settings.in_folder() or settings.address
         try:
-            self.socket.connect(settings.address)
+            self.socket.connect(self.address)
         except zmq.ZMQError:
             self.close()
             raise
@@ -206,8 +216,10 @@ class ZeroMqTransport:
             return None
         parts = self._monitor.recv_multipart(_NOBLOCK)
         # zmq.utils.monitor would do the same, and brings asyncio along.
-        event, _ = struct.unpack("=hi", parts[0])
-        return Event.OPENED if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else Event.ENDED
+        event, value = struct.unpack("=Hi", parts[0])
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value != _OTHER_MECHANISM:
+            return Event.RETRIES
+        return _MEANINGS[event]
 
     def close(self) -> None:
         """Close the sockets, and the context if it is this way's own."""

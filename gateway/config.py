@@ -33,7 +33,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the gateway calls itself, alone in the cluster: a newer process takes the name of an older one.
     Empty for the name in its certificate, or one of host and process."""
     address: str = "tcp://127.0.0.1:7400"
-    """ZeroMQ address that clients connect to; port ``*`` takes any free one."""
+    """Address that ZeroMQ's clients connect to, with keys (``curve_key``); port ``*`` takes any free one.
+    Without keys it serves programs of the gateway's user on its host alone: Mainspring's clients find it by
+    themselves, others at ``ipc:///tmp/mainspring-UID/HOST:PORT``."""
+    keyless_loopback: bool = False
+    """Whether ZeroMQ's clients without keys are served at an ``address`` of the loopback. The cost: ZeroMQ
+    takes in messages of any number of frames before the gateway sees them, so every program of this host that
+    gets a session, of whatever user, can have the gateway hold memory without bound."""
     local_clients: bool = True
     """Whether Mainspring's own clients of the gateway's user on its host connect by name, past ZeroMQ and
     TCP. They do so by themselves; what they may do is the same."""
@@ -43,8 +49,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     grpc_address: str = ""
     """Where gRPC clients connect, such as ``grpc://127.0.0.1:8001``; otherwise as ``http_address``."""
     curve_key: str = ""
-    """File with a secret key of CURVE, as `mainspring keys curve` writes it: ZeroMQ's clients have to encrypt
-    with it and to know its public key. Empty: what they say is not encrypted."""
+    """File with a secret key of CURVE, as `mainspring keys curve` writes it: ZeroMQ's clients have to
+    encrypt, each with a key that ``FILE.clients`` lists. Empty: none over ZeroMQ from other hosts."""
     tls: str = ""
     """Folder with the certificate and key that clients are shown at addresses of ``https://`` and, for gRPC,
     ``grpcs://``; of `mainspring keys` or any other authority. Read again when it changes."""
@@ -125,16 +131,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that Mainspring's own clients of this host offer, of all of them together, to have their inputs
     read there, uncopied; it is theirs. A client that finds no more room sends its inputs. 0: all do."""
     max_message_bytes: int = 256 << 20
-    """Size of one incoming message over ZeroMQ, all its frames; a larger one ends the connection."""
+    """Size of one incoming message over ZeroMQ, all its frames; a larger one is refused, a larger frame ends
+    the connection."""
     max_connections: int = 20_000
     """Clients that the gateway remembers; one more makes it forget one that has nothing in flight, which
     has to say hello again."""
     zeromq_handshake_timeout_ms: float = 10_000.0
     """How long a new ZeroMQ connection may take until its socket has said what it is."""
-    zeromq_message_idle_ms: float = 10_000.0
-    """How long nothing may come of a message that has begun to come over ZeroMQ."""
-    zeromq_message_timeout_ms: float = 300_000.0
-    """How long such a message may take to come."""
     zeromq_write_timeout_ms: float = 30_000.0
     """How long a ZeroMQ client may read nothing of its replies before its connection is closed."""
     http_hosts: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ which have to grow, what waits for a client that does not read, and for how long
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import Any, Final
@@ -21,9 +21,7 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import file_limit, local_share
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
-from mainspring.gateway.zmtp.receiver import Message
 from mainspring.messages.roles import Role
 from mainspring.transport.addresses import NAME_PREFIX, PREFIX
 from mainspring.transport.bounds import Delivery, Limits
@@ -43,8 +41,6 @@ def serve_local(
     config: GatewayConfig,
     driver: GatewayDriver,
     hub: Hub,
-    uploads: Uploads,
-    settle: Callable[[], None],
     address: str,
 ) -> ZeroMqFrontEnd | None:
     """Serve clients of this host and user by the name of ``address``, where ZeroMQ is served.
@@ -56,7 +52,7 @@ def serve_local(
     named = NAME_PREFIX + address.removeprefix(PREFIX)
     listen = partial(_listen, hub, named, config, driver.memory)
     try:
-        return ZeroMqFrontEnd(config, driver, hub, uploads, settle, name=NAME, listen=listen)
+        return ZeroMqFrontEnd(config, driver, hub, name=NAME, listen=listen)
     except OSError as error:
         log.info("clients of this host connect over ZeroMQ: %s can't be had (%s)", named, error.strerror)
         return None
@@ -101,10 +97,10 @@ class LocalClients:
         """Whether a message may have come."""
         return self._listener.pending()
 
-    def receive(self) -> tuple[bytes, Message] | None:
-        """Return the next message and its sender's name; clients take turns."""
+    def receive(self) -> tuple[bytes, list[Any], str] | None:
+        """Return the next message's sender and parts, with which nothing is wrong; clients take turns."""
         received = self._listener.receive()
-        return None if received is None else (received[0], Message(received[1]))
+        return None if received is None else (received[0], received[1], "")
 
     def send(self, name: bytes, parts: Sequence[Any], *, beyond: bool = False) -> Delivery:
         """Send a message; ``beyond``: even if more than is allowed waits for that client already."""
@@ -119,6 +115,10 @@ class LocalClients:
 
     def welcome(self, name: bytes, known: bool) -> None:
         """Do nothing: who gets as far as a hello is a process of the gateway's own user."""
+
+    def dismiss(self, name: bytes, parts: Sequence[Any]) -> None:
+        """Send a last message, though more than is allowed waits for that client already."""
+        self.send(name, parts, beyond=True)
 
     # --- the hub's side ---
 

@@ -115,8 +115,8 @@ class _Server:
         uploads = Uploads()
         try:
             self._driver = GatewayDriver(self._hub, config)
-            self._clients = ZeroMqFrontEnd(config, self._driver, self._hub, uploads, self._settle)
-            self._local = serve_local(config, self._driver, self._hub, uploads, self._settle, self.address)
+            self._clients = ZeroMqFrontEnd(config, self._driver, self._hub)
+            self._local = serve_local(config, self._driver, self._hub, self.address)
         except BaseException:
             self._hub.close()
             raise

@@ -1,10 +1,10 @@
-"""The front end for Mainspring's own clients: `messages.clients` over ZeroMQ (`zmtp.listener`).
+"""The front end for Mainspring's own clients: `messages.clients` over ZeroMQ (`zeromq_listener`).
 
 A session begins with a connection's hello and ends with the connection: what it may do is its own, whatever
 identity the client's socket has. Bytes that are not a message are answered and counted, never more. A client
 that does not read its replies is cut off once as many wait as `GatewayConfig` allows, in messages or in
-bytes: its requests are given up, and as soon as it reads again it finds a `ClientRefused` behind what had
-been sent.
+bytes: its requests are given up, and its connection ends (over ZeroMQ) or it finds a `ClientRefused` behind
+what had been sent.
 
 A gateway that has just started welcomes nobody before it knows the controller's models, for up to
 ``controller_timeout_ms``: until then it could only refuse what it will serve in a moment.
@@ -12,16 +12,15 @@ A gateway that has just started welcomes nobody before it knows the controller's
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
-import socket
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol
 
 import msgspec
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.client_memory import BadPlace, ClientMemories
 from mainspring.gateway.config import AGES, GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import Reply
@@ -30,13 +29,8 @@ from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.delays import Ways
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.driver import GatewayDriver
-from mainspring.gateway.memory import Memory
 from mainspring.gateway.release import installed_version
-from mainspring.gateway.uploads import Uploads
-from mainspring.gateway.zmtp.connection import Secured
-from mainspring.gateway.zmtp.limits import Limits
-from mainspring.gateway.zmtp.listener import ZmtpListener
-from mainspring.gateway.zmtp.receiver import MOST_PARTS, Cut, Message
+from mainspring.gateway.zeromq_listener import ZeroMqListener
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply, InferReply
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
@@ -64,17 +58,17 @@ _IDLE_SEARCH = 64
 
 
 class Clients(Protocol):
-    """The connections of clients, whatever they come over; see `ZmtpListener`."""
+    """The connections of clients, whatever they come over; see `ZeroMqListener`."""
 
     address: str
 
     def pending(self) -> bool:
         """Whether a message may have come."""
 
-    def receive(self) -> tuple[bytes, Message] | None:
-        """Return the next message and its sender's name."""
+    def receive(self) -> tuple[bytes, list[Any], str] | None:
+        """Return the next message's sender and parts, and what is wrong with it."""
 
-    def send(self, name: bytes, parts: Sequence[Any], *, beyond: bool = False) -> Delivery:
+    def send(self, name: bytes, parts: Sequence[Any]) -> Delivery:
         """Send a message."""
 
     def descriptor(self, name: bytes) -> int | None:
@@ -82,6 +76,9 @@ class Clients(Protocol):
 
     def welcome(self, name: bytes, known: bool) -> None:
         """Say whether a client has a session."""
+
+    def dismiss(self, name: bytes, parts: Sequence[Any]) -> None:
+        """Send a last message to a client that reads too slowly, or end its connection."""
 
 
 class ZeroMqFrontEnd:
@@ -92,20 +89,17 @@ class ZeroMqFrontEnd:
         config: GatewayConfig,
         driver: GatewayDriver,
         hub: Hub,
-        uploads: Uploads,
-        settle: Callable[[], None],
         *,
         name: str = NAME,
         listen: Callable[[ZeroMqFrontEnd], Clients] | None = None,
     ) -> None:
         """Listen; raise OSError if the address can't be had.
 
-        ``settle`` is called when something has come outside of `serve`. ``listen`` returns who is listened to
-        instead of ZeroMQ's clients, and ``name`` is what the front end is called then.
+        ``listen`` returns who is listened to instead of ZeroMQ's clients, and ``name`` is what the front end
+        is called then.
         """
         self._config = config
         self._driver = driver
-        self._settle = settle
         self._memories = ClientMemories(config, driver.memory.lendings, local=listen is not None)
         self._ways = Ways()
         self._connections: dict[bytes, Connection] = {}
@@ -121,9 +115,7 @@ class ZeroMqFrontEnd:
         self._open_ns = monotonic_ns() + milliseconds(config.controller_timeout_ms)
         """When clients are welcomed even without a controller."""
         self._name = name
-        self._listener = (
-            _listener(self, config, hub, uploads, driver.memory) if listen is None else listen(self)
-        )
+        self._listener = _listener(self, config, driver, hub) if listen is None else listen(self)
         self.address = self._listener.address
         driver.front_ends[name] = self
 
@@ -138,11 +130,6 @@ class ZeroMqFrontEnd:
             if received is None:
                 return
             self._take(*received)
-
-    def large_message(self, name: bytes, message: Message) -> None:
-        """Take a message whose frames were read by turns."""
-        self._take(name, message)
-        self._settle()
 
     def busy(self, name: bytes) -> bool:
         """Whether a client waits for answers."""
@@ -164,18 +151,17 @@ class ZeroMqFrontEnd:
         """Count a connection that was closed because its host begins too many handshakes."""
         self._driver.counts["handshakes_refused"] += 1
 
-    def _take(self, peer: bytes, received: Message) -> None:
+    def _take(self, peer: bytes, frames: list[Any], wrong: str) -> None:
         connection = self._connections.pop(peer, None)
         if connection is not None:
             # To the end: what stays at the front has been silent for longest.
             self._connections[peer] = connection
-        frames, cut = received
-        if cut is Cut.STRANGER:
+        elif wrong:
             self._not_known(peer)
             return
         try:
-            if cut is Cut.PARTS or not frames:
-                raise BadMessage(f"a message has 1 to {MOST_PARTS} frames")
+            if wrong or not frames:
+                raise BadMessage(wrong or "it is empty")
             message = FROM_CLIENT.decode(frames[0])
         except BadMessage as error:
             self._bad_message(peer, connection, frames, str(error))
@@ -187,9 +173,6 @@ class ZeroMqFrontEnd:
                 self._early[peer] = message
         elif connection is None:
             self._not_known(peer)
-        elif cut is not None:
-            detail = "requests that are on their way here hold as many bytes as they may; try again"
-            self._send(peer, encode(ErrorReply(getattr(message, "key", 0), Reason.OVERLOADED, detail)))
         else:
             self._from_client(connection, message, frames[1:])
 
@@ -390,7 +373,7 @@ class ZeroMqFrontEnd:
             case Delivery.FULL:
                 self._driver.counts["replies_to_slow_readers"] += 1
                 self._forget(peer)
-                self._listener.send(peer, (_SLOW_READER,), beyond=True)
+                self._listener.dismiss(peer, (_SLOW_READER,))
             case Delivery.GONE:
                 self._driver.counts["replies_to_clients_that_left"] += 1
                 self._forget(peer)
@@ -434,45 +417,19 @@ def _key_of(frame: Any) -> int | None:
 
 
 def _listener(
-    front_end: ZeroMqFrontEnd, config: GatewayConfig, hub: Hub, uploads: Uploads, memory: Memory
-) -> ZmtpListener:
-    limits = Limits(
-        message_bytes=config.max_message_bytes,
-        handshake_ns=milliseconds(config.zeromq_handshake_timeout_ms),
-        message_idle_ns=milliseconds(config.zeromq_message_idle_ms),
-        message_ns=milliseconds(config.zeromq_message_timeout_ms),
-        write_ns=milliseconds(config.zeromq_write_timeout_ms),
-        backlog_bytes=config.reply_backlog_bytes,
-        backlog_messages=config.reply_backlog_messages,
-    )
-    budget = Budget(config.max_in_flight_bytes)
+    front_end: ZeroMqFrontEnd, config: GatewayConfig, driver: GatewayDriver, hub: Hub
+) -> ZeroMqListener:
+    most = share(config, config.max_connections + _SPARE_CONNECTIONS)
     try:
-        made = ZmtpListener(
-            hub,
-            config.address,
-            limits,
-            front_end,
-            uploads=uploads,
-            most=share(config, config.max_connections + _SPARE_CONNECTIONS),
-            budget=budget,
-            backlog_bytes=config.max_answer_bytes,
-            memory=memory,
-            secured=_secured(config, budget) if config.curve_key else None,
-        )
+        return ZeroMqListener(hub, config, front_end, most=most, memory=driver.memory)
     except ValueError as wrong:
         raise OSError(f"the gateway can't listen at {config.address}: {wrong}") from None
     except OSError as error:
+        taken = (
+            "; is another gateway running there? Choose another address, or port * for a free one"
+            if error.errno in {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
+            else ""
+        )
         raise OSError(
-            f"the gateway can't listen at {config.address}: {error.strerror}; "
-            "is another gateway running there? Choose another address, or port * for a free one"
+            f"the gateway can't listen at {config.address}: {error.strerror or error}{taken}"
         ) from None
-    made.on_flood = front_end.flooded
-    return made
-
-
-def _secured(config: GatewayConfig, budget: Budget) -> Callable[[socket.socket], Secured]:
-    """Return what makes CURVE's socket of a client's; raise OSError if the key can't be used."""
-    from mainspring.gateway.zmtp.curve import CurveSocket, read_curve_keys
-
-    keys = read_curve_keys(config.curve_key)
-    return lambda sock: CurveSocket(sock, keys, config.max_message_bytes, budget)

@@ -39,7 +39,7 @@ MODULES = {
     "cluster": ("ray",),
     "tracing": ("opentelemetry",),
     "remote": ("fsspec",),
-    "secure": ("cryptography", "nacl"),
+    "secure": ("cryptography",),
 }
 """Top-level modules that the distributions of each extra bring."""
 

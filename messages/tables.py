@@ -196,7 +196,7 @@ FIXED: dict[str, tuple[str, ...]] = {
     ),
     "gateway": (
         *("metrics_timeout_ms", "access_log_older_files", "max_answer_bytes_per_connection"),
-        *("zeromq_handshake_timeout_ms", "zeromq_message_idle_ms", "zeromq_message_timeout_ms"),
+        "zeromq_handshake_timeout_ms",
         *("zeromq_write_timeout_ms", "http_max_header_bytes", "http_max_pipelined", "http_shed_wait_ms"),
         *("http_header_timeout_ms", "http_body_idle_ms", "http_body_timeout_ms", "http_idle_timeout_ms"),
         *("http_write_timeout_ms", "grpc_max_metadata_bytes", "grpc_backlog_bytes"),
@@ -224,6 +224,8 @@ MOVED: dict[tuple[str, str], str] = {
     ("scheduler", "refuse"): 'set refuse_wrongly: 0 is what "last" was, and more what "early" was',
     ("scheduler", "max_queue_sizes"): "set max_queue_size in [models.NAME]",
     ("scheduler", "goodput_weights"): "set goodput_weight in [models.NAME]",
+    ("gateway", "zeromq_message_idle_ms"): "libzmq takes in messages, of known clients alone",
+    ("gateway", "zeromq_message_timeout_ms"): "libzmq takes in messages, of known clients alone",
     **{
         (table, "secret_file"): "processes of one user on one host need none, others need [cluster] keys"
         for table in ("cluster", "controller", "gateway", "worker", "repository", "console")

@@ -40,7 +40,8 @@ Tls = Annotated[Path | None, tls_option("clients", "https:// and grpcs:// addres
 CurveKey = Annotated[
     Path | None,
     typer.Option(
-        readable=False, help="File of a key, as `mainspring keys curve` writes it: ZeroMQ's clients encrypt."
+        readable=False,
+        help="File of a key, as `mainspring keys curve` writes it: clients over ZeroMQ encrypt.",
     ),
 ]
 TokenFile = Annotated[Path | None, token_file_option("one of which clients need. Without it: none.")]

@@ -85,24 +85,36 @@ def revoke(
 
 @app.command("curve")
 def curve(
-    output: Annotated[Path, typer.Argument(help="File of the secret key, for [gateway] curve_key.")],
+    output: Annotated[Path, typer.Argument(help="File of the secret key.")],
+    gateway: Annotated[
+        Path | None,
+        typer.Option(readable=False, help="File of the gateway's key, for a client of that gateway."),
+    ] = None,
 ) -> None:
     """Make a key by which ZeroMQ's clients encrypt: write the secret one, print the public one.
 
-    Clients get the public one as Client(curve_key=...) or MAINSPRING_CURVE_KEY.
+    Without --gateway it is a gateway's, for [gateway] curve_key. With it, it is a client's, for
+    Client(curve_key=FILE) or MAINSPRING_CURVE_KEY, and is added to those that the gateway knows.
     """
     import os
 
     import zmq
 
     from mainspring.messages.tables import ConfigError
+    from mainspring.transport.curve import CLIENTS, list_client, read_gateway_key
 
     public, secret = zmq.curve_keypair()
     try:
+        lines = [secret, *([] if gateway is None else [zmq.curve_public(read_gateway_key(gateway))])]
         with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secret + b"\n")
+            file.write(b"".join(line + b"\n" for line in lines))
+        if gateway is None:
+            Path(f"{output}{CLIENTS}").touch()
+        else:
+            list_client(gateway, public, output.name)
     except OSError as error:
-        raise ConfigError(f"{output} can't be written: {error.strerror}") from None
+        named = error.strerror or str(error)
+        raise ConfigError(f"{output} can't be written: {named}" if error.filename else named) from None
     print(public.decode())
 
 

@@ -143,4 +143,4 @@ def test_a_process_that_is_open_in_clear_does_not_start(
     result = CliRunner().invoke(build_app(), words)
     assert isinstance(result.exception, ConfigError), result.output
     assert "is open to other hosts, and what is said there is not encrypted" in str(result.exception)
-    assert ("--insecure" in str(result.exception)) is (words[0] in ("gateway", "console"))
+    assert ("--insecure" in str(result.exception)) is (words[0] == "console" or "--http" in words)

@@ -229,7 +229,7 @@ def gateway(controller_address: str, **options: Any) -> Iterator[str]:
 def serving(controller_address: str, **options: Any) -> Iterator[Addresses]:
     """Run a gateway in a thread; yield all of its addresses."""
     # Most tests are about clients over ZeroMQ, which those of this process would not use by themselves.
-    given = {"local_clients": False, "drain_timeout_ms": 200.0, **options}
+    given = {"local_clients": False, "keyless_loopback": True, "drain_timeout_ms": 200.0, **options}
     settings: dict[str, Any] = {"address": "tcp://127.0.0.1:*", **given}
     config = GatewayConfig(controller_address=controller_address, **settings)
     stop = threading.Event()

@@ -20,6 +20,7 @@ import pytest
 import mainspring
 from mainspring import Client
 from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.verbs.keys import curve
 from mainspring.client import transports
 from mainspring.client.connection import Connection
 from mainspring.gateway import local_clients
@@ -48,7 +49,7 @@ def welcomed(connection: Connection) -> bool:
     return connection.welcome is not None
 
 
-def test_a_connection_goes_past_zeromq_where_it_may(cluster: FakeCluster) -> None:
+def test_a_connection_goes_past_zeromq_where_it_may(cluster: FakeCluster, tmp_path: Path) -> None:
     with gateway(cluster.address, local_clients=True) as address:
         for offered in (True, False):
             with Connection(address, local=offered) as connection:
@@ -61,7 +62,10 @@ def test_a_connection_goes_past_zeromq_where_it_may(cluster: FakeCluster) -> Non
     with gateway(cluster.address, local_clients=False) as address, Connection(address) as connection:
         connection.open(PATIENCE_S)
         assert not connection.is_local
-    with gateway(cluster.address, address="tcp://0.0.0.0:*", local_clients=True) as address:
+    key = tmp_path / "gateway.key"
+    curve(key)
+    options = {"address": "tcp://0.0.0.0:*", "curve_key": str(key), "local_clients": True}
+    with gateway(cluster.address, **options) as address:
         port = address.rpartition(":")[2]
         with Connection(f"tcp://127.0.0.1:{port}") as connection:
             connection.open(PATIENCE_S)

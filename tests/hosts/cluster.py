@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.cli.authority import Authority
+from mainspring.cli.verbs.keys import curve
+from mainspring.client.connection import CURVE_VARIABLE
 from tests.hosts.network import Host
 from tests.patience import PATIENCE_S
 
@@ -30,6 +32,10 @@ class Cluster:
         self._models = models
         self._port = PORTS + 10 * number
         self._authority = Authority.create(folder / "keys", "here")
+        self._curve = folder / "curve.key"
+        self._client = folder / "client.key"
+        curve(self._curve)
+        curve(self._client, self._curve)
         self._controller = ""
         self.gateway = ""
         """Where clients connect."""
@@ -43,7 +49,8 @@ class Cluster:
     def start_gateway(self, host: Host, address: str) -> None:
         """Start the gateway."""
         self.gateway = f"tcp://{address}:{self._port}"
-        self._start(host, "gateway", "--controller", self._controller, "--address", self.gateway)
+        where = ("--address", self.gateway, "--curve-key", str(self._curve))
+        self._start(host, "gateway", "--controller", self._controller, *where)
 
     def start_worker(self, host: Host, name: str, *options: str, engine: tuple[str, ...] = EMULATED) -> None:
         """Start a worker, by default on an emulated device."""
@@ -77,10 +84,9 @@ class Cluster:
         offered.wait_for("ready")
         return offered
 
-    @staticmethod
-    def python(module: str) -> tuple[str, ...]:
-        """Return the command that runs a module."""
-        return (sys.executable, "-m", module)
+    def python(self, module: str) -> tuple[str, ...]:
+        """Return the command that runs a module, as a client that the gateway knows."""
+        return ("env", f"{CURVE_VARIABLE}={self._client}", sys.executable, "-m", module)
 
     def log_of(self, name: str) -> str:
         """Return what a process has said so far."""
@@ -94,7 +100,7 @@ class Cluster:
     def _start(self, host: Host, verb: str, *options: str) -> None:
         name = options[options.index("--name") + 1] if "--name" in options else verb
         keys = self._authority.issue(verb, name, (), 1)
-        shown = ("--keys", str(keys), "--log-level", "INFO", *(["--insecure"] if verb == "gateway" else []))
+        shown = ("--keys", str(keys), "--log-level", "INFO")
         host.start(*MAINSPRING, verb, *shown, *options, log=self.folder / f"{name}.log")
 
 

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import zmq
 from typer.testing import CliRunner
 from zmq.utils import z85
 
@@ -13,9 +14,9 @@ from mainspring.cli.authority import Authority
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import with_sockets
 from mainspring.cli.main import build_app
-from mainspring.gateway.zmtp.curve import read_curve_keys
 from mainspring.messages.tables import ConfigError
 from mainspring.transport.certificate import Named
+from mainspring.transport.curve import KnownClients, read_client_keys, read_gateway_key
 from mainspring.transport.keys import BadKeys, Keys
 
 
@@ -54,7 +55,15 @@ def test_a_key_of_curve_is_written_once(tmp_path: Path) -> None:
     public = run("curve", path).strip()
     assert len(public) == 40
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert z85.encode(read_curve_keys(str(path)).public).decode() == public
+    assert zmq.curve_public(read_gateway_key(path)).decode() == public
+    own = tmp_path / "alice.key"
+    listed = run("curve", own, "--gateway", path).strip()
+    keys = read_client_keys(own)
+    assert (keys.public.decode(), keys.gateway.decode()) == (listed, public)
+    assert KnownClients(str(path)).knows(z85.decode(listed))
+    assert not KnownClients(str(path)).knows(z85.decode(public))
+    with pytest.raises(ConfigError, match="holds no secret key of a gateway"):
+        run("curve", tmp_path / "bob.key", "--gateway", own)
     with pytest.raises(ConfigError, match="can't be written"):
         run("curve", path)
 

@@ -132,7 +132,7 @@ env:
 {{- end }}
 {{- if and .root.Values.security.curve (eq .role "gateway") }}
 - name: curve
-  secret: {secretName: {{ .root.Values.security.curve }}, defaultMode: 0400, items: [{key: curve, path: curve}]}
+  secret: {secretName: {{ .root.Values.security.curve }}, defaultMode: 0400, items: [{key: curve, path: curve}, {key: curve.clients, path: curve.clients}]}
 {{- end }}
 {{- if include "mainspring.configuration" .root }}
 - name: configuration
@@ -186,9 +186,8 @@ livenessProbe:
 {{- if $missing }}
 {{- fail (printf "processes of several pods know each other by keys: set %s" (join ", " $missing)) }}
 {{- end }}
-{{- range list "tls" "curve" }}{{ if not (get $.Values.security .) }}{{ $missing = append $missing (printf "security.%s" .) }}{{ end }}{{ end }}
-{{- if and $missing (not .Values.security.insecure) }}
-{{- fail (printf "what clients say would not be encrypted: set %s, or security.insecure=true" (join ", " $missing)) }}
+{{- if not (or .Values.security.tls .Values.security.insecure) }}
+{{- fail "what clients say would not be encrypted: set security.tls, or security.insecure=true" }}
 {{- end }}
 {{- with .Values.gateways.autoscaling }}
 {{- if and .enabled (not .inFlightRequests) (not .cpuPercent) }}
