@@ -6,7 +6,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,7 @@ def trace_log(run: Run, from_ns: int, to_ns: int, output: Path) -> TraceFile:
     return file
 
 
-def trace_live(
-    door: Door, output: Path, duration_ns: int, clock: Callable[[], int] = time.monotonic_ns
-) -> TraceFile:
+def trace_live(door: Door, output: Path, duration_ns: int) -> TraceFile:
     """Watch a controller for this long, or until Ctrl-C; raise `LogProblem` if it can't be reached.
 
     If its connection ends meanwhile, the trace does: what happened until it is back is not known.
@@ -78,10 +76,10 @@ def trace_live(
         ):
             tracer = Tracer(file)
             begun_ns = None
-            give_up_ns = clock() + CONNECT_NS
+            give_up_ns = time.monotonic_ns() + CONNECT_NS
             while not stop.is_set():
                 batch = stream.poll(POLL_NS)
-                if begun_ns is None and stream.state == "connecting" and clock() > give_up_ns:
+                if begun_ns is None and stream.state == "connecting" and time.monotonic_ns() > give_up_ns:
                     raise LogProblem(
                         f"no controller answers at {controller}: is `mainspring up` running? "
                         f"({stream.detail}); --address or --controller names another"
@@ -178,7 +176,7 @@ def from_console(url: str, which: str, token: str | None) -> Story:
         raise NoConsole(f"no console answers at {url} ({error})") from error
 
 
-def live(door: Door, which: str, patience_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> Story:
+def live(door: Door, which: str, patience_ns: int) -> Story:
     """Return the story of a request that waits or runs now, or ends while the controller is watched.
 
     A controller does not report what is over. Raises `NotFound`, and ValueError for a bad address.
@@ -188,10 +186,10 @@ def live(door: Door, which: str, patience_ns: int, clock: Callable[[], int] = ti
         LiveStream(door.address, "explain", keys=door.keys()),
     )
     following = Following(view)
-    until_ns = clock() + patience_ns
+    until_ns = time.monotonic_ns() + patience_ns
     try:
         with stopping() as stop:
-            while not stop.is_set() and clock() < until_ns:
+            while not stop.is_set() and time.monotonic_ns() < until_ns:
                 batch = stream.poll(POLL_NS)
                 if batch is None or stream.state == "connecting":
                     continue

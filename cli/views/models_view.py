@@ -207,9 +207,9 @@ _COLOURS = {
 }
 
 
-def print_index(entries: Sequence[IndexEntry], console: Console | None = None) -> None:
+def print_index(entries: Sequence[IndexEntry]) -> None:
     """Print the models, one line for each version, and how many are in which state."""
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     if not entries:
         console.print("the repository holds no model")
         return

@@ -26,9 +26,9 @@ _STANDARD_OPSET = 12
 _PLACE = "has the batch where channels or places belong"
 
 
-def batch_first(step: Step, index: int = 0) -> Rows:
-    """Return an input that has to have the batch as its first axis."""
-    source = step.rows(index)
+def batch_first(step: Step) -> Rows:
+    """Return the first input, which has to have the batch as its first axis."""
+    source = step.rows()
     if source.axis != 0:
         raise NotProven(_PLACE)
     return source

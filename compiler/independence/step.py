@@ -278,18 +278,18 @@ class Step:
                     else f"has rows in input {index} ({self.node.input[index]!r}), where they mix"
                 )
 
-    def inferred(self, node: onnx.NodeProto | None = None, domain: str | None = None) -> list[Shape | None]:
+    def inferred(self) -> list[Shape | None]:
         """Return the shapes of the outputs by ONNX's own rules; None for a shape that they leave open.
 
         The batch's axis is among them as a plain number: a rule says where it is.
         """
-        node = node or self.node
+        node = self.node
         if is_fatal(node):
             return [None] * len(node.output)
         types: dict[str, onnx.TypeProto] = {}
         data: dict[str, TensorProto] = {}
         try:
-            schema = defs.get_schema(node.op_type, self.opset, node.domain if domain is None else domain)
+            schema = defs.get_schema(node.op_type, self.opset, node.domain)
             for index, (name, value) in enumerate(zip(node.input, self.inputs, strict=True)):
                 if value is not None and name:
                     types[name], known = _typed(value, _element(schema, index))

@@ -9,7 +9,7 @@ fitted on in the second way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -185,11 +185,6 @@ _TABLE: Mapping[str, Mapping[str, Rule]] = {
 def rule_of(domain: str, operator: str) -> Rule | None:
     """Return an operator's rule; None if it has none."""
     return _TABLE.get(domain, {}).get(operator)
-
-
-def known_operators(domain: str) -> Iterable[str]:
-    """Return the operators of a domain that have a rule, sorted."""
-    return sorted(_TABLE.get(domain, {}))
 
 
 _CONTROL_FLOW = "is control flow"

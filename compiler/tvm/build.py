@@ -41,7 +41,7 @@ from mainspring.compiler.artifact.plan import (
 from mainspring.compiler.artifact.target import Gpu
 from mainspring.compiler.choosing.tuning import Subject, Tuner
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.tvm.assembly import Lifetime, assemble, place
+from mainspring.compiler.tvm.assembly import Lifetime, assemble, place, shared
 from mainspring.compiler.tvm.kernels import (
     Generated,
     cpu_target,
@@ -53,7 +53,6 @@ from mainspring.compiler.tvm.kernels import (
 )
 from mainspring.compiler.tvm.line import Line, as_stored, halved, reading_halves
 from mainspring.compiler.tvm.lowering import Lowered, lower, portable, tvm_errors
-from mainspring.compiler.tvm.packing import shared
 from mainspring.compiler.tvm.schedules import candidates, product_of, schedule_cpu, schedule_cuda
 from mainspring.compiler.tvm.tensor_cores import rounded
 from mainspring.compiler.tvm.tiles import Choice, cycles

@@ -106,11 +106,11 @@ def test_weights_are_there_once_for_all_buckets(tmp_path: Path) -> None:
 def test_weights_that_each_bucket_lays_out_otherwise_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mainspring.compiler.tvm import build, packing
+    from mainspring.compiler.tvm import assembly, build
 
     build._architecture.cache_clear()
-    monkeypatch.setattr(packing, "_MORE", 0)
-    monkeypatch.setattr(packing, "_FREE_BYTES", 0)
+    monkeypatch.setattr(assembly, "_MORE", 0)
+    monkeypatch.setattr(assembly, "_FREE_BYTES", 0)
     message = (
         "TVM packs the weights for batch size 1 at 32 otherwise than for batch size 1 at 16, .*onnxruntime"
     )

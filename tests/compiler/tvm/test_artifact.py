@@ -211,14 +211,14 @@ def test_altered_files_are_found(
 def test_wrongly_packed_weights_are_never_stored(
     store: Store, make_network: MakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mainspring.compiler.tvm import packing
+    from mainspring.compiler.tvm import assembly
 
-    right = packing.pack
+    right = assembly.pack
 
     def wrong(*arguments: object) -> tuple[Array, ...]:
         return tuple(array[::-1].copy() if array.ndim == 1 else array for array in right(*arguments))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(packing, "pack", wrong)
+    monkeypatch.setattr(assembly, "pack", wrong)
     with pytest.raises(CompileError, match=r"output 'y' at batch size 1 differs from stock ONNX Runtime's"):
         compile_here(make_network(1), store, sizes=(1,))
     assert store.names() == [] if store.root.is_dir() else True
