@@ -10,6 +10,8 @@ An arrival, or the end of an INFER that failed, does not say whether its request
 
 from __future__ import annotations
 
+from typing import Final, cast
+
 from mainspring.cluster.execution import (
     Batch,
     batch_of,
@@ -46,7 +48,7 @@ from mainspring.cluster.residency import (
     unload_sent,
 )
 from mainspring.cluster.scaling import provide, provider_left, provider_said, retain, retire
-from mainspring.cluster.state import NOTHING, Change, Cluster
+from mainspring.cluster.state import NO_REQUESTS, NOTHING, Change, Cluster
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import (
@@ -82,6 +84,10 @@ from mainspring.messages.events import (
 from mainspring.messages.ids import gateway_of
 from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
+_ARRIVED: Final = RequestArrived
+_RESULT: Final = Result
+_INFER: Final = Infer
+
 
 def apply(cluster: Cluster, now_ns: int, entry: Event | Command, batch: Batch | None = None) -> Change:
     """Enter an event or a command, and return what it has changed.
@@ -91,17 +97,24 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command, batch: Batch | 
     """
     if cluster.history is not None:
         cluster.history.append((now_ns, entry))
+    # To find that an entry is not of a message's class takes longer than to find that it is.
+    kind = type(entry)
+    if kind is _ARRIVED:
+        settle(cluster)
+        return _arrived(cluster, now_ns, cast("RequestArrived", entry))
+    if kind is _RESULT:
+        settle(cluster)
+        return _ended(cluster, now_ns, cast("Result", entry))
+    if kind is _INFER:
+        settle(cluster)
+        infer = cast("Infer", entry)
+        infer_sent(cluster, now_ns, infer, batch_of(cluster, infer) if batch is None else batch)
+        return NOTHING
+    return _apply_other(cluster, now_ns, entry)
+
+
+def _apply_other(cluster: Cluster, now_ns: int, entry: Event | Command) -> Change:
     match entry:
-        # The most frequent ones come first.
-        case RequestArrived():
-            settle(cluster)
-            return _arrived(cluster, now_ns, entry)
-        case Result():
-            settle(cluster)
-            return _ended(cluster, now_ns, entry)
-        case Infer():
-            settle(cluster)
-            infer_sent(cluster, now_ns, entry, batch or batch_of(cluster, entry))
         case Reject(request_id=request_id):
             request = cluster.requests.get(request_id)
             if request is not None:
@@ -130,14 +143,14 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command, batch: Batch | 
             return left(cluster, entry.worker)
         case _:
             settle(cluster)
-            return _apply_event(cluster, now_ns, entry)
+            return _apply_event(cluster, now_ns, cast("Event", entry))
     return NOTHING
 
 
 def settle(cluster: Cluster) -> None:
     """Let the requests wait that nothing has rejected."""
     if cluster.undecided:
-        waiting, cluster.undecided = cluster.undecided, []
+        waiting, cluster.undecided = cluster.undecided, NO_REQUESTS
         for request in waiting:
             if request.place is Place.UNDECIDED:
                 cluster.enqueue(request)
@@ -192,18 +205,17 @@ def _arrived(cluster: Cluster, now_ns: int, event: RequestArrived) -> Change:
     request = cluster.arrived(now_ns, event)
     if request is None:
         return NOTHING
-    change = Change()
-    change.requests.append(request)
-    cluster.undecided.append(request)
+    change = cluster.change
+    change.renew(None)
+    cluster.undecided = change.requests = [request]
     return change
 
 
 def _close(cluster: Cluster, requests: list[Request]) -> Change:
     """Forget requests; return those that waited."""
     change = Change()
+    change.requests = [request for request in requests if request.place is Place.QUEUED]
     for request in requests:
-        if request.place is Place.QUEUED:
-            change.requests.append(request)
         cluster.close(request)
     return change
 
@@ -237,7 +249,8 @@ def _ended(cluster: Cluster, now_ns: int, result: Result) -> Change:
     worker = cluster.workers.get(result.worker)
     if worker is None:
         return NOTHING
-    change = Change(worker)
+    change = cluster.change
+    change.renew(worker)
     if result.status is Status.STOPPING and not worker.stopping:
         change.stops = True
         stop(cluster, worker)
@@ -273,10 +286,10 @@ def _executed(
         placement = change.placement = slot.placement
         change.size_index = slot.size_index
         if result.status is not Status.OK:
-            cluster.undecided += change.requests
+            cluster.undecided = [*cluster.undecided, *change.requests]
             if placement is not None and to_give_up(placement, result):
                 give_up(placement.base, why_given_up(placement.base))
-                change.unwanted.append(placement.base)
+                change.unwanted = [placement.base]
     else:
         change.placement = worker.placements[action.model]
         open_ended(cluster, now_ns, worker, action, result)
@@ -297,7 +310,7 @@ def left(cluster: Cluster, name: str) -> Change:
         return NOTHING
     change = Change(worker)
     change.requests = orphans(cluster, worker)
-    cluster.undecided += change.requests
+    cluster.undecided = [*cluster.undecided, *change.requests]
     return change
 
 

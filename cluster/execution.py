@@ -7,7 +7,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.requests import BEFORE_DISPATCHED, Place, Request
+from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
@@ -20,6 +20,7 @@ MISSED_FACTOR: Final = 3, 2
 """Inputs that did not come in time are taken to need 3/2 of the time that they were given."""
 _OK: Final = Status.OK
 _INPUT_MISSING: Final = Status.INPUT_MISSING
+_QUEUED: Final = Place.QUEUED
 _DISPATCHED: Final = Place.DISPATCHED
 _UNDECIDED: Final = Place.UNDECIDED
 _GONE: Final = Place.GONE
@@ -63,7 +64,7 @@ def infer_begun(cluster: Cluster, now_ns: int, action: Infer, batch: Batch) -> N
     placement, index, requests = batch.placement, batch.size_index, batch.requests
     worker = placement.worker
     for request in requests:
-        assert request.place in BEFORE_DISPATCHED, f"{request}: it can't be dispatched"
+        assert request.place is _QUEUED or request.place is _UNDECIDED, f"{request}: it can't be dispatched"
         request.place = _DISPATCHED
     cluster.running[action.action_id] = requests
     base = placement.base

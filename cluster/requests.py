@@ -31,19 +31,8 @@ TRANSITIONS: Final = {
     Place.DISPATCHED: (Place.UNDECIDED, Place.GONE),
     Place.GONE: (),
 }
-"""The places that may follow each place. UNDECIDED follows where an INFER failed, or a queue is cleared."""
-
-
-def before(place: Place) -> tuple[Place, ...]:
-    """Return the places from which a request may come to a place (`TRANSITIONS`)."""
-    return tuple([each for each, following in TRANSITIONS.items() if place in following])
-
-
-BEFORE_QUEUED: Final = before(Place.QUEUED)
-BEFORE_DISPATCHED: Final = before(Place.DISPATCHED)
-BEFORE_GONE: Final = before(Place.GONE)
-"""They are asserted where a place is entered; to look them up for each request would cost one in a hundred of
-the scheduler's instructions."""
+"""The places that may follow each place; asserted where one is entered. UNDECIDED follows where an INFER
+failed, or a queue is cleared."""
 
 
 class Request:

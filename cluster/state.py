@@ -10,7 +10,7 @@ from mainspring.cluster.estimates import Estimates
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.provision import Kind
-from mainspring.cluster.requests import BEFORE_GONE, BEFORE_QUEUED, Place, Request, add_to_backlog
+from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
 from mainspring.cluster.served_models import ServedModels
 from mainspring.cluster.worker_bits import WorkerBits
@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 
 _QUEUED: Final = Place.QUEUED
 _UNDECIDED: Final = Place.UNDECIDED
+_GONE: Final = Place.GONE
 _PREPARED: Final = State.PREPARED
 _RESIDENT: Final = State.RESIDENT
+
+
+NO_REQUESTS: Final[list[Request]] = []
+"""No requests, to be read only."""
+NO_PLACEMENTS: Final[list[Placement]] = []
+"""No placements, to be read only."""
 
 
 class Cluster:
@@ -70,8 +77,10 @@ class Cluster:
         """The requests of each outstanding INFER, by action."""
         self.queued = 0
         """The number of requests in any queue."""
-        self.undecided: list[Request] = []
-        """Requests that `apply` holds back until the next entry says what becomes of them."""
+        self.change = Change()
+        """The change by the last arrival or result, used again: one for each would cost 2 % of a request."""
+        self.undecided = NO_REQUESTS
+        """Requests of which the next entry says what becomes of them (`apply`); to be read only."""
         self.drained: dict[str, None] = {}
         """Workers that an operator wants nothing sent to, connected or not."""
         self.pinned: dict[str, None] = {}
@@ -232,7 +241,7 @@ class Cluster:
 
     def enqueue(self, request: Request) -> None:
         """Put a request that is in no queue into its model's."""
-        assert request.place in BEFORE_QUEUED, f"{request}: it can't be queued"
+        assert request.place is _UNDECIDED, f"{request}: it can't be queued"
         request.place = _QUEUED
         self.queued += 1
         if request.due_ns is None:
@@ -270,8 +279,8 @@ class Cluster:
         self.requests.pop(request.id, None)
         if request.place is _QUEUED:
             self.dequeue(request)
-        assert request.place in BEFORE_GONE, f"{request}: it can't go twice"
-        request.place = Place.GONE
+        assert request.place is not _GONE, f"{request}: it can't go twice"
+        request.place = _GONE
 
 
 def is_cold(model: Model) -> bool:
@@ -300,6 +309,10 @@ class Change:
     )
 
     def __init__(self, worker: Worker | None = None) -> None:
+        self.renew(worker)
+
+    def renew(self, worker: Worker | None) -> None:
+        """Have touched nothing but a worker, or nothing at all."""
         self.worker = worker
         """The worker that a result came from, that came, that is gone, or that operators drain or resume."""
         self.stops = False
@@ -310,10 +323,10 @@ class Change:
         """Index of the batch size of an INFER that has ended."""
         self.placement: Placement | None = None
         """The model, or its bucket, that the action was about, on the worker."""
-        self.requests: list[Request] = []
+        self.requests: list[Request] = NO_REQUESTS
         """The requests that arrived, left their queues for good, or were of an INFER that is outstanding no
-        more."""
-        self.unwanted: list[Placement] = []
+        more; to be read only."""
+        self.unwanted: list[Placement] = NO_PLACEMENTS
         """Models that are to be taken off workers (`Placement.leaving`), or that these try no more."""
         self.successor: Model | None = None
         """The model that replaces one that is off the worker now."""

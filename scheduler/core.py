@@ -15,6 +15,7 @@ from mainspring.cluster.capacity import kept_pages
 from mainspring.cluster.requests import Request
 from mainspring.cluster.residency_bits import is_prepared_anywhere, tidy
 from mainspring.cluster.snapshot import Part, snapshot
+from mainspring.cluster.state import NO_REQUESTS
 from mainspring.cluster.status import cluster_status
 from mainspring.cluster.validate import validate as validate_state
 from mainspring.cluster.workers import Worker
@@ -138,7 +139,7 @@ class Scheduler:
             self._handle_other(now_ns, event)
         if cluster.undecided:
             # Each of them was queued or rejected.
-            cluster.undecided.clear()
+            cluster.undecided = NO_REQUESTS
 
     def _handle_other(self, now_ns: int, event: Event) -> None:
         """Take an event in that comes seldom."""

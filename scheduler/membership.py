@@ -9,7 +9,7 @@ from mainspring.cluster.apply import left
 from mainspring.cluster.execution import running
 from mainspring.cluster.membership import misplaced
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.state import Change
+from mainspring.cluster.state import NO_REQUESTS, Change
 from mainspring.messages.actions import DropWorker, Unanswered
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import WorkerJoined
@@ -118,7 +118,7 @@ class Membership:
                     request.failures = state.config.max_attempts
             self._lifecycle.retry(now_ns, request, Reason.WORKER_FAILED, detail)
         # Each was queued or rejected; the worker may have been dropped between two events.
-        state.cluster.undecided.clear()
+        state.cluster.undecided = NO_REQUESTS
         self._preparing.leave(worker)
         self._reconsider(now_ns)
         self._pins.enforce()
