@@ -87,6 +87,8 @@ from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Ret
 _ARRIVED: Final = RequestArrived
 _RESULT: Final = Result
 _INFER: Final = Infer
+_OK: Final = Status.OK
+_STOPPING: Final = Status.STOPPING
 
 
 def apply(cluster: Cluster, now_ns: int, entry: Event | Command, batch: Batch | None = None) -> Change:
@@ -251,7 +253,7 @@ def _ended(cluster: Cluster, now_ns: int, result: Result) -> Change:
         return NOTHING
     change = cluster.change
     change.renew(worker)
-    if result.status is Status.STOPPING and not worker.stopping:
+    if result.status is _STOPPING and not worker.stopping:
         change.stops = True
         stop(cluster, worker)
         for placement in list(worker.placements.values()):
@@ -285,7 +287,7 @@ def _executed(
         change.requests = infer_ended(cluster, now_ns, worker, slot, action, result)
         placement = change.placement = slot.placement
         change.size_index = slot.size_index
-        if result.status is not Status.OK:
+        if result.status is not _OK:
             cluster.undecided = [*cluster.undecided, *change.requests]
             if placement is not None and to_give_up(placement, result):
                 give_up(placement.base, why_given_up(placement.base))
