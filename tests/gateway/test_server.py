@@ -192,7 +192,9 @@ def test_a_number_that_no_gateway_can_have_ends_the_session_and_the_next_hello_b
 def test_a_stop_lets_requests_end_and_refuses_new_ones(cluster: FakeCluster) -> None:
     stop = threading.Event()
     ready: queue.Queue[Addresses] = queue.Queue()
-    config = GatewayConfig(address="tcp://127.0.0.1:*", controller_address=cluster.address)
+    config = GatewayConfig(
+        address="tcp://127.0.0.1:*", keyless_loopback=True, controller_address=cluster.address
+    )
     thread = threading.Thread(target=server.run, args=(config, stop, ready.put))
     thread.start()
     with Raw(ready.get(timeout=PATIENCE_S).zeromq) as client:
