@@ -50,7 +50,7 @@ MODULES = {
         *("simulator/fleet.py", "simulator/gateway.py", "simulator/outcomes.py", "simulator/slowness.py"),
         "simulator/gateway_core.py",
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),
-        *("telemetry/aggregates.py", "traces/records.py", "traces/returning.py"),
+        *("traces/records.py", "traces/returning.py"),
     ),
     native.PATH: (
         *("controller/**/*.py", "gateway/bounds.py", "gateway/delays.py", "gateway/driver.py"),

@@ -27,11 +27,10 @@ from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.report import flat, write_json
 from mainspring.telemetry.summary import LogSummary, OverUnder, analyse_log
 from mainspring.traces.arrival import SECOND_NS, WorkloadError
-from mainspring.traces.capacity import best_request_ns
-from mainspring.traces.display import ProgressLine, progress_text, summary_table
 from mainspring.traces.recipe import Recipe, build, chosen_kind
 from mainspring.traces.replayer import ReplayConfig, Replayer
-from mainspring.traces.report import Progress, Summary
+from mainspring.traces.report import Progress, ProgressLine, Summary, progress_text, summary_table
+from mainspring.traces.shapes import best_request_ns
 from mainspring.traces.workload import Workload
 
 WORKER = "worker-0"

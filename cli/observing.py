@@ -19,12 +19,11 @@ from mainspring.cli.launcher.signals import stopping
 from mainspring.cli.places import Door
 from mainspring.console.live import Following, LiveStream
 from mainspring.console.payloads import Story
-from mainspring.console.perfetto import Tracer
+from mainspring.console.perfetto import TraceFile, Tracer
 from mainspring.console.queries.asking import BadQuery, Unknown
 from mainspring.console.queries.request import LAST, check, explained
 from mainspring.console.queries.request import request as explain_request
-from mainspring.console.trace_file import TraceFile
-from mainspring.console.view.limits import SECOND_NS, Limits
+from mainspring.console.view.series import SECOND_NS, Limits
 from mainspring.console.view.view import View
 from mainspring.messages.events import RequestArrived
 from mainspring.messages.observing import Stage

@@ -16,16 +16,13 @@ from mainspring.cli.configuration.policies import check_policy
 from mainspring.client.client import Client
 from mainspring.messages.tables import ConfigError
 from mainspring.planner.estimate import Estimate, Estimator, told_ms
-from mainspring.planner.live import Counts, Live
-from mainspring.planner.load import LoadWatch
+from mainspring.planner.live import Counts, Live, LoadWatch
 from mainspring.planner.plan import Plan
 from mainspring.planner.plan import plan as find
-from mainspring.planner.plots import plot_plan
-from mainspring.planner.pools.search import Before
-from mainspring.planner.pools.trials import Trials, read_record
 from mainspring.planner.problem import Pool, Problem
+from mainspring.planner.search import Before, Trials, read_record
 from mainspring.planner.windows import Replayed, Served
-from mainspring.planner.writing import digest, planned, toml
+from mainspring.planner.writing import digest, planned, plot_plan, toml
 from mainspring.simulator.spec_file import parse_spec, read_table
 from mainspring.telemetry.report import write_json
 

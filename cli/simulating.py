@@ -62,8 +62,8 @@ def decide_otherwise(
     from mainspring.simulator.recorded import read_recording
     from mainspring.simulator.whatif import hastiness, other_policy, what_happened, what_if
     from mainspring.telemetry.comparison import run_of
-    from mainspring.telemetry.publish import publish
-    from mainspring.traces.display import ProgressLine
+    from mainspring.telemetry.plots import publish
+    from mainspring.traces.report import ProgressLine
 
     options = parse_options(option_texts)
     if policy is not None:
@@ -169,8 +169,8 @@ def report(output: Path, heading: str, summary: Summary, analysis: Analysis | No
     import msgspec
     from rich.console import Console
 
-    from mainspring.telemetry.publish import publish
-    from mainspring.traces.display import summary_table
+    from mainspring.telemetry.plots import publish
+    from mainspring.traces.report import summary_table
 
     fields = publish(output, heading, summary, analysis)
     if as_json:

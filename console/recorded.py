@@ -12,9 +12,8 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Literal
 
-from mainspring.console.checkpoints import Checkpoints
+from mainspring.console.checkpoints import BEGINNING, Checkpoints, LogReader, Place
 from mainspring.console.live import Observed, Taker
-from mainspring.console.log_reader import BEGINNING, LogReader, Place
 from mainspring.console.payloads import Overview
 from mainspring.messages.events import Wakeup
 from mainspring.telemetry.runs import choose_run

@@ -13,31 +13,131 @@ Writes ``out/bench/scheduler.json`` and ``scheduler.png``; with ``--only`` what 
 from __future__ import annotations
 
 import gc
+import math
 from pathlib import Path
 from typing import Annotated
 
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import msgspec
 import numpy as np
 import typer
+from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.experiments.scheduler_cost import Cost, measure, memory_per_model
-from mainspring.experiments.scheduler_growth import Growth, growth_of, plot
-from mainspring.experiments.scheduler_load import Setting
-from mainspring.experiments.scheduler_ways import (
+from mainspring.experiments.scheduler_cost import (
     COMPILED,
+    Cost,
     Done,
     Task,
     apart,
     described,
     interpreted,
+    measure,
+    memory_per_model,
     profile_text,
     way,
 )
+from mainspring.experiments.scheduler_load import Setting
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.registry import policy_class
+
+FLAT = 0.05
+"""An exponent below this is called flat: less than 1.13 times the cost for ten times as much."""
+LOGARITHMIC = 0.2
+"""Below this growth is called logarithmic at most: log2(n) itself grows as n^0.11 from 1,000 to 64,000."""
+FIELDS = {"models": "models", "devices": "devices", "queued": "backlog", "wide": "devices"}
+NOUNS = {
+    "models": "models",
+    "devices": "devices and requests",
+    "queued": "queue",
+    "wide": "devices and requests, every model wherever there is room",
+}
+LABELS = {
+    "models": "models",
+    "devices": "devices (200 requests/s each)",
+    "queued": "requests in the queue of the busiest model",
+    "wide": "devices that hold all they can (200 requests/s each)",
+}
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """Costs of one sweep, and the exponent of the power of n that fits the least cost of a request best."""
+
+    name: str
+    xs: tuple[int, ...]
+    costs: tuple[Cost, ...]
+    exponent: float
+
+    def text(self) -> str:
+        """Say how the cost grows."""
+        more = self.xs[-1] / self.xs[0]
+        factor = self.costs[-1].request_us_least / self.costs[0].request_us_least
+        kind = f"n^{self.exponent:.2f}, {self.verdict()}"
+        return f"{more:,.0f} x the {NOUNS[self.name]}: {factor:.2f} x the cost ({kind})"
+
+    def verdict(self) -> str:
+        """Name the kind of growth."""
+        if abs(self.exponent) < FLAT:
+            return "flat"
+        if self.exponent < 0:
+            return "falling"
+        return "at most logarithmic" if self.exponent < LOGARITHMIC else "more than logarithmic"
+
+
+def growth_of(name: str, costs: list[Cost]) -> Growth:
+    """Fit a sweep's costs."""
+    xs = tuple(int(getattr(cost.setting, FIELDS[name])) for cost in costs)
+    logs = [math.log(cost.request_us_least) for cost in costs]
+    exponent = float(np.polyfit(np.log(xs), logs, 1)[0])
+    return Growth(name, xs, tuple(costs), exponent)
+
+
+def plot(sweeps: list[Growth], what: str, path: Path) -> None:
+    """Draw each sweep with its fit; ``what`` says of which scheduler."""
+    mpl.use("Agg")
+    figure, axes = plt.subplots(
+        1, len(sweeps), figsize=(4.6 * len(sweeps), 4.4), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, growth in zip(axes[0], sweeps, strict=True):
+        _draw(axis, growth)
+    axes[0][0].set_ylabel("CPU us for each request")
+    axes[0][0].set_ylim(0)
+    axes[0][0].legend(loc="lower right", fontsize=8)
+    figure.suptitle(
+        f"Cost of Scheduler.handle and Scheduler.schedule: {what}; logarithmic x axes, target 25 us"
+    )
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _draw(axis: Axes, growth: Growth) -> None:
+    xs = np.array(growth.xs, np.float64)
+    least = np.array([cost.request_us_least for cost in growth.costs])
+    fit = np.exp(np.log(least).mean() + growth.exponent * (np.log(xs) - np.log(xs).mean()))
+    axis.semilogx(xs, least, "o-", color="#0072B2", label="median request, least of the plays")
+    means = [cost.request_us_mean for cost in growth.costs]
+    axis.semilogx(xs, means, "s--", color="#E69F00", label="mean request, median of the plays")
+    axis.semilogx(xs, fit, ":", color="#555555", label="fitted power of n")
+    axis.axhline(25, color="#999999", linewidth=0.8)
+    for x, cost in zip(xs, growth.costs, strict=True):
+        axis.annotate(
+            f"{cost.request_us_least:.0f}",
+            (x, cost.request_us_least),
+            xytext=(0, -12),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color="#0072B2",
+        )
+    axis.set_title(growth.text(), fontsize=9)
+    axis.set_xlabel(LABELS[growth.name])
+    axis.set_xticks(xs, [f"{x:,}" for x in growth.xs])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+
 
 OVERLOAD = Setting()
 STEADY = Setting(rate=2_500.0)
@@ -46,11 +146,9 @@ DEVICES = (1, 4, 12, 64, 256)
 WIDE = (12, 64, 128, 256)
 """Devices of the part ``wide``, each of which holds the models that are asked for most."""
 FLEET = Setting(models=64_000, devices=256, rate=51_200.0, seconds=0.3)
-"""As large as a cluster gets; each model is on one device if there is room."""
 DEVICE_RATE = 200.0
 """Requests per second for each device where their number grows."""
 QUEUES = (1_000, 10_000, 64_000)
-"""From where on the devices are busy all the time: below, it is the load that differs, not the length."""
 LEAST_REQUESTS = 4_000
 """A setting is played for at least so many, and for at most `MOST_REQUESTS`."""
 MOST_REQUESTS = 25_000
@@ -69,20 +167,16 @@ class Report(msgspec.Struct, frozen=True):
     """Everything that was measured."""
 
     policy: str = ""
-    """Whose cost grows in ``growth``; in ``base`` it stands beside `clockwork`."""
     way: str = ""
-    """How it was measured but for ``interpreted``: `scheduler_ways.COMPILED` or ``INTERPRETED``."""
     base: dict[str, Cost] = {}
     interpreted: dict[str, Cost] = {}
     """The same as Python; empty where everything was."""
     bytes_per_model: float | None = None
     growth: dict[str, Growth] = {}
     fleet: Cost | None = None
-    """What `FLEET` costs."""
     fleet_bytes: int = 0
     """The memory that its scheduler takes."""
     changes: Cost | None = None
-    """What `CHANGES` costs."""
 
 
 def main(
@@ -133,7 +227,6 @@ def main(
 
 
 def _begun(file: Path, policy: str, console: Console) -> Report:
-    """Return what a file has that belongs together with what is measured now."""
     if file.exists():
         report = msgspec.json.decode(file.read_bytes(), type=Report)
         if (report.policy, report.way) == (policy, way()):
@@ -155,7 +248,6 @@ def sweeps(policy: str) -> dict[str, list[Setting]]:
 
 
 def _bounded(setting: Setting) -> Setting:
-    """Play a setting for as long as gives enough requests, and not too many."""
     seconds = min(MOST_REQUESTS / setting.rate, max(2.0, LEAST_REQUESTS / setting.rate))
     return msgspec.structs.replace(setting, seconds=max(0.2, seconds))
 
@@ -170,7 +262,6 @@ def base_settings(policy: str, seconds: float) -> dict[str, Setting]:
 
 
 def _measure_base(console: Console, report: Report, seconds: float, plays: int, profiled: bool) -> Report:
-    """Measure the base settings, as Python too where this process is compiled, and print them."""
     settings = base_settings(report.policy, seconds)
     base = {name: measure(setting, plays) for name, setting in settings.items()}
     under_profiler = msgspec.structs.replace(STEADY, policy=report.policy) if profiled else None
@@ -194,7 +285,6 @@ def _measure_base(console: Console, report: Report, seconds: float, plays: int, 
 
 
 def _measure_fleet(console: Console, report: Report) -> Report:
-    """Measure the largest cluster in a process of its own, whose memory is the scheduler's."""
     setting = msgspec.structs.replace(FLEET, policy=report.policy)
     done = apart(Task({FLEET_PART: setting}, 2))
     console.print(_costs("The largest cluster", done.costs))
@@ -205,7 +295,6 @@ def _measure_fleet(console: Console, report: Report) -> Report:
 
 
 def _measure_changes(console: Console, report: Report) -> Report:
-    """Measure the calls of the largest cluster while workers and models come and go."""
     setting = msgspec.structs.replace(CHANGES, policy=report.policy)
     cost = measure(setting, 2)
     console.print(_costs("The largest cluster, while workers and models come and go", {CHANGES_PART: cost}))
@@ -214,7 +303,6 @@ def _measure_changes(console: Console, report: Report) -> Report:
 
 
 def _comparison(base: dict[str, Cost], as_python: dict[str, Cost]) -> str:
-    """Say how much more CPU the same requests take as Python."""
     said = [
         f"{name} {as_python[name].request_us_least / cost.request_us_least:.2f} x"
         for name, cost in base.items()
@@ -246,7 +334,6 @@ def _costs(title: str, costs: dict[str, Cost]) -> Table:
 
 
 def _budget(name: str, cost: Cost) -> Table:
-    """Return what a request costs by kind of event, and the longest calls."""
     longest = "; ".join(
         f"{call.us:.0f} us {call.call} {call.event} {call.commands or ''}".rstrip()
         for call in cost.longest[:3]

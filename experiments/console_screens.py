@@ -48,7 +48,6 @@ VIEWS = {
     "request": "#/request/last-rejected",
 }
 ZOOMS = 7
-"""How often the timeline is zoomed in, each time to two thirds."""
 SIZES = {1280: 900, 390: 844}
 ALSO_DARK = ("cluster", "schedule")
 LENGTH_S = 68.0

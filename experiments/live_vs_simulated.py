@@ -64,15 +64,10 @@ class WayShown(msgspec.Struct, frozen=True):
     """What a live run shows of the way between the processes: medians, in microseconds."""
 
     result_us: float
-    """From an INFER's end on its worker to its result at the controller."""
     inputs_us: float
-    """From an INFER's sending to its inputs at the worker."""
     action_us: float
-    """What an INFER took beyond its profile."""
     turn_us: float
-    """From one INFER's end to the next one's begin, where the next was ready."""
     client_us: float
-    """What a request's latency at the client has beyond that at the controller."""
     controller_us: float
     """Processor time of the controller for each request, where it was least."""
     jitter: float
@@ -99,7 +94,6 @@ class Live:
         self.replayer = Replayer(config)
         self.names = sorted(spec.name for spec in self.replayer.specs)
         self._used: list[tuple[float, float]] = []
-        """Of each play: requests a second, and the controller's processor time, in us a second."""
 
     def play(self, load: float, seconds: float) -> tuple[Summary, Records]:
         """Play Poisson arrivals at a multiple of the best rate."""

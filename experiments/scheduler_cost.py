@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import cProfile
 import gc
+import io
 import itertools
+import os
+import pstats
 import resource
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections import Counter
@@ -32,6 +37,7 @@ from mainspring.experiments.scheduler_load import (
 )
 from mainspring.messages.actions import Load
 from mainspring.messages.events import RequestArrived
+from mainspring.native import CORE, SWITCH, Use
 from mainspring.scheduler.core import Scheduler
 
 SLICE_NS = 50_000_000
@@ -43,7 +49,6 @@ class Share(msgspec.Struct, frozen=True):
     """What one kind of event costs."""
 
     per_request: float
-    """How many of them come for each request."""
     handle_us: float
     """Mean CPU of `Scheduler.handle` with one."""
     schedule_us: float
@@ -57,7 +62,6 @@ class LongCall(msgspec.Struct, frozen=True):
     call: str
     event: str
     commands: dict[str, int]
-    """What came out of it, by kind."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -73,19 +77,15 @@ class Cost(msgspec.Struct, frozen=True):
     """Median over slices of 50 ms of virtual time: CPU in all calls by requests that arrived. Of the plays,
     the median."""
     request_us_least: float
-    """Likewise, of the least of each slice."""
     request_us_mean: float
     """CPU in all calls by requests. Of the plays, the median."""
     call_us_p9999: float
-    """Of all calls of all plays."""
     call_us_p9999_least: float
-    """Of the least of each call."""
     call_us_max_least: float
     in_time: float
     """Share of requests that were dispatched so as to end in time."""
     loads_per_request: float
     budget: dict[str, Share]
-    """By kind of event."""
     longest: tuple[LongCall, ...]
 
 
@@ -155,7 +155,6 @@ def scheduler_bytes(setting: Setting) -> int:
 
 
 def _resident_bytes() -> int:
-    """Return how much memory of this process is resident."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize()
 
@@ -172,7 +171,6 @@ def _slices(turns: list[Turn]) -> list[list[Turn]]:
 
 
 def _time_slices(scheduler: Scheduler, turns: list[Turn]) -> list[int]:
-    """Return the CPU time of each slice of virtual time."""
     times_ns = []
     for part in _slices(turns):
         begin_ns = time.thread_time_ns()
@@ -182,7 +180,6 @@ def _time_slices(scheduler: Scheduler, turns: list[Turn]) -> list[int]:
 
 
 def _time_calls(scheduler: Scheduler, turns: list[Turn]) -> list[int]:
-    """Return the durations of the calls, of ``handle`` and ``schedule`` in turn."""
     times_ns: list[int] = []
     now = time.perf_counter_ns
     for now_ns, event, kinds in turns:
@@ -198,7 +195,6 @@ def _time_calls(scheduler: Scheduler, turns: list[Turn]) -> list[int]:
 
 
 def _cost(recording: Recording, slices_us: Floats, calls_us: Floats) -> Cost:
-    """Return what several plays say; one row for each play."""
     turns = recording.turns[recording.warm_up_turns :]
     counts = [sum(isinstance(turn[1], RequestArrived) for turn in part) for part in _slices(turns)]
     in_slice = np.array(counts, np.float64)
@@ -222,7 +218,6 @@ def _cost(recording: Recording, slices_us: Floats, calls_us: Floats) -> Cost:
 
 
 def _budget(turns: list[Turn], least_us: Floats, requests: int) -> dict[str, Share]:
-    """Return what each kind of event costs."""
     kinds = np.array([type(event).__name__ for _, event, _ in turns])
     budget = {}
     for kind in sorted(set(kinds.tolist())):
@@ -233,7 +228,6 @@ def _budget(turns: list[Turn], least_us: Floats, requests: int) -> dict[str, Sha
 
 
 def _longest(turns: list[Turn], least_us: Floats, count: int = 8) -> tuple[LongCall, ...]:
-    """Return the longest calls, the longest first."""
     longest = []
     for index in np.argsort(-least_us)[:count].tolist():
         _, event, commands = turns[index // 2]
@@ -241,3 +235,84 @@ def _longest(turns: list[Turn], least_us: Floats, count: int = 8) -> tuple[LongC
         call = "schedule after" if index % 2 else "handle"
         longest.append(LongCall(float(least_us[index]), call, type(event).__name__, made))
     return tuple(longest)
+
+
+COMPILED, INTERPRETED = "compiled", "interpreted"
+"""The two ways."""
+PROFILED_LINES = 16
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What is measured."""
+
+    settings: dict[str, Setting]
+    plays: int
+    profiled: Setting | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What was measured."""
+
+    way: str
+    costs: dict[str, Cost]
+    profile: str = ""
+    scheduler_bytes: int = 0
+
+
+class CannotMeasure(Exception):
+    """What the other process said."""
+
+
+def way() -> str:
+    """Return how the scheduler runs in this process."""
+    return COMPILED if CORE.state().use is Use.COMPILED else INTERPRETED
+
+
+def described() -> str:
+    """Say how the scheduler runs in this process, and if it is not compiled, why."""
+    state = CORE.state()
+    return COMPILED if state.use is Use.COMPILED else f"{INTERPRETED} ({state.use.value}: {state.detail})"
+
+
+def perform(task: Task) -> Done:
+    """Measure in this process."""
+    grown = scheduler_bytes(next(iter(task.settings.values())))
+    costs = {name: measure(setting, task.plays) for name, setting in task.settings.items()}
+    return Done(way(), costs, "" if task.profiled is None else profile_text(task.profiled), grown)
+
+
+def interpreted(task: Task) -> Done:
+    """Measure in a process that runs all as Python; raise CannotMeasure with what it said if it fails."""
+    return apart(task, {SWITCH: "0"})
+
+
+def apart(task: Task, switches: dict[str, str] | None = None) -> Done:
+    """Measure in a process of its own; raise CannotMeasure with what it said if it fails."""
+    command = [sys.executable, "-m", "mainspring.experiments.scheduler_cost"]
+    environment = {**os.environ, **(switches or {})}
+    done = subprocess.run(
+        command, input=msgspec.json.encode(task), env=environment, capture_output=True, check=False
+    )
+    if done.returncode:
+        raise CannotMeasure(f"{' '.join(command)} failed:\n{done.stderr.decode(errors='replace').strip()}")
+    return msgspec.json.decode(done.stdout, type=Done)
+
+
+def profile_text(setting: Setting) -> str:
+    """Return a profile of a setting, by the functions' own time."""
+    text = io.StringIO()
+    stats = pstats.Stats(profile(setting), stream=text)
+    stats.sort_stats("tottime").print_stats("scheduler|heapq", PROFILED_LINES)
+    return "\n".join(line for line in text.getvalue().splitlines() if line.strip())
+
+
+def main() -> None:
+    """Answer one task."""
+    gc.disable()
+    np.seterr(all="raise")
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    sys.stdout.buffer.write(msgspec.json.encode(perform(task)))
+
+
+if __name__ == "__main__":
+    main()

@@ -54,17 +54,12 @@ class Setting(msgspec.Struct, frozen=True):
     """Requests per second: the average of section 6.5."""
     seconds: float = 4.0
     pages: int = 1_376
-    """Of each device: what the released Clockwork had on a 32 GB V100."""
     slo_ms: float = 100.0
     everywhere: bool = False
-    """Whether every device holds the models that are asked for most, as many as fit; otherwise each model is
-    on one."""
     backlog: int = 0
     """Requests that wait all the time, with deadlines far away, for the model that is asked for most. Each
     that is dispatched after all is replaced."""
     changes: int = 0
-    """How often, after the warm-up, a worker leaves and comes back, another one comes that has prepared
-    nothing and goes, the only one of a kind comes and goes, and a model comes and goes."""
 
 
 def varieties(models: int) -> list[ModelSpec]:
@@ -135,10 +130,8 @@ class Recording(msgspec.Struct, frozen=True):
     demand: dict[str, int]
     """Requests for each model."""
     turns: list[Turn]
-    """From the end of the warm-up on after ``warm_up_turns`` of them."""
     warm_up_turns: int
     requests: int
-    """After the warm-up."""
     in_time: float
     """Share of all requests that were dispatched, and so end in time on devices as exact as these."""
 
@@ -167,7 +160,6 @@ class Player:
             self._turn(arrival.time_ns, RequestArrived(number, arrival.model, arrival.rows, deadline_ns))
 
     def _turn(self, now_ns: int, event: Event) -> None:
-        """Feed one event, and carry out what comes of it."""
         self.scheduler.handle(now_ns, event)
         commands = self.scheduler.schedule(now_ns)
         self.turns.append((now_ns, event, tuple([type(command).__name__ for command in commands])))
@@ -180,7 +172,6 @@ class Player:
             self._turn(now_ns, request)
 
     def _until(self, until_ns: int) -> None:
-        """Let results come and wake-ups ring that are due by an instant."""
         ends = self.devices.ends
         while True:
             wakeup_ns = self.scheduler.next_wakeup_ns()
@@ -248,7 +239,6 @@ def backlog(demand: Counter[str]) -> Iterator[RequestArrived]:
 
 
 def _residents(setting: Setting, specs: list[ModelSpec], demand: Counter[str]) -> list[list[Resident]]:
-    """Put the models that are asked for most into the devices' pages, as long as they fit."""
     residents: list[list[Resident]] = [[] for _ in range(setting.devices)]
     free = [setting.pages] * setting.devices
     for index, spec in enumerate(sorted(specs, key=lambda spec: (-demand[spec.name], spec.name))):

@@ -42,8 +42,6 @@ from mainspring.traces.records import OUTPUTS, Records
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "azure_8h.toml"
 PAGES_SHARE = 0.6
-"""Of the pages that one copy of each model takes, those that the devices have together; so it is in the
-example."""
 SLICE_NS = 50_000_000
 ROUND_S = 1.0
 MOST_MOVES = 200
@@ -106,7 +104,6 @@ def _slowed(group: ModelGroup, slower: float, copies: int) -> ModelGroup:
 
 
 def _every(mixes: int, mix: int) -> str:
-    """Return the pattern of the models of a mix: those whose names end in some of the ten digits."""
     digits = "0123456789"[mix::mixes]
     return f"*[{digits}]"
 
@@ -241,7 +238,6 @@ def _play_several(
     shard_map: ShardMap,
     found: dict[str, Any],
 ) -> None:
-    """Play a spec with several controllers, and again with one that dies."""
     began_s = time.perf_counter()
     records, _ = several(spec, cluster, shard_map)
     found["requests"], found["sharded"] = in_time(records)

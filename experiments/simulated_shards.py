@@ -81,28 +81,22 @@ class _Side(SimulatedGateway):
         self._link = link
 
     def send(self, now_ns: int, event: RequestArrived | RequestCancelled) -> None:
-        """Send the controller an event."""
         self.arriving.append((self._link.arrival_ns(now_ns), event))
 
     def model_up(self, spec: ModelSpec) -> None:
-        """Serve a model."""
         self._shared.model_up(self._shard, spec)
 
     def dispatched(self, now_ns: int, action: Infer) -> int:
-        """Give the core a dispatch; return when all inputs are pushed."""
         self._shared.dispatched(now_ns, action)
         return now_ns
 
     def outputs(self, now_ns: int, action: Infer, execute_ns: int) -> None:
-        """Give the core a batch's outputs."""
         self._shared.outputs(now_ns, action, execute_ns)
 
     def rejected(self, now_ns: int, command: Reject) -> None:
-        """Give the core a rejection."""
         self._shared.rejected(now_ns, command)
 
     def worker_lost(self, now_ns: int, worker: str) -> None:
-        """Give the core the message that a worker is gone."""
         self._shared.worker_lost(now_ns, worker)
 
 
@@ -202,7 +196,6 @@ class SharedGateway:
             self._perform(now_ns)
 
     def _perform(self, now_ns: int) -> None:
-        """Do what the core asks for; inputs are pushed by the shard, for a whole batch."""
         for effect in self.core.drain():
             if isinstance(effect, Answer):
                 flight = self.flights.pop(effect.key)
@@ -227,7 +220,6 @@ class SharedGateway:
 
 
 def _frames(row_bytes: tuple[int, ...], rows: int) -> list[Frame]:
-    """Return tensors of the right sizes, whose content is never read."""
     return [range(rows * size) for size in row_bytes]
 
 
@@ -294,7 +286,6 @@ class ShardedSimulation:
                 shard.scheduler.validate()
 
     def _begin(self, shard: int) -> None:
-        """Start a controller, with its workers as they were at first."""
         part = self._parts[shard]
         # Each shard draws from its own numbers: what happens in one changes nothing in another.
         seed = int(np.random.SeedSequence((self._seed, shard)).generate_state(1)[0])
@@ -317,7 +308,6 @@ class ShardedSimulation:
         self.gateway.welcomed(shard, side)
 
     def _change(self, what: int, shard: int) -> None:
-        """Have a controller die, be missed, or come back."""
         self.gateway.now_ns = self.now_ns
         if what == 0:
             self.shards[shard] = None

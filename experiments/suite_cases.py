@@ -85,7 +85,6 @@ def _reader(read: Callable[[Path], Case], path: Path) -> Callable[[], Case]:
 
 
 def _folder(path: Path) -> Case:
-    """Return the case of a folder with a model and data sets."""
     model = onnx.load(path)
     initialized = {tensor.name for tensor in model.graph.initializer}
     given = [value for value in model.graph.input if value.name not in initialized]
@@ -101,7 +100,6 @@ def _folder(path: Path) -> Case:
 
 
 def _light(path: Path) -> Case:
-    """Return the case of a light model: its input is made as the package's own runner makes it."""
     model = onnx.load(path)
     initialized = {tensor.name for tensor in model.graph.initializer}
     inputs = [
@@ -117,7 +115,6 @@ def _light(path: Path) -> Case:
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:
-    """Return arrays for what the suite gives as tensors in their serialised form."""
     return [
         numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value for value in values
     ]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from mainspring.planner.errors import PlanError
 from mainspring.planner.plan import Plan, plan
+from mainspring.planner.problem import PlanError
 
 __all__ = ["Plan", "PlanError", "plan"]

@@ -13,15 +13,11 @@ import numpy as np
 
 from mainspring.messages.choices import one_of
 from mainspring.planner.advice import Advice, advise, least_extra
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import CONFIDENCE, Estimate, Estimator, Settles, told_ms
-from mainspring.planner.pools.assignment import least_price
-from mainspring.planner.pools.floor import Flags, above_floor, unable
-from mainspring.planner.pools.search import Before, Ending, Search, Task, searches
-from mainspring.planner.pools.space import Space
-from mainspring.planner.pools.trials import BudgetSpent, Told, Trials
-from mainspring.planner.problem import Pool, Problem, added, read_problem
+from mainspring.planner.floor import Flags, Space, above_floor, least_price, unable
+from mainspring.planner.problem import PlanError, Pool, Problem, added, read_problem
 from mainspring.planner.queues import Queues
+from mainspring.planner.search import Before, BudgetSpent, Ending, Search, Task, Told, Trials, searches
 from mainspring.planner.simulated import Simulated
 from mainspring.simulator.spec import SimulationSpec
 

@@ -11,15 +11,20 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from mainspring.messages.model import ModelSpec
-from mainspring.planner.errors import PlanError
-from mainspring.planner.kernel import Whole
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.spec import DeviceGroup, SimulationSpec, matches
 from mainspring.simulator.workloads import build_source
 from mainspring.traces.arrival import Arrival, Kind
 
+
+class PlanError(ValueError):
+    """A plan asks for what can't be; the text says what would be right."""
+
+
+Whole = npt.NDArray[np.int64]
 Pool = tuple[int, ...]
 """Number of devices of each kind, in the order of the spec."""
 LATE_QUERIES = 10

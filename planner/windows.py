@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainspring.client.client import Client
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate, interval
 from mainspring.planner.live import LOOK_S, SHORT, Counts, Gone, Watch, most_queued
-from mainspring.planner.problem import LATE_QUERIES, Pool, Problem
-from mainspring.planner.recorded import from_progress, from_records, violation
+from mainspring.planner.problem import LATE_QUERIES, PlanError, Pool, Problem
+from mainspring.planner.simulated import from_progress, from_records, violation
 from mainspring.traces.records import Records
 from mainspring.traces.replayer import ReplayConfig, Replayer
 from mainspring.traces.report import Progress, Summary

@@ -1,4 +1,4 @@
-"""A plan as files: the spec with its counts, to be simulated, compared and run, and all that was found."""
+"""A plan as files: the spec with its counts, to be simulated and run; what was found; and pictures of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from mainspring.planner.estimate import Estimate
+from mainspring.planner.plan import Plan
 from mainspring.planner.problem import Pool
 from mainspring.simulator.spec import SimulationSpec
 from mainspring.simulator.spec_file import Table, move_paths
@@ -69,3 +71,92 @@ def _value(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(_value, value))}]"
     return json.dumps(value, ensure_ascii=False)
+
+
+HOLDS, VIOLATES, BEST = "#1b9e77", "#d95f02", "#7570b3"
+
+
+def plot_plan(plan: Plan, folder: Path) -> list[Path]:
+    """Write ``pools.png`` and ``evaluations.png`` into a folder; return what was written.
+
+    A plan without evaluations has no pictures.
+    """
+    if not plan.evaluations:
+        return []
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    found = []
+    for name, draw in (("pools.png", _pools), ("evaluations.png", _evaluations)):
+        figure = draw(pyplot, plan)
+        figure.savefig(folder / name, dpi=120)
+        pyplot.close(figure)
+        found.append(folder / name)
+    return found
+
+
+def _pools(pyplot: Any, plan: Plan) -> Any:
+    """Draw what each pool costs and what it does."""
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for holds, colour, label in ((True, HOLDS, "holds"), (False, VIOLATES, "violates")):
+        mine = [each for each in plan.evaluations if each.holds(plan.objective) == holds]
+        axes.scatter(
+            [each.price for each in mine],
+            [100 * each.attainment for each in mine],
+            s=18,
+            color=colour,
+            alpha=0.7,
+            label=f"{label} ({len(mine)})",
+        )
+    marked = (plan.best, "the plan", "*"), (plan.one_kind, "best of one kind", "P")
+    for estimate, text, marker in marked:
+        if estimate is not None:
+            where = estimate.price, 100 * estimate.attainment
+            label = f"{text}: {named(plan, estimate)}"
+            axes.scatter(*where, s=90, marker=marker, color=BEST, zorder=3, label=label)
+    if plan.floor_price is not None:
+        axes.axvline(plan.floor_price, color="grey", linestyle=":", label="below it no scheduler could")
+    axes.axhline(100 * plan.objective, color="black", linewidth=0.8)
+    axes.set_xlabel("price an hour")
+    axes.set_ylabel("requests in time, %")
+    axes.set_ylim(_lowest(plan.evaluations, plan.objective), 100.3)
+    axes.set_title(f"{len(plan.evaluations)} pools tried by {plan.search}, evaluated by {plan.evaluate}")
+    axes.legend(loc="lower right")
+    return figure
+
+
+def _evaluations(pyplot: Any, plan: Plan) -> Any:
+    """Draw price and attainment, one evaluation after the other."""
+    figure, (prices, shares) = pyplot.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
+    numbers = range(1, len(plan.evaluations) + 1)
+    prices.step(numbers, [each.price for each in plan.evaluations], where="mid", color="grey", linewidth=0.8)
+    best: list[float] = []
+    for each in plan.evaluations:
+        held = each.price if each.holds(plan.objective) else float("inf")
+        best.append(min(held, best[-1] if best else float("inf")))
+    prices.step(numbers, best, where="post", color=BEST, label="best so far")
+    colours = [HOLDS if each.holds(plan.objective) else VIOLATES for each in plan.evaluations]
+    prices.scatter(numbers, [each.price for each in plan.evaluations], s=16, color=colours, zorder=3)
+    prices.set_ylabel("price an hour")
+    prices.legend(loc="upper right")
+    shares.scatter(numbers, [100 * each.attainment for each in plan.evaluations], s=16, color=colours)
+    shares.axhline(100 * plan.objective, color="black", linewidth=0.8)
+    shares.set_ylim(_lowest(plan.evaluations, plan.objective), 100.3)
+    shares.set_ylabel("requests in time, %")
+    shares.set_xlabel("evaluation")
+    prices.set_title(f"{plan.search}: green holds, orange violates")
+    return figure
+
+
+def named(plan: Plan, estimate: Estimate) -> str:
+    """Return a pool for a person."""
+    parts = [f"{count} {kind}" for kind, count in zip(plan.kinds, estimate.pool, strict=True) if count]
+    return " + ".join(parts)
+
+
+def _lowest(evaluations: Sequence[Estimate], objective: float) -> float:
+    """Return where the scale of shares begins: near enough to the promise to tell what misses it."""
+    least = min(each.attainment for each in evaluations)
+    return 100 * max(least - 0.01, objective - 0.3)

@@ -18,10 +18,9 @@ from mainspring.messages.model import ModelSpec, Profile
 from mainspring.simulator.spec import LOG, SimulationSpec, SpecError, Spread, WorkloadSpec, matches
 from mainspring.telemetry.log import read_log
 from mainspring.traces.arrival import Arrival, Kind
-from mainspring.traces.capacity import best_request_ns, device_s, slowest_of
 from mainspring.traces.recipe import Recipe, at_load, mean_rates
 from mainspring.traces.rows import Rows, RowsSpec
-from mainspring.traces.shapes import drawn_sizes
+from mainspring.traces.shapes import best_request_ns, device_s, drawn_sizes, slowest_of
 
 SIZES_DRAWN = 256
 """Requests whose sizes say what one of a model with open dimensions takes on average."""

@@ -37,8 +37,7 @@ from mainspring.messages.actions import (
 from mainspring.messages.codes import Status
 from mainspring.messages.events import GatewayLeft, RequestArrived, RequestCancelled, WorkerJoined, WorkerLeft
 from mainspring.messages.ids import gateway_of
-from mainspring.telemetry.entries import SegmentHeader
-from mainspring.telemetry.settings import Settings
+from mainspring.telemetry.entries import SegmentHeader, Settings
 
 OPEN_OUTCOMES: Final = ("waiting", "running")
 """Outcomes of requests that had not ended when the stream did."""

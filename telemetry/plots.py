@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from mainspring.telemetry.report import Summary
+from mainspring.telemetry.report import Summary, flat, write_json
 from mainspring.telemetry.style import (
     BLACK,
     BLUE,
@@ -35,6 +35,20 @@ from mainspring.telemetry.style import (
     step_points,
 )
 from mainspring.telemetry.summary import Analysis
+
+
+def publish(
+    directory: Path, title: str, summary: Summary, analysis: Analysis | None = None
+) -> dict[str, Any]:
+    """Write both files into ``directory`` and return what ``summary.json`` holds.
+
+    With an ``analysis`` of the event log (`summary.analyse_log`) its fields stand beside the clients' own.
+    """
+    fields = {"title": title} | (flat(summary) if analysis is None else flat(summary, analysis.summary))
+    write_json(directory / "summary.json", fields)
+    draw_report(directory / "report.png", title, summary, analysis)
+    return fields
+
 
 MAX_POINTS = 20_000
 """A scatter of more points is thinned to every n-th."""

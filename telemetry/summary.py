@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.telemetry.aggregates import Aggregates
 from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.log import read_entries
-from mainspring.telemetry.samples import ActionSamples
+from mainspring.telemetry.samples import ActionSamples, Aggregates
 from mainspring.telemetry.series import LogSeries
 
 

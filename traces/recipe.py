@@ -11,14 +11,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mainspring.traces import azure2019, azure2021, listed
+from mainspring.traces import azure, listed
 from mainspring.traces.arrival import FROM_FILE, SECOND_NS, Kind, WorkloadError
-from mainspring.traces.azure2019 import read_azure2019
-from mainspring.traces.azure2021 import read_azure2021
-from mainspring.traces.generators import Gamma, Poisson, closed_loop, zipf_rates
+from mainspring.traces.azure import read_azure2019, read_azure2021
+from mainspring.traces.generators import Gamma, Poisson, azure_like, closed_loop, zipf_rates
 from mainspring.traces.listed import read_listed
 from mainspring.traces.source import Playable
-from mainspring.traces.synthetic import azure_like
 from mainspring.traces.tracefile import TraceError, read_header
 from mainspring.traces.workload import Workload, at_rate
 
@@ -197,15 +195,15 @@ def check_trace(kind: Kind, trace: Path | None) -> None:
 def kind_of_file(trace: Path) -> Kind:
     """Return the workload whose schema the file's header has; raise `TraceError` if it has no one's."""
     header = read_header(trace)
-    if azure2019.is_of_minutes(header):
+    if azure.is_of_minutes(header):
         return Kind.AZURE2019
-    if set(azure2021.COLUMNS[1:]) <= set(header):
+    if set(azure.COLUMNS_2021[1:]) <= set(header):
         return Kind.AZURE2021
     if set(listed.COLUMNS) <= set(header):
         return Kind.CSV
     raise TraceError(
-        f"{trace}:1: no trace of Azure Functions: the header must have {','.join(azure2019.COLUMNS)} and the"
-        f" numbers of minutes (2019) or {','.join(azure2021.COLUMNS)} (2021), not"
+        f"{trace}:1: no trace of Azure Functions: the header must have {','.join(azure.COLUMNS)} and the"
+        f" numbers of minutes (2019) or {','.join(azure.COLUMNS_2021)} (2021), not"
         f" {','.join(header[:4]) or 'nothing'};"
         f" and no list of arrivals, whose columns are {', '.join(listed.COLUMNS)}"
     )

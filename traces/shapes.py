@@ -1,8 +1,11 @@
-"""Sizes of open dimensions in a workload: one distribution for each symbol, drawn for each request.
+"""Sizes of open dimensions in a workload, drawn for each request; and the capacity that is a load of 1.
 
 A distribution is a text: ``128`` is that size; ``12,30,30,64`` each of these as often; ``1-128`` all of these
 evenly; ``26~0.7`` a median of 26, the logarithm having a standard deviation of 0.7, as lengths of sentences
 do; ``@lengths.txt`` the numbers of a file, each as often. What is drawn is cut to what a model takes.
+
+A load of 1 is the *fluid* capacity: what the devices do if every batch is full and of its best size, memory
+is no bound, and nothing waits.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import NormalDist, fmean
 
 import msgspec
 import numpy as np
@@ -17,6 +21,43 @@ import numpy as np
 from mainspring.messages.model import ModelSpec, Symbol
 from mainspring.traces.arrival import Arrival, WorkloadError
 from mainspring.traces.source import Playable, Source
+
+PARTS = 400
+"""Number of parts that a distribution is cut into, for the mean of a batch's duration."""
+
+
+def best_request_ns(infer_ns: Mapping[int, float], slo_ns: float | None, rows: int = 1) -> float:
+    """Return the least time that a request of ``rows`` rows takes of a device, in nanoseconds.
+
+    In the best of the batches that end within the SLO; if none does, in the smallest that holds it.
+    ``infer_ns`` has durations by batch size. A request larger than all batches takes as long as the largest.
+    """
+    able = {size: duration_ns for size, duration_ns in infer_ns.items() if size >= rows}
+    if not able:
+        return float(infer_ns[max(infer_ns)])
+    smallest = min(able)
+    return min(
+        duration_ns / (size // rows)
+        for size, duration_ns in able.items()
+        if size == smallest or slo_ns is None or duration_ns <= slo_ns
+    )
+
+
+def device_s(request_ns: Mapping[str, float], devices: Mapping[str, int]) -> float:
+    """Return which part of all devices' time a request takes, in seconds.
+
+    ``request_ns`` says what it takes of each kind of device (`best_request_ns`), ``devices`` how many there
+    are of each.
+    """
+    return 1 / sum(1e9 * count / request_ns[kind] for kind, count in devices.items())
+
+
+def slowest_of(requests: int, sigma: float) -> float:
+    """Return the mean of the largest of several multiples whose logarithms are normal around 0."""
+    normal = NormalDist(0.0, sigma)
+    ranks = [((part + 0.5) / PARTS) ** (1 / requests) for part in range(PARTS)]
+    return fmean(math.exp(normal.inv_cdf(rank)) for rank in ranks)
+
 
 Distribution = Callable[[np.random.Generator], float]
 _FORMS = "128; 12,30,64; 1-128; 26~0.7 (a median and the deviation of the logarithm); or @lengths.txt"

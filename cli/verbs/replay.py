@@ -133,9 +133,9 @@ def _run(
     from mainspring.cli.launcher.signals import stopping
     from mainspring.cli.simulating import report
     from mainspring.telemetry.summary import analyse_log
-    from mainspring.traces.display import ProgressLine
     from mainspring.traces.recipe import build
     from mainspring.traces.replayer import Replayer
+    from mainspring.traces.report import ProgressLine
     from mainspring.traces.shapes import with_shapes
 
     replayer = Replayer(config)

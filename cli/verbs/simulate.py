@@ -154,7 +154,7 @@ def _simulate(
     from mainspring.simulator.estimate import expected_requests, hopeless, told_first
     from mainspring.simulator.run import simulate as run_spec
     from mainspring.simulator.workloads import title
-    from mainspring.traces.display import ProgressLine
+    from mainspring.traces.report import ProgressLine
 
     check_bound(spec, bound)
     cluster = build_cluster(spec)

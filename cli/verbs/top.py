@@ -22,8 +22,8 @@ from mainspring.cli.spans import Log, RunNumber
 from mainspring.messages.choices import one_of
 
 if TYPE_CHECKING:
+    from mainspring.console.terminal.running import Source
     from mainspring.console.terminal.screen import ViewName
-    from mainspring.console.terminal.source import Source
 
 VIEWS = ("cluster", "memory", "schedule", "models")
 PATIENCE_S = 10.0
@@ -91,7 +91,7 @@ def _source(
 ) -> Source:
     from mainspring.cli.places import find_for
     from mainspring.cli.spans import chosen_instant
-    from mainspring.console.terminal.source import LiveSource, RecordedSource
+    from mainspring.console.terminal.running import LiveSource, RecordedSource
 
     if log is None:
         if at is not None or run is not None:

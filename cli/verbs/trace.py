@@ -20,7 +20,7 @@ from mainspring.cli.options import (
 from mainspring.cli.spans import From, Last, Log, RunNumber, To
 
 if TYPE_CHECKING:
-    from mainspring.console.trace_file import TraceFile
+    from mainspring.console.perfetto import TraceFile
 
 _OF_LOGS = {"from_": "--from", "to": "--to", "last": "--last", "run": "--run"}
 

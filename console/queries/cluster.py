@@ -11,10 +11,9 @@ from mainspring.console.payloads import (
     Series,
     WorkerPicture,
 )
-from mainspring.console.queries.recent import happenings
-from mainspring.console.queries.recent import recent as recent_requests
-from mainspring.console.view.limits import SECOND_NS
-from mainspring.console.view.seconds import Seconds
+from mainspring.console.queries.asking import happenings
+from mainspring.console.queries.asking import recent as recent_requests
+from mainspring.console.view.series import SECOND_NS, Seconds
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import Session, Standing
 from mainspring.messages.observing import WorkerClock

@@ -8,8 +8,8 @@ from mainspring.cluster.plans import plans, reject_evidence
 from mainspring.cluster.requests import Place
 from mainspring.console.payloads import Alternative, Story
 from mainspring.console.queries.asking import BadQuery, Unknown
+from mainspring.console.queries.moves import ms
 from mainspring.console.queries.telling import last_infer, of_candidate, of_plan, steps, summary
-from mainspring.console.queries.wording import ms
 from mainspring.console.view.actions import Action
 from mainspring.console.view.requests import LATE, LOST, REJECTED, WAITING, Request
 from mainspring.console.view.view import View

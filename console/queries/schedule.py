@@ -9,10 +9,9 @@ from itertools import islice
 from mainspring.cluster.placements import State
 from mainspring.cluster.requests import Place
 from mainspring.console.payloads import ActionLine, Lane, Schedule, Waiting
-from mainspring.console.queries.asking import BadQuery, Unknown
+from mainspring.console.queries.asking import BadQuery, Unknown, happenings
 from mainspring.console.queries.models import commonest_kind, where
 from mainspring.console.queries.moves import why_loaded
-from mainspring.console.queries.recent import happenings
 from mainspring.console.view.actions import Action
 from mainspring.console.view.actions import Lane as Executor
 from mainspring.console.view.view import View

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mainspring.console.payloads import Step
-from mainspring.console.queries.moves import moves, unfinished
-from mainspring.console.queries.wording import at, by_part, ms, outlying, than
+from mainspring.console.queries.moves import at, by_part, moves, ms, outlying, than, unfinished
 from mainspring.console.view.actions import Action, Lane
 from mainspring.console.view.requests import (
     CANCELLED,

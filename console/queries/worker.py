@@ -1,20 +1,55 @@
-"""Query ``worker``: one worker in full, beside the others of its kind."""
+"""Queries ``worker``, one worker in full beside its kind, and ``memory``, the owners of its pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from statistics import median
 
 from mainspring.console.pages import Gpu, Norm, WorkerPage, WorkerSeries
-from mainspring.console.payloads import WorkerPicture
-from mainspring.console.queries.asking import Unknown
+from mainspring.console.payloads import Eviction, Extent, Memory, WorkerPicture
+from mainspring.console.queries.asking import Unknown, happenings
 from mainspring.console.queries.cluster import worker_picture
-from mainspring.console.queries.recent import happenings
 from mainspring.console.view.actions import LANE_SECONDS
-from mainspring.console.view.limits import SECOND_NS
+from mainspring.console.view.series import SECOND_NS
 from mainspring.console.view.view import View
-from mainspring.console.view.workers import NO_ERROR, WORST_SECONDS, History
+from mainspring.console.view.workers import NO_ERROR, WORST_SECONDS, History, Run, runs
 from mainspring.messages.metrics import DeviceHealth
+from mainspring.messages.model import PAGE_BYTES
+
+
+def memory(view: View, worker: str, *, evictions: int = 100) -> Memory:
+    """Return a worker's pages and at most ``evictions``; raise `Unknown` for an unknown worker."""
+    there = view.cluster.workers.get(worker)
+    gone = view.gone().get(worker)
+    if there is not None:
+        size, free, owned = there.pages.size, there.pages.free, runs(there)
+    elif gone is not None:
+        size, free, owned = gone.pages, gone.pages_free, [*gone.runs]
+    else:
+        names = ", ".join(sorted(view.cluster.workers)) or "none"
+        raise Unknown(f"there is no worker {worker!r}; there are: {names}")
+    used = {run.model: run.last_used_ns for run in owned if run.model}
+    indices = {model: index for index, model in enumerate(used)}
+    history = view.history(worker)
+    return Memory(
+        worker=worker,
+        pages=size,
+        pages_free=free,
+        page_bytes=PAGE_BYTES,
+        models=[*used],
+        extents=[Extent(run.first, run.count, indices.get(run.model, -1), _state(run)) for run in owned],
+        last_used_ns=[used_ns or None for used_ns in used.values()],
+        evictions=[
+            Eviction(each.at_ns, each.model, each.pages, each.for_model)
+            for each in islice(reversed(history.evictions), max(0, evictions))
+        ],
+    )
+
+
+def _state(run: Run) -> str:
+    return "free" if not run.model else "loading" if run.loading else "resident"
+
 
 THROTTLED = "mainspring_gpu_throttled"
 

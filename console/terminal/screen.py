@@ -10,13 +10,11 @@ from rich.text import Text
 from mainspring.console.payloads import Head, ModelLine, Models
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import cluster
-from mainspring.console.queries.memory import memory
 from mainspring.console.queries.models import SORTS, models
 from mainspring.console.queries.schedule import in_order, schedule
-from mainspring.console.terminal.cluster import cluster_lines
+from mainspring.console.queries.worker import memory
+from mainspring.console.terminal.cluster import cluster_lines, memory_lines, schedule_lines
 from mainspring.console.terminal.lines import Column, ago, cut, milliseconds, number, table
-from mainspring.console.terminal.memory import memory_lines
-from mainspring.console.terminal.schedule import schedule_lines
 from mainspring.console.view.view import View
 
 _COLUMNS = (

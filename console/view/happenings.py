@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from mainspring.console.view.actions import Action
-from mainspring.console.view.limits import SECOND_NS
+from mainspring.console.view.series import SECOND_NS
 
 SLOW_FACTOR = 3
 """Ratio to the predicted duration above which an action is slow, if it is also longer by `SLOW_NS`."""

@@ -19,11 +19,10 @@ from mainspring.cluster.state import Cluster
 from mainspring.console.view.actions import Action, Lane, planned
 from mainspring.console.view.actions import ended as ended_action
 from mainspring.console.view.happenings import ADDED, REMOVED, Happening, Happenings
-from mainspring.console.view.limits import SECOND_NS, Limits
-from mainspring.console.view.models import EVICTIONS, LOADS
+from mainspring.console.view.models import EVICTIONS, LOADS, Traffic
 from mainspring.console.view.requests import Request, is_lost, still_open
 from mainspring.console.view.requests import ended as ended_request
-from mainspring.console.view.traffic import Traffic
+from mainspring.console.view.series import SECOND_NS, Limits
 from mainspring.console.view.workers import History, Session, Standing, left, standing
 from mainspring.messages.actions import KINDS, DropWorker, Load, Unload, kind_of
 from mainspring.messages.actions import Action as Command
@@ -41,9 +40,8 @@ from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.observing import Clocks, Devices, Unready, WorkerClock
 from mainspring.messages.operating import DrainWorker, OperatorCommand, ResumeWorker
 from mainspring.messages.snapshot import OperatorState, WorkerState
-from mainspring.telemetry.entries import SegmentHeader
+from mainspring.telemetry.entries import SegmentHeader, Settings
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife, outstanding
-from mainspring.telemetry.settings import Settings
 
 _GIVEN_UP = (State.FAILED, State.BROKEN)
 _BEGINNING_NS = 10 * SECOND_NS

@@ -10,8 +10,7 @@ import msgspec
 from mainspring.cluster.placements import State
 from mainspring.cluster.workers import Worker
 from mainspring.console.view.actions import LANE_SECONDS, LOST, Action, Lane
-from mainspring.console.view.limits import SECOND_NS
-from mainspring.console.view.series import Ring
+from mainspring.console.view.series import SECOND_NS, Ring
 
 EXECUTORS = ("EXEC", "LOAD", "OTHER")
 """An executor's name by the lane that its actions are in; UNLOAD, PREPARE and RELEASE are in the last."""

@@ -1,16 +1,38 @@
-"""Access to the console: browsers that call it by a name of its own, and no other sites' pages.
+"""Access to the console: browsers that call it by a name of its own, and no other sites' pages; its answers.
 
 `transport.origins` says what that keeps off.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from mainspring.console.web.answers import failure
 from mainspring.transport.origins import KnownNames
+
+_ENCODER = msgspec.json.Encoder()
+JSON = "application/json"
+
+
+def encode(value: Any) -> bytes:
+    """Return a value of payloads' kinds as JSON."""
+    return _ENCODER.encode(value)
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """Return a value as an answer."""
+    return Response(encode(value), status, media_type=JSON)
+
+
+def failure(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    """Return an error as an answer; ``text`` says what was wrong and what would be right."""
+    return Response(encode({"error": {"text": text}}), status, headers, JSON)
+
 
 CONTENT_SECURITY_POLICY = "; ".join(
     [

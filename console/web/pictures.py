@@ -14,7 +14,7 @@ from time import monotonic_ns, thread_time_ns
 from typing import Any, NamedTuple
 
 from mainspring.console.payloads import Schedule
-from mainspring.console.web.answers import encode
+from mainspring.console.web.guard import encode
 from mainspring.console.web.shows import Asked, Broken, make
 from mainspring.console.web.source import Source
 

@@ -10,17 +10,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from mainspring.console.queries.asking import BadQuery, Unknown
+from mainspring.console.queries.asking import BadQuery, Unknown, recent
 from mainspring.console.queries.cluster import cluster
-from mainspring.console.queries.memory import memory
-from mainspring.console.queries.model import model
-from mainspring.console.queries.models import models
-from mainspring.console.queries.recent import recent
+from mainspring.console.queries.models import model, models
 from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import schedule
-from mainspring.console.queries.worker import worker
+from mainspring.console.queries.worker import memory, worker
 from mainspring.console.view.view import View
-from mainspring.console.web.answers import encode
+from mainspring.console.web.guard import encode
 from mainspring.messages.choices import did_you_mean
 
 _MS = 1_000_000

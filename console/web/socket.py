@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mainspring.console.config import ConsoleConfig
 from mainspring.console.queries.asking import BadQuery, Unknown
-from mainspring.console.web.answers import encode
+from mainspring.console.web.guard import encode
 from mainspring.console.web.pictures import Picture, Pictures
 from mainspring.console.web.shows import Asked, BadParams, Broken, ask, explained
 from mainspring.console.web.source import Seek, Source

@@ -37,14 +37,12 @@ BLOCK = 50
 """Requests of one kind before the next kind's turn."""
 WARM_UP = 40
 PAUSE_S = 0.002
-"""Between an answer and the next request: the path is measured at low load."""
 REST_S = 1.0
 ZEROMQ, LOCAL, IN_PLACE, HTTP = "ZeroMQ", "local", "local, in place", "HTTP"
 CHAIN = "HTTP, bare chain"
 """Three processes that do nothing but what has to be done (`least`)."""
 LOCAL_FRAMES = "local, sent"
 TARGET_MS = 1.0
-"""Of all processes together for a request of an image over HTTP."""
 TARGET_KB = 600.0
 LEAST_US = 1.0
 """A thread that takes less for a request, and does not wake up for it, has no row."""
@@ -53,7 +51,6 @@ _HEADERS_END = b"\r\n\r\n"
 _LENGTH = b"content-length:"
 
 Threads = dict[tuple[str, str], Usage]
-"""By process and thread."""
 
 
 class Around(msgspec.Struct):
@@ -61,11 +58,8 @@ class Around(msgspec.Struct):
 
     blocks: dict[str, list[Threads]] = {}
     calls: dict[str, dict[str, dict[str, int]]] = {}
-    """Of one more block: system calls, by process and name."""
     rest: Threads = {}
-    """What a second without requests took."""
     request_s: float = 0.0
-    """From one request to the next, over all blocks."""
 
 
 class ConnectionCaller:
@@ -282,7 +276,6 @@ def figures_of(input_kb: float, around: Around) -> list[Figure]:
 
 
 def _for_each(blocks: list[Threads], key: tuple[str, str]) -> tuple[float, float, float]:
-    """Return a thread's microseconds, wake-ups and turns for a request, by the median of the blocks."""
     used = [block.get(key, Usage()) for block in blocks]
     cpu_us, wakeups, turns = np.median([(each.cpu_ns / 1e3, each.wakeups, each.turns) for each in used], 0)
     return cpu_us / BLOCK, wakeups / BLOCK, turns / BLOCK

@@ -21,7 +21,6 @@ from mainspring.experiments.bench.report import Figure, publish
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = frozenset({"pip", "setuptools", "wheel"})
-"""What an environment has before anything is installed."""
 COMPARED = "numpy"
 LISTED = """
 import os
@@ -77,7 +76,6 @@ def figures_of(sizes: dict[str, int], alone: Sequence[Took], client: Sequence[To
 
 
 def _install(venv: Path) -> str:
-    """Make an environment with the client alone; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     python = str(venv / "bin" / "python")
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(ROOT)]
@@ -86,7 +84,6 @@ def _install(venv: Path) -> str:
 
 
 def _import_times(python: str, times: int) -> tuple[list[Took], list[Took]]:
-    """Return what a process took that imports numpy, and one that imports the client too, in turns."""
     found: tuple[list[Took], list[Took]] = ([], [])
     for _ in range(times):
         for program, durations in zip((IMPORT_NUMPY, IMPORT_CLIENT), found, strict=True):
@@ -97,7 +94,6 @@ def _import_times(python: str, times: int) -> tuple[list[Took], list[Took]]:
 
 
 def _processor_s() -> float:
-    """Return the processor time of all processes that this one has waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -29,11 +29,9 @@ PROFILES = Path("../shared/profiles/clockwork_table1.csv")
 TRACE = Path("../shared/traces/azure2019_d01_random400_invocations.csv.gz")
 DEVICES, COPIES = 12, 63
 PAGES = 2_000
-"""Of each device: 32 GB, a V100's memory (Clockwork, section 6)."""
 SLO_NS = 100_000_000
 GOAL = 0.99
 STEP = 1.4
-"""From one rate to the next."""
 IO_BYTES = 32 << 20
 SPIN_US = 0
 """Twelve devices that spin before each instant would have no core left for anything else."""
@@ -46,7 +44,6 @@ class Trial(msgspec.Struct, frozen=True):
 
     offered_rate: float
     gateway_share: float
-    """Of what was offered: answered in time by the gateway's clock."""
     goodput_share: float
     """The same by the caller's, from the instant when the request was to be sent: this is what counts here,
     because an overloaded machine lets requests wait before the gateway first sees them."""
@@ -56,7 +53,6 @@ class Trial(msgspec.Struct, frozen=True):
     p50_ms: float | None
     p99_ms: float | None
     lag_p99_us: float
-    """How far behind its own plan the replayer was."""
     cpu: dict[str, float]
     """Processors that each kind of process kept busy."""
     waited: dict[str, float]
@@ -100,7 +96,6 @@ def try_rate(cluster: LocalCluster, replayer: Replayer, trace: Path, rate: float
 
 
 def _by_kind(values: dict[str, float]) -> dict[str, float]:
-    """Return the sums over processes of one kind: all workers together."""
     kinds: dict[str, float] = {}
     for name, value in values.items():
         kind = "workers" if name.startswith("worker-") else name

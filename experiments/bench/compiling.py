@@ -25,7 +25,6 @@ from mainspring.compiler.pipeline import compile_file
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 
 MOST_TIMES = 3.0
-"""How many times the file's size compiling may take."""
 WIDTH = 1024
 _LAYER_BYTES = 4 * WIDTH * WIDTH
 _SMALL_BYTES = 1 << 20

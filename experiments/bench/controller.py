@@ -13,9 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -24,24 +27,68 @@ import typer
 
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import CONSOLE_NICE
-from mainspring.experiments.bench.controller_processes import (
-    MODELS,
-    bare_controller,
-    console,
-    controller,
-    fleet,
-)
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import Usage, calls_of, usage_of, usage_of_threads
+from mainspring.experiments.scheduler_cost import described
 from mainspring.experiments.scheduler_cost import measure as cost_of
 from mainspring.experiments.scheduler_load import Setting
-from mainspring.experiments.scheduler_ways import described
+
+MODELS = Setting().models
+_MODULE = "mainspring.experiments.bench"
+
+
+def controller(folder: Path | None, address: str, models: int = MODELS) -> AbstractContextManager[int]:
+    """Run a controller of the models, with its event log unless there is no folder; yield its process id."""
+    return _served("controller_served", address, str(models), *([] if folder is None else [str(folder)]))
+
+
+def bare_controller(address: str) -> AbstractContextManager[int]:
+    """Run a controller that decides nothing; yield its process id."""
+    return _served("controller_bare", address)
+
+
+@contextlib.contextmanager
+def _served(module: str, *arguments: str) -> Iterator[int]:
+    command = [sys.executable, "-m", f"{_MODULE}.{module}", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process.pid
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def fleet(address: str, rate: float, seconds: float, models: int = MODELS) -> Iterator[subprocess.Popen[str]]:
+    """Play the load; yield its process once the workers have joined: its last line says what came of it."""
+    command = [sys.executable, "-m", f"{_MODULE}.controller_peers"]
+    command += [address, str(rate), str(seconds), str(models)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != "ready":
+                raise RuntimeError("the fleet did not come up; its words are above")
+            yield process
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def console(address: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a console of the controller at an address."""
+    port = free_ports(1)[0]
+    command = [sys.executable, "-m", "mainspring", "console", "--controller", address]
+    command += ["--address", f"http://127.0.0.1:{port}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
 
 TARGET_US = 60.0
-"""For a request, with log and console."""
 BEGIN_S = 4.0
-"""From the first request on, before anything is counted: a console starts and gets its picture, and the
-memory of the devices fills, which costs the scheduler more for each request."""
 CALLS_S = 1.0
 CALLS_NAMED = 6
 WHOLE, LOGGED, BARE = "log and console", "log, no console", "neither log nor console"
@@ -57,13 +104,11 @@ class Stretch(msgspec.Struct, frozen=True):
     requests: float
     threads: dict[str, Usage]
     kernel_share: float
-    """Of its processor time."""
     fleet: Usage
     console: Usage
     calls: dict[str, int]
     """System calls of a further `CALLS_S`, by name; empty where they were not counted."""
     came: str
-    """What the fleet said at its end."""
 
     def us(self, usage: Usage) -> float:
         """Return microseconds of processor time for a request."""
@@ -80,7 +125,6 @@ class Stretch(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def _console_at(address: str) -> Iterator[int]:
-    """Run a console as `mainspring up` does; yield its process id."""
     with console(address) as process:
         os.setpriority(os.PRIO_PROCESS, process.pid, CONSOLE_NICE)
         yield process.pid
@@ -133,7 +177,6 @@ def stretch(
 
 
 def _ticks(pid: int) -> tuple[int, int]:
-    """Return a process's time as itself and in the kernel, in ticks: coarse, but right over seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]), int(fields[12])
 

@@ -31,7 +31,6 @@ BURST = 64
 """Messages that are taken before what they bring about is sent."""
 WAIT_NS = 50_000_000
 EXECUTE_NS = 3_000_000
-"""What every INFER is said to take."""
 
 
 class BareController:
@@ -42,7 +41,6 @@ class BareController:
         self._hub = Hub()
         self._peers = Listener(self._hub, address, LIMITS, Pass("controller"))
         self.address = self._peers.address
-        """With the real port."""
         self._workers: list[tuple[bytes, str]] = []
         self._actions = 0
         self._out: defaultdict[bytes, list[bytes]] = defaultdict(list)

@@ -47,7 +47,6 @@ from mainspring.transport.link import Link
 LIMITS = Limits(part_bytes=64 << 20, backlog_bytes=64 << 20, backlog_messages=100_000)
 PRIORITY = CONTROL_PRIORITY + 1
 SETTLE_S = 3.0
-"""For the workers to join."""
 
 
 def arrivals(rate: float, seconds: float, models: int) -> list[traced.Arrival]:
@@ -66,7 +65,6 @@ class Fleet:
     def __init__(self, address: str, demand: Counter[str], models: int) -> None:
         self.in_time = self.rejected = 0
         self.behind_ms: list[float] = []
-        """How much later than due each request was sent."""
         self._hub = Hub()
         self._gateway = Link(self._hub, address, LIMITS, name=b"fleet", keeps=True, shows=Pass("gateway"))
         self._gateway.send((encode(GatewayHello(PROTOCOL_VERSION, "fleet")),))
@@ -159,7 +157,6 @@ def _pong(sequence: int, sent_ns: int) -> bytes:
 
 
 def _held(specs: list[ModelSpec], demand: Counter[str]) -> list[list[Resident]]:
-    """Put the models that are asked for most into the devices' pages, as long as they fit."""
     setting = Setting()
     held: list[list[Resident]] = [[] for _ in range(setting.devices)]
     used = [0] * setting.devices

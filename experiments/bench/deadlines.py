@@ -34,9 +34,7 @@ from mainspring.experiments.bench.usage import usage_of
 SHAPES = ((1_000, 1_000.0), (300, 200.0))
 """Requests at once, and their SLO in milliseconds."""
 LATE_SHARE = 0.01
-"""At most this share of the answers may be late by the caller's clock."""
 REST_S = 1.0
-"""Between two bursts."""
 
 
 class Burst(msgspec.Struct):
@@ -48,7 +46,6 @@ class Burst(msgspec.Struct):
     failed: Counter[str] = msgspec.field(default_factory=Counter)
     """Outcomes that are neither, by name."""
     waited: list[float] = []
-    """In each burst: milliseconds that this process's threads were ready to run and had no processor."""
 
     @property
     def late(self) -> int:

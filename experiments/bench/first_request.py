@@ -17,8 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGINS = "Replaying"
-"""How the line begins after which the demonstration sends its first request; an idle cluster answers one in
-some milliseconds."""
 
 
 def main() -> int:
@@ -40,7 +38,6 @@ def main() -> int:
 
 
 def _demonstrate(clone: Path, began: float, *, no_cache: bool) -> tuple[float | None, int]:
-    """Run the demonstration, each line with its second; return when requests began, and the exit code."""
     environment = {**os.environ, **({"PIP_NO_CACHE_DIR": "1"} if no_cache else {})}
     command = ["make", "demo", f"PYTHON={sys.executable}", "ARGS=--duration 2"]
     sent = None

@@ -79,7 +79,6 @@ class Client:
 
 
 def _bare(bare: relay.Relay, tensor: bytes, seconds: float) -> float:
-    """Return messages per second through the six bare hops, as many in flight."""
     until, done, out = time.monotonic() + seconds, 0, 0
     began = time.monotonic()
     while out or time.monotonic() < until:

@@ -30,7 +30,6 @@ TAIL = 0.8
 SHARES = (0.8, 1.0, 1.5)
 OURS = "mainspring"
 GOODPUT_KEPT = 0.9
-"""Of Mainspring's best goodput, what is to be left at one and a half of its saturation."""
 SETTLE_S = 0.5
 
 
@@ -39,9 +38,7 @@ class Measured(msgspec.Struct, frozen=True):
 
     closed: dict[int, Result]
     tail: Result
-    """At `TAIL` of its saturation, without deadlines."""
     open: dict[float, Result]
-    """With deadlines, by share of its saturation."""
     saturation: float
     """Requests a second: the most of the closed loops."""
     refusals: float = 0.0

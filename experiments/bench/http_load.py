@@ -50,7 +50,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     seconds: float
     connections: int
-    """Of a closed loop, each with one request in flight; of an open one, the most there may be."""
     rate: float | None = None
     """Requests a second, at a Poisson process's instants; None for a closed loop."""
     warmup_s: float = 0.5
@@ -66,17 +65,12 @@ class Result(msgspec.Struct, frozen=True):
 
     asked: int
     answered: int
-    """With outputs."""
     in_time: int
-    """Of these, within the deadline from the instant when they were to be sent."""
     refused: dict[str, int]
-    """By status, with the reason code where the reply has one; ``none`` are those that got no reply."""
     seconds: float
     p50_ms: float | None
     p99_ms: float | None
     lag_p99_ms: float
-    """How late requests of an open loop were sent although a connection was free: this process's own doing,
-    which latencies leave out."""
     client_cpu: float
     """Processors that this process kept busy."""
 
@@ -97,12 +91,10 @@ class _Load:
         self.refused: Counter[str] = Counter()
 
     def begin(self) -> None:
-        """Count from after the warm-up on."""
         self.began_at = monotonic() + self.plan.warmup_s
         self.ends_at = self.began_at + self.plan.seconds
 
     def ended(self, due_at: float, status: str) -> None:
-        """Note the end of a request that was to be sent at an instant."""
         self.in_flight -= 1
         if not self.began_at <= due_at < self.ends_at:
             return
@@ -115,7 +107,6 @@ class _Load:
         self.in_time += latency_s <= self.plan.deadline_ms / 1e3
 
     def next(self, connection: _Connection) -> None:
-        """Give a free connection something to do, if there is something."""
         now = monotonic()
         if self.plan.rate is None:
             if now < self.ends_at:
@@ -131,7 +122,6 @@ class _Load:
         self.free.append(connection)
 
     def due(self, due_at: float) -> None:
-        """Send a request that is due, or have it wait for a connection."""
         if not self.free:
             self.waiting.append(due_at)
             return
@@ -140,7 +130,6 @@ class _Load:
         self.free.pop().send(now)
 
     def result(self, cpu_s: float, wall_s: float) -> Result:
-        """Return what came of it."""
         for due_at in self.waiting:
             self.in_flight += 1
             self.ended(due_at, "none")
@@ -166,18 +155,15 @@ class _Connection(asyncio.Protocol):
         self._due_at: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep what `send` writes to."""
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = transport
 
     def send(self, due_at: float) -> None:
-        """Send the request that was to be sent at an instant."""
         self._due_at = due_at
         self._load.in_flight += 1
         self._transport.write(self._load.request)
 
     def data_received(self, data: bytes) -> None:
-        """Count the reply, once it is whole, by its status and what a refusal says, and go on."""
         self._data = data = self._data + data if self._data else data
         if not _is_whole(data):
             return
@@ -187,7 +173,6 @@ class _Connection(asyncio.Protocol):
         self._load.next(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Count the request in flight, if there is one, as one that got no reply."""
         self._end("none")
 
     def _end(self, status: str) -> None:
@@ -197,13 +182,11 @@ class _Connection(asyncio.Protocol):
 
 
 def _reason(reply: bytes) -> str:
-    """Return the code that a refusal gives for itself, behind a blank; nothing if it gives none."""
     at = reply.find(_REASON)
     return "" if at < 0 else " " + reply[at + len(_REASON) :].partition(b'"')[0].decode()
 
 
 def _is_whole(data: bytes) -> bool:
-    """Say whether a reply, the only one on its way, is here."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return False
@@ -241,7 +224,6 @@ async def run(plan: Plan) -> Result:
 
 
 async def _arrivals(load: _Load, rate: float) -> None:
-    """Have requests be due at the instants of a Poisson process."""
     plan = load.plan
     generator = np.random.default_rng(plan.seed)
     count = round(rate * (plan.warmup_s + plan.seconds))

@@ -84,7 +84,6 @@ def _mainspring(folder: Path, port: int) -> Iterator[None]:
 
 
 def _wait(target: Target) -> None:
-    """Wait until the server answers with outputs; raise `NoServer` if that takes too long."""
     give_up = time.monotonic() + START_S
     while (status := _ask(target)) != 200:
         if time.monotonic() > give_up:
@@ -93,7 +92,6 @@ def _wait(target: Target) -> None:
 
 
 def _ask(target: Target) -> int | None:
-    """Send one request; return its status, None without a reply."""
     connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=5)
     try:
         headers = {"Content-Type": "application/json", **dict(target.headers)}

@@ -28,7 +28,6 @@ from mainspring.scheduler import core
 
 OUTPUT = Path("out/bench")
 COUNTED = ("CPyPy_core___Scheduler___handle", "CPyPy_core___Scheduler___schedule")
-"""What compiled modules call the functions that Python calls; of patterns Valgrind would take one alone."""
 _COLLECTED = re.compile(r"Collected : (\d+)")
 _REQUESTS = re.compile(r"requests: (\d+)")
 

@@ -31,12 +31,10 @@ import numpy as np
 from mainspring.cli.launcher.addresses import free_ports
 
 SMALL = bytes(120)
-"""About as long as Arrival, Dispatch, Infer, Input and Result."""
 HEAD_BYTES = 64 << 10
 """Read at first, as the gateway does: the head, and what of the body came with it."""
 START_S = 10.0
 SLEPT = struct.Struct("<q")
-"""What an output begins with: nanoseconds that the sleep in EXEC's place has taken."""
 GATEWAY, CONTROLLER, WORKER = ROLES = ("bare gateway", "bare controller", "bare worker")
 
 

@@ -46,13 +46,9 @@ FACTORS = (1.0, 1.5)
 STEADY = 0.5
 """The rate at which predictions are judged, as a part of each side's own saturation."""
 GAIN = 1.3
-"""By how much the open model's goodput is to exceed that of padding."""
 ERROR_RATIO = 1.5
-"""How much larger its prediction error may be than the fixed model's."""
 COMPILE_S = 60.0
-"""How long the compilation of all buckets may take."""
 GROWN_MB = 4.0
-"""By how much the worker's memory may grow: bookkeeping of connections and the interpreter's own heap."""
 _CLIENTS = 8
 _PAGES = 32
 _REQUESTS = 2_000
@@ -64,14 +60,12 @@ class Turn(msgspec.Struct, frozen=True):
 
     side: str
     factor: float
-    """Of the open model's saturation; 0 for a steady turn, at `STEADY` of the side's own."""
     rate_hz: float
     requests: int
     in_time: int
     codes: dict[str, int]
     client_late_ms: float
     begin_ns: int
-    """On the monotonic clock."""
     end_ns: int
 
 
@@ -83,7 +77,6 @@ class Memory(msgspec.Struct, frozen=True):
     most: int
     end: int
     requests: int
-    """Of random lengths, between the first and the last reading."""
 
 
 class Contest:
@@ -189,7 +182,6 @@ class Error(msgspec.Struct, frozen=True):
 
     ms: float
     percent: float
-    """Of what it took."""
     infers: int
 
 

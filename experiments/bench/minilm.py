@@ -24,7 +24,6 @@ SYMBOL = "sequence"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUT = "last_hidden_state"
 PAD = {"input_ids": 0.0, "attention_mask": 0.0}
-"""With what requests of different lengths may be padded."""
 LONGEST = 128
 """Longer sentences are cut, as the model's tokenizer is configured to do."""
 _BEGIN, _END = 101, 102

@@ -39,9 +39,7 @@ REQUESTS = 20
 SMALL_KB = 0.4
 TARGETS = {"HTTP: copies of an input": 2.0, "gRPC: copies of an input": 3.0}
 BARE = "gRPC's library alone"
-"""What `grpc_bare` is called in figures; it gives no output back."""
 ROUNDING = 0.3
-"""So much more is allowed: the part of an HTTP body that comes along with its head is moved once more."""
 
 
 class Moves(NamedTuple):
@@ -50,9 +48,7 @@ class Moves(NamedTuple):
     user: int
     """Within the process."""
     read: int
-    """From the kernel."""
     written: int
-    """To the kernel."""
 
     def since(self, before: Moves) -> Moves:
         """Return what was added."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -39,18 +39,61 @@ from mainspring.experiments.bench.around import (
     block_of,
     callers_by_connection,
 )
-from mainspring.experiments.bench.hops import STAGES, split
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
+from mainspring.messages.actions import Infer, Result
+from mainspring.messages.events import RequestArrived
+from mainspring.telemetry.log import read_log
 from tests.emulated_cluster import cluster_of, write_profile
+
+STAGES = (
+    "client to gateway to controller",
+    "controller: taken in until scheduled",
+    "schedule, dispatch, input at the worker, EXEC awake",
+    "EXEC around the engine",
+    "outputs to gateway to client",
+)
+
+
+def split(events: Path, sent_ns: Sequence[int], received_ns: Sequence[int]) -> Floats:
+    """Return milliseconds of shape (requests, len(STAGES)) for the requests of these instants.
+
+    The log may have other requests too, before, between and after. Raises ValueError if the log has no
+    arrival, no INFER or no result for one.
+    """
+    arrivals: list[tuple[int, int]] = []
+    infers: dict[int, tuple[int, Infer]] = {}
+    results: dict[int, Result] = {}
+    for now_ns, entry in read_log(events):
+        match entry:
+            case RequestArrived():
+                arrivals.append((now_ns, entry.request_id))
+            case Infer():
+                infers.update(dict.fromkeys(entry.request_ids, (now_ns, entry)))
+            case Result():
+                results[entry.action_id] = entry
+    instants = np.array([at for at, _ in arrivals])
+    rows = []
+    for sent, received in zip(sent_ns, received_ns, strict=True):
+        place = int(np.searchsorted(instants, sent))
+        if place == len(arrivals) or instants[place] > received:
+            raise ValueError(f"{events} has no arrival for the request sent at {sent}")
+        arrived_ns, request_id = arrivals[place]
+        if request_id not in infers or infers[request_id][1].action_id not in results:
+            raise ValueError(f"{events} has no finished INFER for request {request_id}")
+        scheduled_ns, infer = infers[request_id]
+        result = results[infer.action_id]
+        engine_ns = result.end_ns - result.begin_ns - result.device_ns
+        edges = (sent, arrived_ns, scheduled_ns, result.begin_ns)
+        rows.append([*np.diff(edges), engine_ns, received - result.end_ns])
+    return np.array(rows, dtype=float) / 1e6
+
 
 IMAGE_KB = 602.112
 """Three channels of 224 x 224 floats."""
 TARGETS_MS = {4.0: (1.0, 3.0), IMAGE_KB: (1.0, None)}
-"""For each size of input in KB: what the path may add at the median, and at p99."""
 _JSON_BYTES = 1 << 12
 """More than stands before the tensor in a request's body over HTTP."""
 TARGET_RELAYS = 2.0
-"""What the path may add for the smallest input, as a multiple of the framed relay."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,9 +104,7 @@ class Samples(msgspec.Struct):
     relay: list[float] = []
     framed: list[float] = []
     chain: list[float] = []
-    """Of the bare chain, less what slept in EXEC's place."""
     connection: list[float] = []
-    """As clients of the gateway's host connect, past ZeroMQ."""
     sent: list[float] = []
     """Past ZeroMQ with the tensor sent through the socket."""
     in_place: list[float] = []
@@ -76,14 +117,12 @@ class Samples(msgspec.Struct):
 
 
 def _beside(caller: ConnectionCaller, samples: list[float]) -> None:
-    """Send one request by another way."""
     sent_ns = time.monotonic_ns()
     timing = caller.request().timing
     samples.append((time.monotonic_ns() - sent_ns - timing.execute_ns) / 1e6)
 
 
 def _path(caller: ConnectionCaller, samples: Samples) -> None:
-    """Send one request through the whole path, and note when it was sent and answered."""
     sent_ns = time.monotonic_ns()
     timing = caller.request().timing
     received_ns = time.monotonic_ns()
@@ -139,7 +178,6 @@ def _relay(bare: relay.Relay, tensor: bytes, samples: list[float]) -> None:
 
 @contextmanager
 def _bare_chain(tensor: npt.NDArray[np.float32]) -> Iterator[HttpCaller]:
-    """Run the bare chain, and yield who calls it over HTTP."""
     with least.chain(tensor.nbytes + _JSON_BYTES, OUTPUT_KB * 1000, EXECUTE_MS) as (port, _):
         caller = HttpCaller(port, tensor)
         try:
@@ -149,7 +187,6 @@ def _bare_chain(tensor: npt.NDArray[np.float32]) -> Iterator[HttpCaller]:
 
 
 def _chain(caller: HttpCaller, samples: list[float]) -> None:
-    """Send one request through the bare chain."""
     began_ns = time.monotonic_ns()
     output = caller.request()
     took_ns = time.monotonic_ns() - began_ns

@@ -24,7 +24,6 @@ from mainspring.transport.listener import Listener
 from tests.blocking import LIMITS, Client, Server
 
 SMALL = b"x" * 80
-"""About as long as the messages that announce a tensor."""
 _POLL_MS = 200
 
 
@@ -59,7 +58,6 @@ def _gateway(clients: str, controller: str, worker: str, stop: Event) -> None:
 
 
 def _echo(address: str, answer_bytes: int, stop: Event) -> None:
-    """The controller's and the worker's part: answer whatever comes."""
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     socket.bind(address)

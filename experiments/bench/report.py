@@ -26,9 +26,7 @@ class Figure(msgspec.Struct, frozen=True):
     value: float
     unit: str
     target: float | None = None
-    """What was to be reached; None for a figure that only explains."""
     at_least: bool = False
-    """Whether more is better; a target is otherwise a ceiling."""
     note: str = ""
 
     @property

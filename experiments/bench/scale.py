@@ -44,7 +44,6 @@ IN_TIME_TARGET = 0.99
 TWO_TARGET = 1.8
 WARM_UP_S = 1.0
 IDLE_S = 2.0
-"""How long gateways without requests are watched."""
 READY_S = 60.0
 SPAWN = multiprocessing.get_context("spawn")
 """A process that has threads, as one that runs a cluster, can't be copied by fork."""

@@ -28,11 +28,9 @@ from tests.emulated_cluster import cluster_of, write_profile
 
 FIRST, STEPS = 4, (8, 2, 4)
 EXECUTE_MS = 20.0
-"""For each row: batches are of no use, so that what a device can do is known."""
 SLO_MS = 200.0
 COPIES = 24
 PAGES = 16
-"""Of each device: a model takes one, so that not all are resident on one device."""
 LOOK_S = 0.05
 
 
@@ -41,9 +39,7 @@ class Step(msgspec.Struct, frozen=True):
 
     count: int
     asked_s: float
-    """Since the load began."""
     took_s: float | None
-    """Until as many were connected and none was on its way out; None if that did not happen."""
 
 
 def climb(

@@ -33,11 +33,9 @@ from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, W
 TARGET = 50_000.0
 """Requests a second."""
 FLUID_RATE = 3_607.0
-"""What six devices do if every batch is of the best size, in requests a second."""
 LOADS = (0.7, 1.0, 1.5)
 DEVICES = 6
 SHORT_COPIES = 50
-"""Of each model, where memory is short: the devices hold about six in ten of them."""
 SHORT_TARGET = 30_000.0
 
 

@@ -33,9 +33,7 @@ class Usage(msgspec.Struct, frozen=True):
     waited_ns: int = 0
     """Ready to run, but no processor was free."""
     turns: int = 0
-    """How often a thread got a processor: about one for each wake-up."""
     wakeups: int = 0
-    """How often a thread slept until something woke it."""
 
     def since(self, before: Usage) -> Usage:
         """Return what was added."""
@@ -113,7 +111,6 @@ def calls_of(pids: Mapping[str, int]) -> Iterator[dict[str, dict[str, int]]]:
 
 @contextlib.contextmanager
 def _strace(program: str, pid: int, output: Path) -> Iterator[subprocess.Popen[str]]:
-    """Have strace count in a process; yield once it does."""
     command = [program, "--follow-forks", "--summary-only", f"--output={output}", f"--attach={pid}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -26,23 +26,26 @@ from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.compiler.zoo.networks import Builder, instantiate
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import stolen_s
-from mainspring.experiments.bench.worker_bare import ENGINE
-from mainspring.experiments.bench.worker_exec import (
+from mainspring.experiments.bench.worker_load import (
+    WindowSamples,
     back_to_back,
     back_to_back_figures,
+    begin_errors,
+    beside,
+    beside_figures,
+    load_bandwidth,
+    load_figures,
     tensor_figures,
     tensors_on_their_way,
+    window_figures,
 )
-from mainspring.experiments.bench.worker_load import beside, beside_figures, load_bandwidth, load_figures
-from mainspring.experiments.bench.worker_peer import LoneWorker, running
-from mainspring.experiments.bench.worker_windows import WindowSamples, begin_errors, window_figures
+from mainspring.experiments.bench.worker_peer import ENGINE, LoneWorker, running
 from mainspring.messages.actions import Prepare
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import WorkerConfig
 
 BATCH_SIZES = (1,)
 COPIES = 2
-"""Of each model: while one is loaded, the other is unloaded."""
 EXEC_PAGES = 4
 """First pages of the arena, for the model that runs."""
 LOAD_PAGES = 12
@@ -64,7 +67,6 @@ class Plan(msgspec.Struct, frozen=True):
     windows: int = 600
     """INFERs of each kind."""
     seconds: float = 60.0
-    """In all, without compiling; windows are not shortened by it."""
     rounds: int = 12
     realtime: bool = True
 
@@ -147,13 +149,11 @@ class Bench:
 
     @contextmanager
     def _holding(self, model: ModelSpec) -> Iterator[None]:
-        """Keep a model resident in the first pages."""
         self._worker.hold(model, tuple(range(model.pages)))
         yield
         self._worker.drop(model)
 
     def _pages(self, models: Sequence[ModelSpec]) -> list[tuple[int, ...]]:
-        """Return pages for models that are loaded: behind those of a resident one."""
         start = EXEC_PAGES
         places = []
         for model in models:

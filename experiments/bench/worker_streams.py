@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from mainspring.experiments.bench.worker_bare import WAITS
-from mainspring.experiments.bench.worker_peer import Ints, LoneWorker
+from mainspring.experiments.bench.worker_peer import WAITS, Ints, LoneWorker
 from mainspring.messages.actions import Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
@@ -43,7 +42,6 @@ class Infers:
         self._sent_ns: dict[int, int] = {}
         self.results: list[Result] = []
         self.took_ns: list[int] = []
-        """For each result, the time from sending the INFER until it was here."""
 
     def next(self, worker: LoneWorker) -> list[int]:
         """Send as many as are to be on their way."""
@@ -187,7 +185,6 @@ class Begun(msgspec.Struct, frozen=True):
     latest_ns: int
     begin_ns: int
     sent_ns: int
-    """When all of it had been sent."""
 
 
 class Windows:
@@ -212,9 +209,7 @@ class Windows:
         self._sent: dict[int, tuple[int, int, int]] = {}
         self.begun: list[Begun] = []
         self.refused = 0
-        """Those whose executor did not begin them in time."""
         self.unsent = 0
-        """Those whose inputs this process did not send in time."""
 
     def next(self, worker: LoneWorker) -> list[int]:
         """Send the next one if none is on its way."""

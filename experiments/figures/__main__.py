@@ -10,7 +10,6 @@ from typing import Any
 import typer
 
 from mainspring.experiments.figures import (
-    choices,
     figure5,
     figure6,
     figure7_left,
@@ -20,6 +19,7 @@ from mainspring.experiments.figures import (
     scalability,
     table65,
 )
+from mainspring.experiments.figures import options as choices
 from mainspring.experiments.figures.experiment import Experiment, make_console, run
 from mainspring.experiments.figures.options import OUTPUT, PROFILES, TRACES, Options
 from mainspring.experiments.figures.profiles import ProfilesMissing

@@ -24,8 +24,8 @@ import typer
 from mainspring.experiments.figures.options import Options
 from mainspring.experiments.figures.paper import AZURE_FUNCTIONS, AZURE_RATE, MILLISECOND_NS
 from mainspring.traces.arrival import SECOND_NS
-from mainspring.traces.azure2019 import MINUTE_NS, Azure2019, read_azure2019
-from mainspring.traces.synthetic import AzureLike
+from mainspring.traces.azure import MINUTE_NS, Azure2019, read_azure2019
+from mainspring.traces.generators import AzureLike
 from mainspring.traces.tracefile import TraceError, read_rows
 from mainspring.traces.workload import Workload
 
@@ -37,7 +37,6 @@ DEAL = 2
 mobile_pose_resnet18_v1, resnet18_v1 and tsn_resnet18_v1b_kinetics400. On slower models, such as xception with
 seed 0, twenty devices can't serve them within 25 ms, as the paper's could."""
 BUSY_SHARE = 0.01
-"""Of the file's functions, the busiest, which are not copied."""
 SYNTHETIC_PERIODS_S = (900.0, 3_600.0)
 """The trace's quarters of an hour and hours."""
 
@@ -105,7 +104,6 @@ def deal(
 
 
 def _eight_hours(path: Path) -> npt.NDArray[np.int64]:
-    """Return the file's counts of shape (minutes, functions), the busiest function first."""
     number = sum(1 for _ in read_rows(path)) - 1
     names = [f"function-{index}" for index in range(number)]
     whole = read_azure2019(path, names, np.random.default_rng(0)).counts

@@ -13,12 +13,11 @@ import typer
 from rich.console import Console
 
 from mainspring.experiments.bench.report import this_machine
-from mainspring.experiments.figures import choices
+from mainspring.experiments.figures import options as choices
 from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
 from mainspring.experiments.figures.execution import execute
 from mainspring.experiments.figures.options import OUTPUT, PROFILES, TRACES, Options
-from mainspring.experiments.figures.report import Report
+from mainspring.experiments.figures.report import Line, Report
 from mainspring.telemetry.report import write_json
 
 Row = TypeVar("Row", bound=msgspec.Struct)
@@ -30,14 +29,12 @@ class Experiment(Generic[Row]):
     """One figure or table of the paper."""
 
     name: str
-    """Of its files."""
     title: str
     cases: Callable[[Options], list[Case]]
     measure: Callable[[Case, Observed], Row]
     compare: Callable[[Sequence[Row], Options], list[Line]]
     draw: Callable[[Path, Sequence[Row], Options], None]
     notes: Callable[[Options], list[str]]
-    """What a reader must know to compare: what stands in for what, and what is scaled."""
     extra: Callable[[Options], Sequence[Row]] = lambda _options: ()
     """More rows, that no case makes."""
 

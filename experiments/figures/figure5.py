@@ -16,11 +16,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mainspring.experiments.figures.canvas import Page, look
-from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
+from mainspring.experiments.figures.case import Case, Observed, percentile
 from mainspring.experiments.figures.experiment import Experiment, main
 from mainspring.experiments.figures.options import DEFAULT_POLICIES, Options
-from mainspring.experiments.figures.outcomes import percentile
 from mainspring.experiments.figures.paper import (
     DEVICE_PAGES,
     FIGURE5,
@@ -31,6 +29,7 @@ from mainspring.experiments.figures.paper import (
     MILLISECOND_NS,
 )
 from mainspring.experiments.figures.profiles import model_names, resnet50_table
+from mainspring.experiments.figures.report import Line
 from mainspring.telemetry.style import BLACK, GREY, finish_axes, plain_log_ticks
 from mainspring.traces.generators import closed_loop
 
@@ -39,7 +38,6 @@ TAIL_PERCENTS = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 98, 99, 99.5,
 SHORT_S, LIVE_S, FULL_S = 5.0, 6.0, 1_800.0
 WARM_UP_SHARE = 0.25
 DRAWN_SLOS_MS = (25.0, 100.0, 500.0)
-"""Of the distributions."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -53,13 +51,11 @@ class Row(msgspec.Struct, frozen=True):
     answered_rate: float
     rejected_rate: float
     in_time_share: float | None
-    """Of the requests that were answered with outputs."""
     p50_ms: float | None
     p99_ms: float | None
     max_ms: float | None
     mean_batch: float | None
     latencies_ms: list[float | None]
-    """Of answers with outputs, at `TAIL_PERCENTS`."""
 
 
 def cases(options: Options) -> list[Case]:
@@ -178,7 +174,6 @@ def _goodput(axes: Axes, rows: Sequence[Row], policies: tuple[str, ...]) -> None
 
 
 def _tail(axes: Axes, rows: Sequence[Row], policies: tuple[str, ...], slo_ms: float) -> None:
-    """Draw a distribution with its tail stretched, as the paper does: one nine after the other."""
     places = [-np.log10(max(1 - percent / 100, 1e-5)) for percent in TAIL_PERCENTS]
     for row in rows:
         colour, dash, _ = look(row.policy, policies)

@@ -9,16 +9,16 @@ mainspring.experiments.figures.figure6``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
+from matplotlib.axes import Axes
 
-from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
+from mainspring.experiments.figures.canvas import Page, known, look
+from mainspring.experiments.figures.case import Case, Floats, Observed
 from mainspring.experiments.figures.experiment import Experiment, main
-from mainspring.experiments.figures.figure6_plot import draw
 from mainspring.experiments.figures.options import Options
-from mainspring.experiments.figures.outcomes import Floats
 from mainspring.experiments.figures.paper import (
     FIGURE6,
     FIGURE6_LEAD_S,
@@ -31,9 +31,74 @@ from mainspring.experiments.figures.paper import (
     MILLISECOND_NS,
 )
 from mainspring.experiments.figures.profiles import model_names, read_models, resnet50_table
+from mainspring.experiments.figures.report import Line
 from mainspring.experiments.figures.workloads import Delayed, Growing, Together
+from mainspring.telemetry.style import GREY, RED, finish_axes, plain_log_ticks
 from mainspring.telemetry.summary import Analysis
 from mainspring.traces.generators import Poisson
+
+X_LABEL = "minutes of the paper since the major workload began"
+
+
+def draw(path: Path, rows: Sequence[Row], options: Options) -> None:
+    """Draw the paper's panels (a) to (e), the policies beside each other."""
+    policies = tuple(row.policy for row in rows)
+    kind = "live" if options.live else "simulated"
+    page = Page(f"Figure 6: one device, one more model each second ({kind})", 3, 2)
+    _goodput(page.panel(0, 0), rows, policies)
+    _latency(page.panel(0, 1), rows, policies)
+    _percent(
+        page.panel(1, 0), rows, policies, "unready_share", "Cold or unserved, major workload", "% of requests"
+    )
+    _percent(page.panel(1, 1), rows, policies, "pages_used", "Pages that hold weights", "%")
+    _percent(page.panel(2, 0), rows, policies, "load_busy", "LOAD executor (PCIe)", "% busy")
+    _percent(page.panel(2, 1), rows, policies, "exec_busy", "EXEC executor (GPU)", "% busy")
+    page.share_x(rows[0].minute[0], rows[0].minute[-1])
+    page.save(path)
+
+
+def _goodput(axes: Axes, rows: Sequence[Row], policies: tuple[str, ...]) -> None:
+    for row in rows:
+        colour, _, _ = look(row.policy, policies)
+        axes.plot(row.minute, row.goodput, color=colour, label=f"{row.policy}, both")
+        axes.plot(row.minute, row.minor_goodput, color=colour, linestyle=":", label=f"{row.policy}, minor")
+    axes.set_ylim(0, max(max(row.goodput) for row in rows) * 1.45)
+    finish_axes(axes, "Goodput", "requests / s", X_LABEL)
+    axes.legend(loc="upper right", ncols=2, fontsize=9)
+
+
+def _latency(axes: Axes, rows: Sequence[Row], policies: tuple[str, ...]) -> None:
+    for row in rows:
+        colour, _, _ = look(row.policy, policies)
+        for values, dash, name in (
+            (row.minor_mean_ms, ":", "minor, mean"),
+            (row.major_mean_ms, "-", "major, mean"),
+            (row.max_ms, "--", "longest"),
+        ):
+            axes.plot(*known(row.minute, values), color=colour, linestyle=dash, label=f"{row.policy}: {name}")
+    axes.axhline(FIGURE6_SLO_MS, color=RED, linewidth=1.2)
+    axes.annotate("SLO", (0.005, FIGURE6_SLO_MS), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                  textcoords="offset points", color=RED)  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_ylim(1, 900)
+    plain_log_ticks(axes.yaxis)
+    finish_axes(axes, "Latency of answers", "milliseconds", X_LABEL)
+    axes.legend(loc="upper right", ncols=2, fontsize=8)
+
+
+def _percent(
+    axes: Axes, rows: Sequence[Row], policies: tuple[str, ...], field: str, title: str, unit: str
+) -> None:
+    for row in rows:
+        colour, dash, _ = look(row.policy, policies)
+        xs, ys = known(row.minute, getattr(row, field))
+        axes.plot(xs, [100 * y for y in ys], color=colour, linestyle=dash, label=row.policy)
+    axes.axhline(100, color=GREY, linewidth=0.8)
+    axes.set_ylim(0, 135)
+    axes.set_yticks([0, 25, 50, 75, 100])
+    finish_axes(axes, title, unit, X_LABEL)
+    axes.legend(loc="upper right", ncols=2, fontsize=9)
+
 
 RAMP_S = FIGURE6_MODELS * FIGURE6_STEP_S
 SHORT_RAMP_S = 120.0
@@ -56,17 +121,12 @@ class Row(msgspec.Struct, frozen=True):
     major_mean_ms: list[float | None]
     max_ms: list[float | None]
     cold_share: list[float | None]
-    """Of the major workload's answers."""
     unready_share: list[float | None]
-    """Of the major workload's requests: no answer from a model that was resident on arrival. Where EXEC isn't
-    the bottleneck these are the requests whose model was not loaded."""
     exec_busy: list[float | None]
     load_busy: list[float | None]
     pages_used: list[float | None]
     models_that_fit: int
-    """By their pages."""
     minor_rate: float
-    """That was asked for."""
 
 
 def cases(options: Options) -> list[Case]:
@@ -135,7 +195,6 @@ def measure(case: Case, observed: Observed) -> Row:
 
 
 def _busy(observed: Observed, name: str, edges: Floats) -> list[float | None]:
-    """Return the mean over each bin of what the log knows by the second."""
     analysis: Analysis | None = observed.analysis
     assert analysis is not None
     series = analysis.summary.log_series
@@ -164,7 +223,6 @@ def compare(rows: Sequence[Row], _options: Options) -> list[Line]:
 
 
 def _told(row: Row) -> dict[str, float | None]:
-    """Return what the text says of the run, and the goodput that it leaves to a plot."""
     before = [place for place, minute in enumerate(row.minute) if minute < 0]
     end = [place for place, minute in enumerate(row.minute) if 55 <= minute < 60]
     full = [place for place, minute in enumerate(row.minute) if 25 <= minute < 60]

@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 
 from mainspring.experiments.figures.canvas import Page, known, look
 from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
 from mainspring.experiments.figures.experiment import Experiment, main
 from mainspring.experiments.figures.options import Options
 from mainspring.experiments.figures.paper import (
@@ -28,7 +27,8 @@ from mainspring.experiments.figures.paper import (
     FIGURE7_STAGES,
 )
 from mainspring.experiments.figures.profiles import model_names, resnet50_table
-from mainspring.experiments.figures.stages import (
+from mainspring.experiments.figures.report import Line
+from mainspring.experiments.figures.workloads import (
     MULTIPLIERS,
     SATISFIED,
     nearest_stage,
@@ -53,7 +53,6 @@ class Row(msgspec.Struct, frozen=True):
     """The paper's, of which a live run has a part."""
     multipliers: list[float]
     shares: list[float | None]
-    """In time, at each multiplier."""
 
 
 def cases(options: Options) -> list[Case]:

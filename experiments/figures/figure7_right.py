@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 
 from mainspring.experiments.figures.canvas import Page, known, look
 from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
 from mainspring.experiments.figures.experiment import Experiment, main
 from mainspring.experiments.figures.options import Options
 from mainspring.experiments.figures.paper import (
@@ -29,8 +28,10 @@ from mainspring.experiments.figures.paper import (
     FIGURE7_STAGES,
 )
 from mainspring.experiments.figures.profiles import model_names, resnet50_table
-from mainspring.experiments.figures.stages import (
+from mainspring.experiments.figures.report import Line
+from mainspring.experiments.figures.workloads import (
     MULTIPLIERS,
+    Together,
     nearest_stage,
     rising,
     satisfaction,
@@ -38,7 +39,6 @@ from mainspring.experiments.figures.stages import (
     stage_seconds,
     throughput,
 )
-from mainspring.experiments.figures.workloads import Together
 from mainspring.telemetry.style import BLACK, finish_axes, plain_log_ticks
 from mainspring.traces.generators import closed_loop
 from mainspring.traces.source import Playable
@@ -57,7 +57,6 @@ class Row(msgspec.Struct, frozen=True):
     in_flight: int
     multipliers: list[float]
     shares: list[float | None]
-    """Of the latency-sensitive requests in time, at each multiplier."""
     batch_rates: list[float]
     """Answers to batch clients a second, at each multiplier."""
     sensitive_rates: list[float]

@@ -8,17 +8,17 @@ says what the workload is made of.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
+from matplotlib.axes import Axes
 
 from mainspring.experiments.figures.azure import azure, trace_note
-from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
+from mainspring.experiments.figures.canvas import Page, known, look
+from mainspring.experiments.figures.case import Case, Observed, Outcomes, percentile
 from mainspring.experiments.figures.experiment import Experiment, main
-from mainspring.experiments.figures.figure8_plot import draw
 from mainspring.experiments.figures.options import Options
-from mainspring.experiments.figures.outcomes import Outcomes, percentile
 from mainspring.experiments.figures.paper import (
     AZURE_COPIES,
     AZURE_LENGTH_S,
@@ -30,6 +30,69 @@ from mainspring.experiments.figures.paper import (
     GPUS_A_MACHINE,
 )
 from mainspring.experiments.figures.profiles import model_names, varieties_table
+from mainspring.experiments.figures.report import Line
+from mainspring.telemetry.style import GREY, RED, finish_axes, plain_log_ticks
+
+X_LABEL = "hours of the trace"
+
+
+def draw(path: Path, rows: Sequence[Row], options: Options) -> None:
+    """Draw the paper's panels, the policies beside each other."""
+    policies = tuple(dict.fromkeys(row.policy for row in rows))
+    sizes = list(dict.fromkeys(row.devices for row in rows))
+    kind = "live, a sixth of it" if options.live else "simulated"
+    page = Page(f"Figure 8: the Azure Functions workload, SLO 100 ms ({kind})", 4, len(sizes))
+    for column, devices in enumerate(sizes):
+        own = [row for row in rows if row.devices == devices]
+        name = f"on {devices} devices"
+        _rates(page.panel(0, column), own, policies, name)
+        _latency(page.panel(1, column), own, policies)
+        _curves(
+            page.panel(2, column), own, policies, "mean_batch", "Batch of the average request", "requests"
+        )
+        _curves(page.panel(3, column), own, policies, "cold_rate", "Cold requests", "requests / s")
+    page.save(path)
+
+
+def _rates(axes: Axes, rows: Sequence[Row], policies: tuple[str, ...], name: str) -> None:
+    axes.plot(rows[0].hour, rows[0].offered, color=GREY, linewidth=4, alpha=0.4, label="offered")
+    for row in rows:
+        colour, dash, _ = look(row.policy, policies)
+        axes.plot(row.hour, row.goodput, color=colour, linestyle=dash, label=row.policy)
+    axes.set_ylim(0, max(rows[0].offered) * 1.35)
+    finish_axes(axes, f"Goodput {name}", "requests / s", X_LABEL)
+    axes.legend(loc="upper right", ncols=3, fontsize=9)
+
+
+def _latency(axes: Axes, rows: Sequence[Row], policies: tuple[str, ...]) -> None:
+    for row in rows:
+        colour, _, _ = look(row.policy, policies)
+        for name, dash, values in (
+            ("p50", "-", row.p50_ms), ("p99", "--", row.p99_ms), ("max", ":", row.max_ms)
+        ):  # fmt: skip
+            xs, ys = known(row.hour, values)
+            axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=1.2, label=f"{row.policy} {name}")
+    axes.axhline(AZURE_SLO_MS, color=RED, linewidth=1.2)
+    axes.set_yscale("log")
+    axes.set_ylim(1, 1500)
+    plain_log_ticks(axes.yaxis)
+    finish_axes(axes, "Latency of answers (red: SLO)", "milliseconds", X_LABEL)
+    axes.legend(loc="upper right", ncols=2, fontsize=8)
+
+
+def _curves(
+    axes: Axes, rows: Sequence[Row], policies: tuple[str, ...], field: str, title: str, unit: str
+) -> None:
+    highest = 1.0
+    for row in rows:
+        colour, dash, _ = look(row.policy, policies)
+        xs, ys = known(row.hour, getattr(row, field))
+        axes.plot(xs, ys, color=colour, linestyle=dash, label=row.policy)
+        highest = max([highest, *ys])
+    axes.set_ylim(0, highest * 1.35)
+    finish_axes(axes, title, unit, X_LABEL)
+    axes.legend(loc="upper right", ncols=3, fontsize=9)
+
 
 DEVICES = (AZURE_MACHINES * GPUS_A_MACHINE, AZURE_MACHINES)
 SHORT_S, LIVE_S = 32.0, 40.0
@@ -37,7 +100,6 @@ WARM_UP_SHARE = 0.1
 BINS = 96
 """Points of the plot: one for each five minutes of the trace."""
 COLD_WINDOW_S = 60.0
-"""In which models with a cold start are counted, as in figure 8 (d); of the time that is played."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -48,7 +110,6 @@ class Row(msgspec.Struct, frozen=True):
     """The paper's, of which a live run has a part."""
     models: int
     hour: list[float]
-    """Of the trace, middle of each bin."""
     offered: list[float]
     goodput: list[float]
     p50_ms: list[float | None]
@@ -62,7 +123,6 @@ class Row(msgspec.Struct, frozen=True):
     goodput_rate: float
     missed: int
     late: int
-    """Of them: answered, but after the deadline."""
     cold_requests_rate: float
     cold_models: float
     """Models with at least one cold start in a window of 60 s, on average; in shorter runs, in all of it."""
@@ -138,7 +198,6 @@ def measure(case: Case, observed: Observed) -> Row:
 
 
 def _cold_models(seen: Outcomes, start_s: float, end_s: float) -> float:
-    """Return how many different models have a cold start in a window, on average over the whole windows."""
     width_s = min(COLD_WINDOW_S, end_s - start_s)
     starts = [start_s + width_s * number for number in range(int((end_s - start_s) / width_s + 1e-9))]
     counts = [

@@ -20,21 +20,18 @@ from matplotlib.ticker import FuncFormatter
 
 from mainspring.experiments.figures.canvas import Page
 from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
 from mainspring.experiments.figures.experiment import Experiment, main
 from mainspring.experiments.figures.figure8 import DEVICES, cases_on
 from mainspring.experiments.figures.options import DEFAULT_POLICIES, Options
 from mainspring.experiments.figures.paper import FIGURE9
+from mainspring.experiments.figures.report import Line
 from mainspring.telemetry.style import BLACK, BLUE, ORANGE, finish_axes
 from mainspring.telemetry.summary import Analysis, analyse_log
 
 DEMO_LOG = Path("out/demo/run/events")
 SHARE_OF_FIGURE8 = 0.5
-"""Of its length: a tenth of a million actions are enough for a 99.99th percentile."""
 POINTS = 300
-"""Of each curve."""
 SMALLEST_US, LARGEST_US = 0.1, 1e8
-"""Of the axis: the errors stop long before its end, where the legend is."""
 KINDS = ("INFER", "LOAD")
 WHATS = ("duration", "completion")
 SIDES = ("over", "under")
@@ -45,23 +42,19 @@ class Tail(msgspec.Struct, frozen=True):
 
     kind: str
     what: str
-    """Of the duration, or of the end (completion)."""
     side: str
     """``over``: predicted too long; ``under``: too short."""
     p99_us: float | None
-    """Of the errors in this direction."""
     max_us: float | None
     error_us: list[float]
     """Ascending, thinned to `POINTS`."""
     more_percent: list[float]
-    """Of all actions, those with as large an error in this direction or a larger one."""
 
 
 class Row(msgspec.Struct, frozen=True):
     """One run."""
 
     policy: str
-    """Of a simulation; or where a log comes from."""
     infers: int
     loads: int
     infer_spread: float | None
@@ -140,7 +133,6 @@ def _tail(kind: str, what: str, side: str, error_ns: npt.NDArray[np.int64]) -> T
 
 
 def _spread_out(number: int) -> npt.NDArray[np.int64]:
-    """Return places that are even on the logarithm of how many errors are larger: tails keep points."""
     if number <= POINTS:
         return np.arange(number)
     from_end = np.unique(np.geomspace(1, number, POINTS).astype(np.int64))
@@ -209,7 +201,6 @@ def _panel(axes: Axes, row: Row, what: str) -> None:
 
 
 def _paper(axes: Axes, what: str) -> None:
-    """Mark the paper's 99th percentiles, which are of the errors of one kind in one direction."""
     for kind, colour in zip(KINDS, (BLUE, ORANGE), strict=True):
         for side, marker in zip(SIDES, "x+", strict=True):
             fact = FIGURE9.get(f"{kind} {what}, {side}")

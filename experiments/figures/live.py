@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.outcomes import Outcomes
+from mainspring.experiments.figures.case import Case, Observed, Outcomes
 from mainspring.telemetry.summary import analyse_log
 from mainspring.traces.arrival import SECOND_NS
 from mainspring.traces.replayer import ReplayConfig, Replayer

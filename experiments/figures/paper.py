@@ -21,7 +21,6 @@ FIGURE6_MAJOR_RATE, FIGURE6_MINOR_RATE = 1_000.0, 200.0
 FIGURE6_LEAD_S = 15 * 60.0
 FIGURE6_SLO_MS = 100.0
 FIGURE6_PAGES = 1_376
-"""Of 16 MB: 23.1 GB of weights on a V100 of 32 GB, as in the paper's artifact. The text fits 201 models."""
 
 FIGURE7_BASE_MS = 2.9
 """One execution of ResNet-50 at batch 1 (section 6.3)."""
@@ -46,10 +45,8 @@ EMULATED_DEVICES = tuple(range(10, 151, 10))
 """The scalability run of the paper's artifact, on emulated devices."""
 
 DEVICE_PAGES = 1_984
-"""Of 16 MB on a device of 32 GB, less 512 MB each for workspace and IO (section 5.2)."""
 
 RESNET50_ROW = "ResNet v2,resnet50_v2,602,4,102.2,8.32,2.73,4.05,5.87,9.93,17.3"
-"""Of table 1 (appendix A), for where the table's file is not at hand."""
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -60,7 +57,6 @@ class Fact(msgspec.Struct, frozen=True):
     where: str
     """Section or figure."""
     approximate: bool = False
-    """Whether the text rounds it."""
 
     def text(self) -> str:
         """Return it as a cell of a table."""

@@ -15,7 +15,6 @@ from mainspring.messages.model import ModelSpec
 
 RESNET50 = "resnet50_v2"
 TUNED = "tuned"
-"""In the names of the three rows of table 1 that the evaluation did not use: it had 61 varieties of 64."""
 
 
 class ProfilesMissing(ValueError):

@@ -16,11 +16,9 @@ import msgspec
 from matplotlib.axes import Axes
 
 from mainspring.experiments.figures.canvas import Page, known, look
-from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
+from mainspring.experiments.figures.case import Case, Observed, percentile
 from mainspring.experiments.figures.experiment import Experiment, main
 from mainspring.experiments.figures.options import Options
-from mainspring.experiments.figures.outcomes import percentile
 from mainspring.experiments.figures.paper import (
     DEVICE_PAGES,
     EMULATED_DEVICES,
@@ -30,6 +28,7 @@ from mainspring.experiments.figures.paper import (
     Fact,
 )
 from mainspring.experiments.figures.profiles import model_names, resnet50_table
+from mainspring.experiments.figures.report import Line
 from mainspring.telemetry.style import BLACK, finish_axes
 from mainspring.traces.generators import Poisson
 
@@ -53,7 +52,6 @@ class Row(msgspec.Struct, frozen=True):
     policy: str
     devices: int
     load: float
-    """Of what the devices can do at best."""
     offered_rate: float
     goodput_rate: float
     in_time: float
@@ -61,7 +59,6 @@ class Row(msgspec.Struct, frozen=True):
     scheduler_us: float | None
     """CPU of the scheduler for each request; None live."""
     requests_per_wall_s: float
-    """How fast the run itself was."""
 
 
 def cases(options: Options) -> list[Case]:

@@ -14,11 +14,9 @@ from matplotlib.axes import Axes
 
 from mainspring.experiments.figures.azure import azure, trace_note
 from mainspring.experiments.figures.canvas import Page, look
-from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line
+from mainspring.experiments.figures.case import Case, Observed, percentile
 from mainspring.experiments.figures.experiment import Experiment, main
 from mainspring.experiments.figures.options import Options
-from mainspring.experiments.figures.outcomes import percentile
 from mainspring.experiments.figures.paper import (
     AZURE_COPIES,
     DEVICE_PAGES,
@@ -29,6 +27,7 @@ from mainspring.experiments.figures.paper import (
     TABLE65,
 )
 from mainspring.experiments.figures.profiles import model_names, varieties_table
+from mainspring.experiments.figures.report import Line
 from mainspring.telemetry.style import BLACK, RED, finish_axes
 
 SHORT_S, LIVE_S = 24.0, 20.0
@@ -49,7 +48,6 @@ class Row(msgspec.Struct, frozen=True):
     late: int
     max_ms: float | None
     latencies_ms: list[float | None]
-    """Of answers with outputs, at `TAIL_PERCENTS`."""
 
     def latency_ms(self, percent: float) -> float | None:
         """Return the latency at one of `TAIL_PERCENTS`."""

@@ -7,16 +7,18 @@ longer.
 
 from __future__ import annotations
 
+import gc
 import time
 
 import numpy as np
 
 from mainspring.compiler.artifact.profiles import EMULATED
-from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.outcomes import Outcomes
+from mainspring.experiments.figures.case import Case, Observed, Outcomes
 from mainspring.experiments.figures.profiles import read_models
-from mainspring.experiments.figures.tape import Tape
+from mainspring.messages.actions import Command
+from mainspring.messages.events import Event, RequestArrived, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.cluster import preload
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
@@ -24,12 +26,50 @@ from mainspring.telemetry.summary import Analyser
 from mainspring.traces.records import Records
 from mainspring.traces.report import summarise
 
+
+class Tape:
+    """The events of a run, in their order."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[int, Event | Command]] = []
+
+    def take(self, now_ns: int, entry: Event | Command) -> None:
+        """Keep an event; commands follow from them."""
+        if isinstance(entry, Event):
+            self._events.append((now_ns, entry))
+
+    def cost_us(self, config: SchedulerConfig) -> float | None:
+        """Return the CPU that a new scheduler takes for each request, in microseconds; None without requests.
+
+        What joining workers and new models take before the first request is not counted.
+        """
+        requests = [at for at, (_, event) in enumerate(self._events) if isinstance(event, RequestArrived)]
+        if not requests:
+            return None
+        scheduler = Scheduler(config)
+        self._play(scheduler, 0, requests[0])
+        gc.collect()
+        gc.disable()
+        try:
+            began_ns = time.thread_time_ns()
+            self._play(scheduler, requests[0], len(self._events))
+            took_ns = time.thread_time_ns() - began_ns
+        finally:
+            gc.enable()
+        return took_ns / 1e3 / len(requests)
+
+    def _play(self, scheduler: Scheduler, start: int, end: int) -> None:
+        for now_ns, event in self._events[start:end]:
+            if isinstance(event, Wakeup):
+                scheduler.schedule(now_ns)
+            else:
+                scheduler.handle(now_ns, event)  # type: ignore[arg-type]
+
+
 DEVICES = Faults(delay_ns=100_000, duration_jitter=0.0003, slow_probability=1e-6, slow_ns=20_000_000)
 DISPATCH_DELAY_MS, RESPONSE_MARGIN_MS = 0.2, 0.15
-"""What the scheduler allows for the network: twice its delay there, for action and inputs, and once back."""
 SLICE_NS = 50_000_000
 STRAGGLERS_NS = 62_000_000_000
-"""After the last request; by then the gateway has answered what nobody else did."""
 
 
 def simulate_case(case: Case) -> Observed:

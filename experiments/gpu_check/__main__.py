@@ -25,13 +25,9 @@ from mainspring.worker.engines.cuda.devices import find_devices
 from mainspring.worker.engines.cuda.driver import BINDINGS, DriverMissing
 
 BUDGET_S = 470.0
-"""Of all checks together: under eight minutes."""
 COMPILE_S = 3600.0
-"""Of compiling beforehand, where no GPU waits."""
 COMPILING = ["compile"]
-"""What is run where only that is wanted."""
 LAST_S = 20.0
-"""Of a budget that is all for compiling: what is left to say what was compiled."""
 NO_GPU = 2
 """Exit code where there is nothing to check."""
 

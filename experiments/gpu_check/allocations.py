@@ -53,7 +53,6 @@ class Grown(msgspec.Struct, frozen=True):
 
     calls: int
     bytes_: int
-    """Of the device's memory, whoever took it."""
 
 
 def check_allocations(settings: Settings) -> list[Verdict]:

@@ -21,13 +21,9 @@ from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 
 ARCHITECTURE = "resnet50"
-"""What torch's network is."""
 STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
-"""Of ResNet-50: width, blocks, and the first block's stride."""
 SMALLEST_MS = 2.5
-"""Of batch 1 at FP32, on a GPU of the class of an H100; Clockwork's V100 took 2.6 ms."""
 TIMES_TORCH = 2.0
-"""What the largest batch may take at FP16, as a multiple of what it takes torch."""
 WARM_UPS = 3
 DEVICE_PART = "the device's part, medians in turns"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.demonstration import at_load
@@ -19,13 +20,15 @@ from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.profiling.lone_device import as_exec_thread, device_for
 from mainspring.cli.profiling.profiling import by_executable, keep, measure
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.choosing.durations import Effort
-from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.compiler.choosing.durations import Effort, quantile
+from mainspring.experiments.gpu_check.settings import Settings, beside
 from mainspring.experiments.gpu_check.steady import time_left_s
-from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, not_run, told
+from mainspring.messages.actions import Infer, Result
+from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 from mainspring.native import CORE, Use, how_to_compile
+from mainspring.telemetry.log import read_log
 from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer
@@ -37,7 +40,6 @@ GOODPUT = 0.98
 STRAGGLER_WAIT_S = 3.0
 REPLAY_NICE = -10
 WARM_UP = Recipe(kind=Kind.POISSON, duration_ns=2_000_000_000, slo_ns=None, rate=50.0)
-"""Before each run: it brings all of the models to the device, whose LOADs are another check."""
 
 
 def check_cluster(settings: Settings) -> Iterator[Verdict]:
@@ -171,3 +173,69 @@ def verdicts(settings: Settings, slo_ms: float, capacity_rate: float, summary: S
             f"mean batch {summary.mean_batch or 0:.1f}",
         ),
     ]
+
+
+GOODPUT_OF_MANY = 0.999
+DURATION_US, COMPLETION_US = 100.0, 500.0
+
+
+def check_many(settings: Settings) -> Iterator[Verdict]:
+    """Play requests for many copies of the main model."""
+    settings = msgspec.structs.replace(
+        settings,
+        cluster_copies=settings.many,
+        cluster_load=settings.many_load,
+        cluster_s=settings.many_s,
+    )
+    store = serving_store(settings)
+    specs = store.specs()
+    pages = max(specs[0].pages, sum(spec.pages for spec in specs) // 2)
+    settings = msgspec.structs.replace(settings, cluster_pages=pages)
+    kind, begun_ns = profile(settings, store), []
+    with serving(settings, store, kind) as cluster:
+        capacity_rate, summary = played(
+            settings,
+            cluster.address,
+            store.specs(),
+            kind,
+            settings.many_slo_ms,
+            lambda: begun_ns.append(time.monotonic_ns()),
+        )
+    yield from served(settings, capacity_rate, summary)
+    yield from predicted(read_log(Path(settings.folder) / "run" / "events", last_run=True), begun_ns[0])
+
+
+def served(settings: Settings, capacity_rate: float, summary: Summary) -> list[Verdict]:
+    """Judge what clients saw."""
+    load = f"{summary.offered_rate:.0f} of {capacity_rate:.0f} r/s that the device can do, {settings.many} "
+    load += f"models in {settings.cluster_pages} pages, {summary.duration_s:.0f} s"
+    name = f"many models, SLO {settings.many_slo_ms:g} ms"
+    return [
+        at_least(f"{name}: goodput", 100 * summary.goodput_share, 100 * GOODPUT_OF_MANY, "%", load),
+        at_most("  late", summary.late, 0, note=f"{summary.rejected_total} rejected"),
+        at_most("  without a reply", summary.missing, 0),
+    ]
+
+
+def predicted(entries: Iterable[tuple[int, object]], begun_ns: int) -> list[Verdict]:
+    """Judge predictions of INFERs that began after ``begun_ns``, by the entries of an event log."""
+    commands: dict[int, Infer] = {}
+    durations, ends, outside = [], [], 0
+    for _, entry in entries:
+        if isinstance(entry, Infer):
+            commands[entry.action_id] = entry
+        elif isinstance(entry, Result) and entry.action_id in commands:
+            told_so = commands.pop(entry.action_id)
+            if entry.status is not Status.OK or entry.begin_ns < begun_ns:
+                continue
+            durations.append(entry.end_ns - entry.begin_ns - told_so.predicted_duration_ns)
+            ends.append(entry.end_ns - told_so.predicted_begin_ns - told_so.predicted_duration_ns)
+            outside += not told_so.earliest_ns <= entry.begin_ns <= told_so.latest_ns
+    if not durations:
+        return [not_run("predictions of INFERs", "none ended well")]
+    found = []
+    for what, errors, most in (("duration", durations, DURATION_US), ("end", ends, COMPLETION_US)):
+        off_us = quantile(np.abs(np.array(errors, np.int64)), 99) / 1e3
+        found.append(at_most(f"INFER: {what} off from the predicted, 99th percentile", off_us, most, "us"))
+    found.append(at_most("INFERs begun outside their window", outside, 0, note=f"of {len(durations):,}"))
+    return found

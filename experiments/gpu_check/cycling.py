@@ -20,9 +20,8 @@ import psutil
 
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
 from mainspring.compiler.artifact.store import Store
-from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.settings import Settings, beside, put_variants
 from mainspring.experiments.gpu_check.steady import ENDING_S, time_left_s
-from mainspring.experiments.gpu_check.variants import beside, put_variants
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, not_run, told
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.engines.cuda.driver import open_driver
@@ -31,11 +30,8 @@ LARGEST_DIFFERENT = 60
 """Different weights at most: each is written and hashed twice, and there are eight minutes."""
 SHARED_MEMORY = Path("/dev/shm")
 MADE_BYTES_PER_S = 150e6
-"""At which weights are written, hashed, read and hashed again, at the least."""
 DEVICE_SHARE = 0.8
-"""Of the free memory of the device, for pages."""
 ROOM = 1.2
-"""What there has to be in it, as a multiple of what is needed."""
 
 Array = npt.NDArray[np.generic]
 
@@ -46,7 +42,6 @@ class Cycled(msgspec.Struct, frozen=True):
     seconds: float
     loads: int
     load_ns: int
-    """Of all together, from begin to end."""
     bytes_: int
     wrong: int
     """Runs whose outputs were not those of the same weights before."""

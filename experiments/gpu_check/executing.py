@@ -18,9 +18,8 @@ from mainspring.cli.profiling.lone_device import LoneDevice, as_exec_thread, dev
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choosing.durations import Ints, quantile
 from mainspring.experiments.gpu_check.gaps import of_gaps, of_gaps_in_a_worker
-from mainspring.experiments.gpu_check.settings import LARGE, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, Settings, beside
 from mainspring.experiments.gpu_check.steady import again_and_again, loading_beside
-from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
@@ -30,13 +29,10 @@ from mainspring.worker.engine import Awakened, OpensAlone, OwnMemory
 from mainspring.worker.realtime import Rights
 
 IN_TURN = 0.05
-"""What a batch may take longer after one of another size, as a share of its time after its own size."""
 BESIDE = 0.10
-"""What the 99th percentile may be longer while a model is prepared, as a share."""
 AFTER_PAUSE = 3
 """Times that each pause is made."""
 BEAT_MS = 100
-"""Between two heartbeats that keep an idle device awake."""
 OPENED = 5
 """Times that an executable is opened."""
 

@@ -39,7 +39,6 @@ WAITING = 4
 WINDOW_NS = 600_000_000_000
 NAME = "lone"
 ENDING_S = 10.0
-"""For the worker's threads to end."""
 
 
 class Batches(NamedTuple):
@@ -192,7 +191,6 @@ def served(device: LoneDevice, engine: Any, spec: ModelSpec, runs: int, rights: 
 
 
 def _feed(core: WorkerCore, executors: Executors, spec: ModelSpec, ids: Iterator[int]) -> None:
-    """Have as many INFERs wait as there may, each with its inputs."""
     while core.outstanding < WAITING:
         action_id, now_ns = next(ids), time.monotonic_ns()
         window = now_ns, now_ns + WINDOW_NS, now_ns, 0
@@ -206,7 +204,6 @@ def _feed(core: WorkerCore, executors: Executors, spec: ModelSpec, ids: Iterator
 def _take(
     device: LoneDevice, core: WorkerCore, executors: Executors, outbox: Outbox, results: list[Result]
 ) -> None:
-    """Take what has ended, and give its slot back once its outputs are there."""
     executors.settle()
     while (end := outbox.pop()) is not None:
         result, io = end

@@ -27,10 +27,8 @@ from mainspring.worker.engines.cuda.memory import DeviceMemory, Wanted
 from mainspring.worker.engines.cuda.programs import Times
 
 ABOVE = 0.02
-"""What a graph may take above its kernels, as a share of their time."""
 ROUNDS = 30
 SPAN_NS = 500_000
-"""Of a kernel launched again and again: a thousand times what the clock can tell. More would be lost time."""
 WORKSPACE_MIB = 512
 COUNTED = 100
 """Graphs of one line, all there at once, whose memory is counted."""
@@ -75,9 +73,7 @@ class Spans(NamedTuple):
     graph: float
     """One launch of the graph that is served."""
     line: float
-    """What one more line of its kernels adds to a graph."""
     kernels: tuple[float, ...]
-    """What one more launch of each kernel adds to a graph of it alone: its weights lie in the cache."""
 
 
 class Costs(NamedTuple):
@@ -88,7 +84,6 @@ class Costs(NamedTuple):
     upload: float
     launch: float
     bytes_: float
-    """Of the device's memory, for each graph."""
 
 
 def check_graphs(settings: Settings) -> Iterator[Verdict]:

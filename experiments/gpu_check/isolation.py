@@ -19,9 +19,7 @@ from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, as_rehearsed, failed
 
 END_S = 5.0
-"""For a process that has given its verdicts to end."""
 _LAST = b""
-"""What follows the last verdict."""
 
 
 def run_alone(
@@ -80,7 +78,6 @@ def carry_out(check: Check, name: str, settings: Settings, answers: Connection) 
 
 
 def _end(process: BaseProcess) -> None:
-    """End a process and all that it started."""
     if process.pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -2,19 +2,182 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import mmap
+import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import psutil
 
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choosing.durations import Ints
-from mainspring.experiments.gpu_check.copies import PlainCopy, plain_copies
 from mainspring.experiments.gpu_check.settings import Settings
-from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, told
+from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, not_run, told
 from mainspring.messages.model import ModelSpec
+from mainspring.worker.config import MIB
+from mainspring.worker.engines.cuda.driver import Copy, Driver, open_driver
+from mainspring.worker.engines.cuda.numa import interleave, memory_nodes
+from mainspring.worker.engines.cuda.shared_memory import make_segment
+from mainspring.worker.engines.memory import allocate
 from mainspring.worker.realtime import Rights
+
+COPIES = 10
+ROOM = 2.0
+
+
+class Kind(NamedTuple):
+    """A kind of shared memory."""
+
+    name: str
+    flags: int = 0
+    advice: int = mmap.MADV_NOHUGEPAGE
+
+
+KINDS = (
+    Kind("huge pages that the kernel keeps", os.MFD_HUGETLB | os.MFD_HUGE_2MB, mmap.MADV_NORMAL),
+    Kind("huge pages where the kernel gives them", advice=mmap.MADV_HUGEPAGE),
+    Kind("ordinary pages"),
+)
+
+
+def check_pinning(settings: Settings) -> Iterator[Verdict]:
+    """Pin as much of each kind, and copy from it."""
+    number, size = settings.config().cuda_device, settings.pinned_mib * MIB
+    if number is None:
+        yield not_run("pinning host memory", "only a GPU's driver pins memory")
+        return
+    available = psutil.virtual_memory().available
+    if available < ROOM * size:
+        reason = f"the host has {available / 1e9:.1f} GB to spare, and {ROOM * size / 1e9:.1f} are wanted"
+        yield not_run("pinning host memory", reason)
+        return
+    driver = open_driver(number)
+    driver.attach()
+    target = driver.allocate(size)
+    try:
+        for kind in KINDS:
+            for spread in (False, True):
+                yield pin(driver, target, kind, size, spread)
+    finally:
+        driver.free(target)
+        driver.close()
+
+
+def pin(driver: Driver, target: int, kind: Kind, size: int, spread: bool) -> Verdict:
+    """Tell how fast memory that nobody has touched is pinned, and the device copies from it."""
+    what = f"pinning {size // MIB} MiB, {kind.name}" + (", from all nodes in turn" if spread else "")
+    if spread and len(memory_nodes()) < 2:
+        return not_run(what, "the machine has one memory node")
+    try:
+        with memory_of(kind, size) as address:
+            reason = interleave(address, size) if spread else ""
+            begin_ns = time.monotonic_ns()
+            driver.register_host(address, size)
+            pinned_ns = time.monotonic_ns() - begin_ns
+            copy = DeviceCopy(driver, target, address, size)
+            try:
+                copied_ns = float(np.median([copy.copy() for _ in range(COPIES)]))
+            finally:
+                driver.unregister_host(address)
+    except (OSError, ValueError) as error:
+        remedy = "; vm.nr_hugepages says how many it keeps" if kind.flags else ""
+        return not_run(what, f"{error.args[-1]}{remedy}")
+    return told(what, f"{size / pinned_ns:.2f} GB/s", reason or f"copied from at {size / copied_ns:.2f} GB/s")
+
+
+@contextlib.contextmanager
+def memory_of(kind: Kind, size: int) -> Iterator[int]:
+    """Yield the address of new memory of a kind; raise OSError or ValueError if there is none."""
+    file = os.memfd_create("mainspring-pinning", os.MFD_CLOEXEC | kind.flags)
+    try:
+        os.ftruncate(file, size)
+        with mmap.mmap(file, size, flags=mmap.MAP_SHARED) as mapping:
+            with contextlib.suppress(OSError):
+                mapping.madvise(kind.advice)
+            begin = ctypes.c_char.from_buffer(mapping)
+            try:
+                yield ctypes.addressof(begin)
+            finally:
+                # A mapping that something points into can't be closed.
+                del begin
+    finally:
+        os.close(file)
+
+
+class PlainCopy(Protocol):
+    """One copy of a fixed size, again and again."""
+
+    def copy(self) -> int:
+        """Copy; return the ns that it took."""
+
+
+class HostCopy:
+    """From memory to memory, where the processor is the device."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._source, self._target = allocate(size), allocate(size)
+        self._source[:] = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+
+    def copy(self) -> int:
+        """See `PlainCopy`."""
+        begin_ns = time.monotonic_ns()
+        ctypes.memmove(self._target.ctypes.data, self._source.ctypes.data, self._size)
+        return time.monotonic_ns() - begin_ns
+
+
+class DeviceCopy:
+    """Between pinned memory and memory of a GPU in one piece, timed by the GPU."""
+
+    def __init__(self, driver: Driver, target: int, source: int, size: int) -> None:
+        self._driver = driver
+        self._target, self._source, self._size = target, source, size
+        self._stream = driver.stream()
+        self._begin, self._end = driver.event(timed=True), driver.event(timed=True)
+
+    def copy(self) -> int:
+        """See `PlainCopy`."""
+        driver = self._driver
+        driver.attach()
+        driver.record(self._begin, self._stream)
+        driver.copy(self._target, self._source, self._size, Copy.TO_DEVICE, self._stream)
+        driver.record(self._end, self._stream)
+        driver.synchronize(self._end)
+        return driver.elapsed_ns(self._begin, self._end)
+
+
+@contextlib.contextmanager
+def plain_copies(settings: Settings, size: int) -> Iterator[dict[str, PlainCopy]]:
+    """Yield the copies for the settings' device by name; the first is what LOAD is judged by.
+
+    The other one explains a slow LOAD: it is from memory like that which workers share, where LOAD copies
+    from.
+    """
+    number = settings.config().cuda_device
+    if number is None:
+        yield {"plain copy": HostCopy(size)}
+        return
+    driver = open_driver(number)
+    driver.attach()
+    with contextlib.ExitStack() as stack:
+        stack.callback(driver.close)
+        target, source, segment = driver.allocate(size), driver.allocate_host(size), make_segment(size)
+        stack.callback(driver.free, target)
+        stack.callback(driver.free_host, source)
+        stack.callback(segment.close)
+        driver.register_host(segment.address, segment.size)
+        stack.callback(driver.unregister_host, segment.address)
+        yield {
+            "plain copy": DeviceCopy(driver, target, source, size),
+            "plain copy from a shared segment": DeviceCopy(driver, target, segment.address, size),
+        }
+
 
 SHARE = 0.95
 

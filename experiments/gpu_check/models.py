@@ -22,9 +22,15 @@ from mainspring.compiler.artifact.target import Gpu
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.program.compiled import Target
 from mainspring.compiler.zoo import build
-from mainspring.experiments.gpu_check.availability import unavailable
-from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, LENGTHS, LENGTHS_SIZES, Settings
-from mainspring.experiments.gpu_check.variants import put_variants
+from mainspring.experiments.gpu_check.settings import (
+    LARGE,
+    LARGE_SIZES,
+    LENGTHS,
+    LENGTHS_SIZES,
+    Settings,
+    put_variants,
+    unavailable,
+)
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
 from mainspring.worker.engines.cuda.devices import find_devices
 
@@ -32,7 +38,6 @@ _OPSET, _IR_VERSION = 17, 9
 LENGTH = "length"
 """The open dimension of the model with buckets."""
 WIDTH = 256
-"""Of its layers."""
 
 
 class Job(msgspec.Struct, frozen=True):

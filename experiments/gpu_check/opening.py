@@ -28,7 +28,6 @@ from mainspring.telemetry.log import read_log
 from mainspring.traces.report import Summary
 
 AFTER_SHARE = 0.15
-"""Of the time that requests are played: when the model comes."""
 BESIDE_NS = 1_000_000_000
 """INFERs that begin so long before or after an OPEN are beside it."""
 ADD_TIMEOUT_S = 30.0
@@ -52,7 +51,6 @@ class Executed(NamedTuple):
     opens: Sequence[Span]
     infers: Sequence[Span]
     failed: Sequence[str]
-    """What OPENs that did not end well say."""
 
 
 def check_opening(settings: Settings) -> Iterator[Verdict]:
@@ -85,7 +83,6 @@ class Coming:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._add, name="add", daemon=True)
         self.failed = ""
-        """Why it could not be added."""
 
     def start(self) -> None:
         """Let the time begin."""

@@ -11,9 +11,78 @@ from mainspring.compiler.artifact.manifest import PRECISIONS, Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choosing.verify import in_tolerances, tolerance_of
 from mainspring.experiments.gpu_check.references import Array, Reference, reference_of
-from mainspring.experiments.gpu_check.settings import TVM, Settings
-from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
-from mainspring.messages.model import ModelSpec
+from mainspring.experiments.gpu_check.settings import (
+    LARGE,
+    LARGE_SIZES,
+    LENGTHS,
+    LENGTHS_SIZES,
+    TVM,
+    Settings,
+)
+from mainspring.experiments.gpu_check.verdicts import State, Verdict, at_most, failed, not_run, told
+from mainspring.messages.model import ModelSpec, bucket_name
+
+RUNS = 20
+
+
+def check_buckets(settings: Settings) -> Iterator[Verdict]:
+    """Compare every bucket at each batch size with its reference; tell how long its INFERs take."""
+    what = "a model with lengths: outputs off, at each bucket"
+    if settings.on_gpu and settings.engine != TVM:
+        yield not_run(what, "only the engine tvm has kernels for buckets on a GPU")
+        return
+    store = Store(settings.store(settings.engine))
+    if LENGTHS not in store.names():
+        yield not_run(what, f"{LENGTHS} is not compiled")
+        return
+    manifest = store.manifest(LENGTHS)
+    spec = manifest.spec()
+    off: dict[str, float] = {}
+    with device_for([spec], settings.config(), copies=1) as device:
+        device.prepare(spec)
+        device.load(spec)
+        for bucket in spec.buckets:
+            off[bucket_name(bucket)] = _compare(device, manifest, settings, bucket)
+            yield told(f"  INFER at {bucket_name(bucket)}", _durations(device, manifest, bucket))
+    worst = max(off, key=off.__getitem__)
+    note = f"{len(off)} buckets, {worst} the farthest"
+    yield at_most(what, off[worst], 1, "tolerances", note)
+
+
+def _compare(device: LoneDevice, manifest: Manifest, settings: Settings, bucket: tuple[int, ...]) -> float:
+    spec = manifest.spec()
+    reference = reference_of(settings, spec.at(bucket))
+    return max(
+        farthest(device.run(spec, size, batch.inputs, bucket), batch.outputs, manifest.precision)
+        for size in LENGTHS_SIZES
+        for batch in [reference(size)]
+    )
+
+
+def _durations(device: LoneDevice, manifest: Manifest, bucket: tuple[int, ...]) -> str:
+    found = []
+    for size in LENGTHS_SIZES:
+        run = device.infer(manifest.spec(), size, bucket)
+        found.append(f"{size}: {min(run() for _ in range(RUNS)) / 1e6:.3f}")
+    return f"{', '.join(found)} ms"
+
+
+def check_large_tensor(settings: Settings) -> list[Verdict]:
+    """Load the model behind other pages, so that its extent does not begin with the memory, and compare."""
+    manifest = Store(settings.store(settings.engine)).manifest(LARGE)
+    spec = manifest.spec()
+    reference = reference_of(settings, spec)
+    with device_for([spec], settings.config(), copies=2) as device:
+        device.prepare(spec)
+        load_ns = device.load(spec, first_page=spec.pages // 2)
+        off = max(compare_batch(device, manifest, reference, size) for size in LARGE_SIZES)
+    size = f"{spec.weights_bytes / 1e6:.0f} MB"
+    return [
+        at_most(
+            f"a tensor of {size}: outputs off", off, 1, "tolerances", f"extents of {list(spec.extents)} pages"
+        ),
+        told("  its LOAD", f"{load_ns / 1e6:.2f} ms", f"{spec.weights_bytes / load_ns:.2f} GB/s"),
+    ]
 
 
 class Compared(NamedTuple):

@@ -13,22 +13,17 @@ import psutil
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.allocations import check_allocations
-from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.beside_torch import check_beside_torch
-from mainspring.experiments.gpu_check.buckets import check_buckets
-from mainspring.experiments.gpu_check.cluster import check_cluster
+from mainspring.experiments.gpu_check.cluster import check_cluster, check_many
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.device import tell_device
 from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.graphs import check_graphs
-from mainspring.experiments.gpu_check.large import check_large_tensor
-from mainspring.experiments.gpu_check.loading import check_loading
-from mainspring.experiments.gpu_check.many import check_many
+from mainspring.experiments.gpu_check.loading import check_loading, check_pinning
 from mainspring.experiments.gpu_check.opening import check_opening
-from mainspring.experiments.gpu_check.outputs import check_outputs
-from mainspring.experiments.gpu_check.pinning import check_pinning
+from mainspring.experiments.gpu_check.outputs import check_buckets, check_large_tensor, check_outputs
 from mainspring.experiments.gpu_check.sessions import check_sessions
-from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, TVM, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, TVM, Settings, unavailable
 from mainspring.experiments.gpu_check.shared import SHARED_BYTES, check_shared
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.tiles import check_tiles
@@ -36,7 +31,6 @@ from mainspring.experiments.gpu_check.verdicts import Verdict, not_run
 from mainspring.worker.config import MIB
 
 ROOM = 1.25
-"""What has to be available of host memory, as a multiple of what is pinned."""
 
 Check = Callable[[Settings], Iterable[Verdict]]
 
@@ -48,7 +42,6 @@ class Part(NamedTuple):
     patience_s: float
     """Beside what the settings say that it takes; then its process is ended."""
     least_s: float = 5.0
-    """With less of the budget left it is not begun. What it can do less of in less time counts little."""
 
 
 def all_models(settings: Settings) -> Iterable[Verdict]:

@@ -9,8 +9,7 @@ import msgspec
 from mainspring.cli.profiling.lone_device import LoneDevice
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.experiments.gpu_check.availability import unavailable
-from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings
+from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings, unavailable
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB

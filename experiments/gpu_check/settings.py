@@ -2,23 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
-from mainspring.compiler.artifact.manifest import FP16, TF32
+from mainspring.compiler.artifact.manifest import FP16, TF32, Manifest
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.target import Gpu
+from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import WorkerConfig
+from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
+
+HASHING_THREADS = 8
+
+
+def beside(source: Store, root: Path, linked: Sequence[str]) -> Store:
+    """Return a store in ``root`` that has some folders of another: ``executables``, ``weights`` or both."""
+    store = Store(root)
+    store.check_writable()
+    for kind in linked:
+        link = store.root / kind
+        if not link.exists():
+            link.symlink_to((source.root / kind).resolve(), target_is_directory=True)
+    return store
+
+
+def put_variants(
+    store: Store, source: Store, manifest: Manifest, names: Sequence[str], different: int
+) -> list[ModelSpec]:
+    """Store variants of a model of ``source`` under these names; they have ``different`` weights in turn."""
+    image = np.fromfile(source.weights_path(manifest), np.uint8)
+    scaled = max(manifest.tensors, key=lambda tensor: tensor.size_bytes * (tensor.dtype == "float32"))
+
+    def put(index: int) -> str:
+        changed = image.copy()
+        numbers = changed[scaled.offset : scaled.offset + scaled.size_bytes].view(np.float32)
+        numbers *= np.float32(1 + (index + 1) / (2 * different))
+        return store.put_weights([changed.data])[0]
+
+    with ThreadPoolExecutor(HASHING_THREADS) as threads:
+        hashes = list(threads.map(put, range(different)))
+    specs = []
+    for index, name in enumerate(names):
+        made = msgspec.structs.replace(manifest, name=name, weights_hash=hashes[index % different])
+        store.put_manifest(made)
+        specs.append(made.spec())
+    return specs
+
+
+def unavailable(settings: Settings, engine: str) -> str:
+    """Return why an engine can't be checked here; nothing if it can."""
+    if engine not in (CUDA_ENGINES if settings.on_gpu else ENGINES):
+        return f"there is no engine {engine}"
+    if engine != ONNXRUNTIME:
+        return ""
+    try:
+        import onnxruntime
+
+        from mainspring.worker.engines.cuda.onnxruntime_program import PROVIDER
+    except ImportError:
+        return "ONNX Runtime is not installed here"
+    providers = onnxruntime.get_available_providers()
+    if settings.on_gpu and PROVIDER not in providers:
+        return "ONNX Runtime has no CUDA provider here: install onnxruntime-gpu in place of onnxruntime"
+    return ""
+
 
 OUTPUT = Path("out/gpu-check")
 TVM, ONNXRUNTIME = "tvm", "onnxruntime"
 STORES = "stores"
 """The folder of a bundle with its stores."""
 LARGE = "one-large-tensor"
-"""What the model is called whose weights are one tensor of many pages."""
 LARGE_SIZES = (1, 4)
 LENGTHS = "open-lengths"
-"""What the model is called that has kernels for buckets of lengths."""
 LENGTHS_SIZES = (1, 4)
 
 
@@ -34,61 +93,43 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the checks are told."""
 
     folder: str = str(OUTPUT)
-    """For model stores, logs and the report."""
     device: str = "cuda:0"
     arch: str = ""
-    """What kernels are compiled for, such as ``sm_90``; empty for what the GPU is."""
     engine: str = TVM
-    """Of every check but that of the outputs."""
     engines: tuple[str, ...] = (TVM, ONNXRUNTIME)
-    """Whose outputs are compared."""
     realtime: bool = True
     limit_s: float = 3600.0
-    """When a check's process is ended. One that takes long does less, if it could not do all by then."""
     bundle: str = ""
     """Folder of an unpacked bundle, whose models are checked; empty for models that are compiled here."""
     rehearsed: bool = False
-    """Whether the GPU is one that is not there: what would be judged is told as rehearsed."""
 
     architectures: tuple[str, ...] = msgspec.field(default_factory=the_zoo)
-    """Whose outputs are compared."""
     compile_s: float = 150.0
-    """What is not compiled by then is not compared."""
     main: str = "resnet50"
     """The model of all other checks."""
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Of the main model; of the others the smallest and the third."""
     precisions: tuple[str, ...] = (TF32, FP16)
     """The main model is compiled for these beside FP32, for its smallest and its largest batch size."""
 
     tune_seconds: float = 0.0
     """Bound of a search for fast tiles by timing; 0 for none."""
     gpu: Gpu | None = None
-    """What kernels are divided for, as the driver describes it; None for the usual GPU of `arch`."""
     loads: int = 50
     pinned_mib: int = 2_048
-    """Of host memory of each kind, pinned and given back."""
     exec_runs: int = 500
-    """Of each batch size, and of each way in which EXEC is disturbed."""
     pauses_ms: tuple[int, ...] = (1, 10, 100, 1_000, 5_000)
-    """Before an EXEC, nothing is done for each of these, a few times."""
     torch_rounds: int = 50
-    """Of each precision, ours and torch's in turns."""
     infers: int = 100_000
     infers_s: float = 90.0
-    """Of all of them; the time does for a model only if one takes no longer than its share."""
     steady: tuple[str, ...] = ("resnet50", "mobilenet", "squeezenet", "resnet20")
     """The first that the time does for is run; the last if it does for none."""
     repeats: int = 20
     """Launches of a short kernel between two looks at the device's clock."""
 
     large_shape: tuple[int, int] = (25_088, 4_096)
-    """Of a float32 matrix that is one tensor of 411 MB: the largest of VGG."""
     longest: int = 256
-    """Of the lengths of the model with buckets."""
     cycled: int = 2_000
     cycled_pages: int = 1_024
-    """Of the cache that they are cycled through."""
     cycled_s: float = 60.0
     cycled_share: float = 0.3
     """Share of the free host memory that different weights may take; beyond, models share weights."""
@@ -105,7 +146,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     many_s: float = 60.0
     many_slo_ms: float = 100.0
     opening_s: float = 20.0
-    """Of requests beside an OPEN, which the scheduler may put off for 10 s."""
 
     @property
     def second(self) -> str:

@@ -19,13 +19,10 @@ from mainspring.messages.model import ModelSpec
 from mainspring.worker.realtime import Rights
 
 ABOVE = 0.01
-"""What the 99.99th percentile may be above the median, as a share of it."""
 ENDING_S = 10.0
-"""For a check to release the device and end."""
 WARM_UP = 200
 PROBES = 20
 MARGIN = 0.8
-"""Of the time, since LOADs beside take some of it."""
 
 
 def check_steadiness(settings: Settings) -> list[Verdict]:

@@ -21,7 +21,6 @@ from mainspring.worker.engines.cuda.timing import DEVICE
 
 WHAT = "tiles chosen by timing"
 SLOWER = 1.02
-"""What may come of noise, as a multiple of the time with the tiles of the compiler's model."""
 
 
 def check_tiles(settings: Settings) -> Iterator[Verdict]:

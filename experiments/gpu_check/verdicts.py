@@ -40,7 +40,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     state: State
     found: str
-    """What was measured, or why nothing was."""
     wanted: str = ""
     note: str = ""
 

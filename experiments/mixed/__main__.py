@@ -32,9 +32,8 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish, wide_console
 from mainspring.experiments.bench.triton.load import before_others, poisson
 from mainspring.experiments.mixed.fleet import STREAM, Subject, compiled, sources
-from mainspring.experiments.mixed.offering import Offering
+from mainspring.experiments.mixed.offering import Offering, figures, models_table, shortfalls
 from mainspring.experiments.mixed.streams import judge
-from mainspring.experiments.mixed.verdict import figures, models_table, shortfalls
 
 RUN = "mixed-run"
 """Folder of the cluster's run beside the report: `mainspring explain` tells why a request was refused."""
@@ -56,7 +55,6 @@ class Kill(threading.Timer):
         super().__init__(after_s, self._strike)
         self.daemon = True
         self.at_s = float("inf")
-        """On the monotonic clock."""
         self._cluster = cluster
 
     def _strike(self) -> None:

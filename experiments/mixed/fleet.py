@@ -33,7 +33,6 @@ STATE = ("h", "h_out")
 QUESTIONS = 24
 """Different requests of a model; they come in turn and over again."""
 LONGEST = 128
-"""Of drawn sizes."""
 _FEATURES, _HIDDEN = 40, 32
 
 _STREAM = Made(
@@ -67,7 +66,6 @@ class Source(NamedTuple):
     kind: str
     file: Path
     below: Mapping[str, int] = {}
-    """What integers of an input are drawn below; 2 where nothing is said."""
     values: Mapping[str, tuple[int, ...]] = {}
     """Integers to choose from, by input."""
     draw: Callable[[np.random.Generator], Arrays] | None = None
@@ -152,7 +150,6 @@ def _minilm(own: Callable[..., Source], say: Callable[[str], None]) -> Source:
 
 
 def _draw_long_tailed(random: np.random.Generator) -> Arrays:
-    """Draw an input whose largest element, by which the model counts, is lognormal."""
     x = random.uniform(-1, 1, (64, 64)).astype(np.float32)
     x[0, 0] = min(_MOST_STEPS, random.lognormal(3.0, 1.5))
     return {"x": x}

@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from rich.table import Table
 
 from mainspring.client.connection import Connection
-from mainspring.experiments.mixed.fleet import STREAM, Question, Subject
-from mainspring.experiments.mixed.streams import Step, Stream
-from mainspring.experiments.wild.comparing import compare
-from mainspring.experiments.wild.reference import Arrays
+from mainspring.experiments.bench.report import Figure
+from mainspring.experiments.mixed.fleet import ERRATIC, STREAM, Question, Subject
+from mainspring.experiments.mixed.streams import Judged, Step, Stream
+from mainspring.experiments.wild.reference import Arrays, compare
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import array_dtype
@@ -27,9 +28,7 @@ from mainspring.messages.peers import TensorHeader
 
 STREAMS = 32
 STREAM_SHARE = 0.3
-"""Of all requests, those of the streams; the models share the rest evenly."""
 GRACE_S = 15.0
-"""How long after its deadline a request may be without a reply before it counts as lost."""
 _POLL_MS = 50.0
 _FORMS = 64
 """Answers to one request that are remembered as right: batches of other sizes round otherwise."""
@@ -45,14 +44,12 @@ class Tally(msgspec.Struct):
     late: int = 0
     """Replies of any kind that came after the deadline."""
     rejected: dict[str, int] = msgspec.field(default_factory=dict)
-    """By reason, whenever they came."""
     wrong: int = 0
     problem: str = ""
     """The first wrong answer."""
     lost: int = 0
     latency_ms: list[float] = msgspec.field(default_factory=list)
     missed_s: list[float] = msgspec.field(default_factory=list)
-    """When those were sent that got no answer in time, from the beginning."""
 
 
 class _Asked(msgspec.Struct):
@@ -75,13 +72,9 @@ class Offering:
         self.twice = 0
         """Replies to what was not in flight."""
         self.behind_s: list[float] = []
-        """How much later than due the open loop sent."""
         self.began_s = 0.0
-        """When the open loop began, on the monotonic clock."""
         self.served_by: dict[str, float] = {}
-        """When each worker's last answer came."""
         self.returned_s: dict[str, float] = {}
-        """By worker, when its last answer came that followed on a second without one."""
         self._random = np.random.default_rng(seed)
         self._plain = [index for index, each in enumerate(subjects) if each.kind != STREAM]
         self._streamed = next(index for index, each in enumerate(subjects) if each.kind == STREAM)
@@ -141,7 +134,6 @@ class Offering:
         connection.send(message, [*inputs.values()])
 
     def _next_stream(self) -> Stream | None:
-        """Return the stream whose turn it is; None if none can send."""
         for _ in self.streams:
             self._turns[-1] += 1
             stream = self.streams[self._turns[-1] % len(self.streams)]
@@ -194,7 +186,6 @@ class Offering:
         self.served_by[worker] = now_s
 
     def _check(self, asked: _Asked, reply: InferReply, frames: list[memoryview]) -> None:
-        """Compare an answer; a stream's is kept until the end, because it depends on those before."""
         if asked.stream and asked.step:
             asked.stream.answered(asked.step, _arrays(reply, frames))
             return
@@ -217,3 +208,80 @@ def _arrays(reply: InferReply, frames: list[memoryview]) -> Arrays:
     for header, frame in zip(reply.outputs, frames, strict=True):
         found[header.name] = np.frombuffer(frame, array_dtype(header.dtype)).reshape(header.shape)
     return found
+
+
+GOODPUT, LATE = 99.0, 0.1
+
+
+def figures(tallies: Sequence[Tally], judged: Judged, twice: int, killed_s: float) -> list[Figure]:
+    """Return what is judged; ``killed_s`` is when the worker was killed, from the beginning."""
+    sent = sum(tally.sent for tally in tallies)
+    even = [tally for tally in tallies if tally.kind != ERRATIC]
+    # Of what was missed, a run's length decides which part a death is of.
+    missed = [each for tally in tallies for each in tally.missed_s]
+    worst = max((np.diff(np.searchsorted(np.sort(missed), [at, at + 1.0]))[0] for at in missed), default=0)
+    apart = sum(not killed_s <= each < killed_s + AFTERMATH_S for each in missed)
+    plain = [tally for tally in tallies if tally.kind != STREAM]
+    return [
+        Figure("goodput", _percent(sum(each.in_time for each in tallies), sent), "%", GOODPUT, at_least=True),
+        Figure("late, of models that are not erratic", _share(even, "late"), "%", LATE),
+        Figure(
+            "late, of erratic models", _share([each for each in tallies if each.kind == ERRATIC], "late"), "%"
+        ),
+        Figure("requests without a reply", sum(each.lost for each in tallies), "requests", 0),
+        Figure("second and unasked replies", twice, "replies", 0),
+        Figure("wrong answers", sum(each.wrong for each in plain), "answers", 0, note=_first(plain)),
+        Figure("wrong answers of streams", judged.wrong, "answers", 0, note=judged.first_problem),
+        Figure("streams that went on after the kill", judged.went_on, "streams", STREAMS, at_least=True),
+        Figure("streams whose state was lost", judged.forgotten, "streams", 0),
+        Figure("not in time apart from the kill", _percent(apart, sent), "%", note=AFTERMATH),
+        Figure("not in time in the worst second", float(worst), "requests"),
+    ]
+
+
+AFTERMATH_S = 10.0
+AFTERMATH = f"outside of the {AFTERMATH_S:g} s after it"
+
+
+def models_table(tallies: Sequence[Tally]) -> Table:
+    """Return a row for each model."""
+    made = Table(title="by model", title_justify="left")
+    for column in ("model", "kind"):
+        made.add_column(column, no_wrap=True)
+    for column in ("requests", "in time", "late", "wrong", "lost", "median ms", "p99 ms", "rejected"):
+        made.add_column(column, justify="right")
+    for each in tallies:
+        middle, high = np.percentile(each.latency_ms, (50, 99)) if each.latency_ms else (np.nan, np.nan)
+        made.add_row(
+            each.name,
+            each.kind,
+            str(each.sent),
+            f"{_percent(each.in_time, each.sent):.2f} %",
+            *(str(count) for count in (each.late, each.wrong, each.lost)),
+            f"{middle:.1f}",
+            f"{high:.1f}",
+            ", ".join(f"{count} {reason}" for reason, count in each.rejected.items()),
+        )
+    return made
+
+
+def shortfalls(rows: Sequence[Figure]) -> list[str]:
+    """Return a sentence for each target that was missed."""
+    return [
+        f"{row.name}: {row.value:.4g} {row.unit}, where {'at least' if row.at_least else 'at most'} "
+        f"{row.target:g} were to be{f' ({row.note})' if row.note else ''}"
+        for row in rows
+        if row.met is False
+    ]
+
+
+def _first(tallies: Sequence[Tally]) -> str:
+    return next((f"{each.name}: {each.problem}" for each in tallies if each.problem), "")
+
+
+def _share(tallies: Sequence[Tally], what: str) -> float:
+    return _percent(sum(getattr(each, what) for each in tallies), sum(each.sent for each in tallies))
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / max(1, whole)

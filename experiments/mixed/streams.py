@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from mainspring.experiments.mixed.fleet import STATE
-from mainspring.experiments.wild.comparing import compare
-from mainspring.experiments.wild.reference import Arrays, Reference
+from mainspring.experiments.wild.reference import Arrays, Reference, compare
 
 
 class Step(msgspec.Struct):
@@ -32,7 +31,6 @@ class Stream:
         self.sequence_id = f"stream-{number}"
         self.steps: list[Step] = []
         self.forgotten = 0
-        """How often the gateway did not know the sequence though its start had been answered."""
         self._begun = False
         self._starting: Step | None = None
 

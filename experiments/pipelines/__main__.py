@@ -26,7 +26,6 @@ from mainspring.compiler.reading.replaced_operators import give_locale
 from mainspring.experiments.pipelines.made import PIPELINES, Pipeline, as_fitted, exported, inputs_of
 
 WANTED = 45
-"""So many have to take many rows."""
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
 
 
@@ -35,13 +34,10 @@ class Outcome(NamedTuple):
 
     name: str
     rows: int = 0
-    """Of its largest batch; 0 if it is not served."""
     wrong: str = ""
-    """How it answers otherwise than ONNX Runtime."""
     same: float = 1.0
     """The part of rows that are answered as by scikit-learn."""
     why: str = ""
-    """Why it takes one row at a time, or none."""
 
 
 def tried(pipeline: Pipeline, folder: Path) -> Outcome:
@@ -66,7 +62,6 @@ def tried(pipeline: Pipeline, folder: Path) -> Outcome:
 def _compared(
     pipeline: Pipeline, fitted: Any, content: bytes, run: Any, manifest: Manifest
 ) -> tuple[str, float]:
-    """Return what was answered otherwise than by ONNX Runtime, and how often as by scikit-learn."""
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     total = sum(manifest.batch_sizes)
     inputs = inputs_of(pipeline.data, total, seed=2)
@@ -99,7 +94,6 @@ def _texts(array: Any) -> Any:
 
 
 def _plain(output: Any) -> Any:
-    """Return a ZipMap's scores as a tensor, as they are served."""
     return np.array([[*each.values()] for each in output]) if isinstance(output, list) else np.asarray(output)
 
 

@@ -51,9 +51,7 @@ class Pipeline(NamedTuple):
     make: Callable[[], Any]
     data: str = NUMBERS
     labels: str = "classes"
-    """What it is fitted to: ``classes``, ``words`` (as names), ``values``, ``pairs`` or ``none``."""
     options: Mapping[str, Any] = MappingProxyType({"zipmap": False})
-    """Of skl2onnx, for classifiers."""
 
 
 def inputs_of(data: str, rows: int, seed: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -114,7 +112,6 @@ def exported(pipeline: Pipeline) -> tuple[Any, Any]:
 
 
 def _columns(*, dense: bool = True) -> Any:
-    """Return what most tables with columns of words need."""
     return compose.ColumnTransformer(
         [
             ("numbers", preprocessing.StandardScaler(), [0, 1]),

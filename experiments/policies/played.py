@@ -16,7 +16,7 @@ from mainspring.messages.model import ModelSpec, Profile
 from mainspring.simulator.offered import mean_multiple
 from mainspring.simulator.spec import Spread, matches
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
-from mainspring.traces.capacity import best_request_ns, device_s
+from mainspring.traces.shapes import best_request_ns, device_s
 
 Instants = npt.NDArray[np.int64]
 Table = Mapping[str, ModelSpec]

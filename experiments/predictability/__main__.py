@@ -17,10 +17,14 @@ from mainspring.compiler.zoo.catalogue import compile_zoo
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.bench.usage import stolen_s
 from mainspring.experiments.figures.experiment import make_console
-from mainspring.experiments.predictability.concurrent import Level, measure_levels
-from mainspring.experiments.predictability.isolated import Series, repeat_in_isolation, series_of
-from mainspring.experiments.predictability.plot import draw
-from mainspring.experiments.predictability.report import LatencyReport, compare
+from mainspring.experiments.predictability.concurrent import (
+    Level,
+    Series,
+    measure_levels,
+    repeat_in_isolation,
+    series_of,
+)
+from mainspring.experiments.predictability.report import LatencyReport, compare, draw
 from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.report import write_json
 from mainspring.worker.config import WorkerConfig
@@ -37,11 +41,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     config: WorkerConfig
     batch_size: int = 1
     runs: int = 10_000
-    """Of figure 2a; 0 leaves it out."""
     levels: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Of figure 2b; none leaves it out. The first is what the others are compared with."""
     seconds: float = 8.0
-    """Of each level."""
 
 
 def isolated(plan: Plan, console: Console) -> tuple[list[Series], list[str]]:

@@ -13,12 +13,20 @@ from rich.table import Table
 
 from mainspring.experiments.ribbon.agreement import Agreement, agreement
 from mainspring.experiments.ribbon.data import GAUSSIAN, SETTINGS, SHARED, Setting
-from mainspring.experiments.ribbon.fresh import fresh
-from mainspring.experiments.ribbon.optima import Optimum, optimum
-from mainspring.experiments.ribbon.report import Report
-from mainspring.experiments.ribbon.served import served
+from mainspring.experiments.ribbon.fresh import Fresh, fresh
+from mainspring.experiments.ribbon.optima import Optimum, Served, optimum, served
 from mainspring.planner.problem import Pool
 from mainspring.telemetry.report import write_json
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What was computed; empty where a part was not asked for."""
+
+    agreement: list[Agreement] = []
+    optima: list[Optimum] = []
+    served: list[Served] = []
+    fresh: list[Fresh] = []
+
 
 PARTS = ("agreement", "optima", "served")
 LONG = "served"
@@ -84,7 +92,6 @@ def _serve(
     specs: Path,
     shared: Path,
 ) -> None:
-    """Search pools under another policy, or simulate those that are given, and play them on fresh streams."""
     report.served = [served(each, specs, pool=given.get(each.key), shared=shared) for each in chosen]
     show("Cheapest pools under another policy", report.served)
     played = [
@@ -122,7 +129,6 @@ def _agreements(chosen: list[Setting], seeds: int, folder: Path, shared: Path) -
 
 
 def _optima(chosen: list[Setting], folder: Path, shared: Path) -> list[Optimum]:
-    """Return the optima under the artifact's arrivals, true Poisson arrivals, Gaussian rows, and for p98."""
     found = []
     for each in chosen:
         found.append(optimum(each, folder, shared=shared))

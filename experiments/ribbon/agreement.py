@@ -33,7 +33,6 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     near_most: float
     """The greatest difference of these, in points."""
     near_mean: float
-    """What they differ by on average, with its sign, in points."""
     worst: list[tuple[Pool, float, float]]
     """Pools with the artifact's rate and ours, the greatest differences first."""
 

@@ -36,9 +36,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     name: str
     key: str
-    """What the artifact's files call it."""
     kinds: tuple[str, ...]
-    """In order of preference."""
     most: Pool
     gap_ms: float
     target_ms: float
@@ -47,7 +45,6 @@ class Setting(msgspec.Struct, frozen=True):
     one_kind: int
     """The best of one kind: so many of the first."""
     saved: float
-    """What the paper saves."""
     evaluations: int
     """The mean number that the paper's search takes."""
 

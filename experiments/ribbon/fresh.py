@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 
 from mainspring.experiments.ribbon.data import SHARED, Setting
-from mainspring.experiments.ribbon.served import POLICY, Served, spec_under
+from mainspring.experiments.ribbon.optima import POLICY, Served, spec_under
 from mainspring.planner.estimate import Estimator
-from mainspring.planner.pools.floor import above_floor
-from mainspring.planner.pools.space import Space
+from mainspring.planner.floor import Space, above_floor
 from mainspring.planner.problem import Pool, read_problem
 from mainspring.planner.simulated import Simulated
 
@@ -43,15 +42,12 @@ class Fresh(msgspec.Struct, frozen=True, kw_only=True):
     pool: Pool
     """The one that was found."""
     share: Share
-    """Of that pool."""
     sure_pool: Pool | None
     """The cheapest that holds on the fresh streams; None if no pool within the bounds does."""
     sure_price: float | None
     sure_saved: float | None
-    """Of the best of one kind's price, first come, first served."""
     sure_share: Share | None
     confirmed: Share | None
-    """Of that pool on as many further streams."""
     tried: int
     """Pools simulated on fresh streams."""
 

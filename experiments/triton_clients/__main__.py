@@ -11,21 +11,150 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
+import onnx
 import typer
+from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.experiments.triton_clients.models import lay_examples
+
+COLUMNS = 16
+CLASSES = 1_000
+KINDS: Mapping[str, tuple[int, str]] = {
+    "uint8": (TensorProto.UINT8, "TYPE_UINT8"),
+    "int8": (TensorProto.INT8, "TYPE_INT8"),
+    "int16": (TensorProto.INT16, "TYPE_INT16"),
+    "int32": (TensorProto.INT32, "TYPE_INT32"),
+    "int64": (TensorProto.INT64, "TYPE_INT64"),
+    "float16": (TensorProto.FLOAT16, "TYPE_FP16"),
+    "float32": (TensorProto.FLOAT, "TYPE_FP32"),
+    "object": (TensorProto.STRING, "TYPE_STRING"),
+}
+"""Element types of ONNX and of configurations, by numpy's names."""
+_AS_INT32 = frozenset({"object", "int8", "int16", "uint8"})
+LABELS = "labels.txt"
+_BOTH = ("0", "1")
+_FLAG = "control {{ kind: CONTROL_SEQUENCE_{} int32_false_true: [0, 1] }}"
+
+
+def add_and_subtract(given: str, sum_as: str, difference_as: str, *, rows: bool = True) -> onnx.ModelProto:
+    """Return a model of two inputs and their sum and difference; texts are numbers, written out."""
+    inner = "int32" if given in _AS_INT32 else given
+    nodes = [_cast(f"INPUT{each}", f"in{each}", given, inner) for each in _BOTH]
+    nodes += [
+        helper.make_node(kind, ["in0", "in1"], [f"r{each}"])
+        for each, kind in zip(_BOTH, ("Add", "Sub"), strict=True)
+    ]
+    if given == "uint8":
+        # Numbers without a sign wrap around before they become others.
+        nodes += [_cast(f"r{each}", f"w{each}", inner, given) for each in _BOTH]
+        nodes += [
+            _cast(f"w{each}", f"OUTPUT{each}", given, kind)
+            for each, kind in zip(_BOTH, (sum_as, difference_as), strict=True)
+        ]
+    else:
+        nodes += [
+            _cast(f"r{each}", f"OUTPUT{each}", inner, kind)
+            for each, kind in zip(_BOTH, (sum_as, difference_as), strict=True)
+        ]
+    shape: list[str | int] = ["rows", COLUMNS] if rows else [COLUMNS]
+    inputs = {f"INPUT{each}": (given, shape) for each in _BOTH}
+    return _model(nodes, inputs, {"OUTPUT0": (sum_as, shape), "OUTPUT1": (difference_as, shape)})
+
+
+def configured(given: str, sum_as: str, difference_as: str, *, rows: bool = True) -> str:
+    """Return the configuration of such a model, with names of the sum's classes."""
+    inputs = " ".join(_tensor("input", f"INPUT{each}", given, COLUMNS) for each in _BOTH)
+    first = _tensor("output", "OUTPUT0", sum_as, COLUMNS, f'label_filename: "{LABELS}"')
+    second = _tensor("output", "OUTPUT1", difference_as, COLUMNS)
+    return f"max_batch_size: {8 if rows else 0} {inputs} {first} {second}"
+
+
+def lay_examples(root: Path) -> None:
+    """Write the models of Triton's example clients."""
+    for name, kind in (("simple", "int32"), ("simple_int8", "int8"), ("simple_string", "object")):
+        put(root, name, add_and_subtract(kind, kind, kind), configured(kind, kind, kind))
+    for name, kind in (("simple_identity", "object"), ("custom_identity_int32", "int32")):
+        shape = ["rows", "length"]
+        same = [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])]
+        text = f"{_tensor('input', 'INPUT0', kind, -1)} {_tensor('output', 'OUTPUT0', kind, -1)}"
+        put(
+            root,
+            name,
+            _model(same, {"INPUT0": (kind, shape)}, {"OUTPUT0": (kind, shape)}),
+            f"max_batch_size: 8 {text}",
+        )
+    nodes = [helper.make_node("Mul", ["START", "READY"], ["begun"])]
+    nodes.append(helper.make_node("Add", ["INPUT", "begun"], ["OUTPUT"]))
+    number: tuple[str, Sequence[str | int]] = ("int32", ["rows", 1])
+    controls = " ".join(
+        f'control_input {{ name: "{each}" {_FLAG.format(each)} }}' for each in ("START", "READY")
+    )
+    put(
+        root,
+        "simple_sequence",
+        _model(nodes, dict.fromkeys(("INPUT", "START", "READY"), number), {"OUTPUT": number}),
+        f"max_batch_size: 8 sequence_batching {{ {controls} }} "
+        f"{_tensor('input', 'INPUT', 'int32', 1)} {_tensor('output', 'OUTPUT', 'int32', 1)}",
+    )
+    kernel = np.random.default_rng(0).standard_normal((CLASSES, 3, 3, 3)).astype(np.float32)
+    seen = [helper.make_node("Conv", ["data_0", "w"], ["seen"], strides=[8, 8])]
+    seen.append(helper.make_node("GlobalAveragePool", ["seen"], ["fc6_1"]))
+    image, found = ("float32", [1, 3, 224, 224]), ("float32", [1, CLASSES, 1, 1])
+    put(
+        root,
+        "densenet_onnx",
+        _model(seen, {"data_0": image}, {"fc6_1": found}, w=kernel),
+        'max_batch_size: 0 input { name: "data_0" data_type: TYPE_FP32 format: FORMAT_NCHW '
+        "dims: [3, 224, 224] reshape { shape: [1, 3, 224, 224] } } "
+        f'output {{ name: "fc6_1" data_type: TYPE_FP32 dims: [{CLASSES}] label_filename: "{LABELS}" '
+        f"reshape {{ shape: [1, {CLASSES}, 1, 1] }} }}",
+    )
+
+
+def put(root: Path, name: str, model: onnx.ModelProto, config: str) -> None:
+    """Write a model with its configuration and names of classes."""
+    folder = root / name
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.onnx").write_bytes(model.SerializeToString())
+    (folder / "config.pbtxt").write_text(config)
+    (folder / LABELS).write_text("".join(f"label{index}\n" for index in range(CLASSES)))
+
+
+def _tensor(side: str, name: str, kind: str, size: int, more: str = "") -> str:
+    return f'{side} {{ name: "{name}" data_type: {KINDS[kind][1]} dims: [{size}] {more} }}'
+
+
+def _cast(source: str, target: str, kind: str, wanted: str) -> onnx.NodeProto:
+    if kind == wanted:
+        return helper.make_node("Identity", [source], [target])
+    return helper.make_node("Cast", [source], [target], to=KINDS[wanted][0])
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple[str, Sequence[str | int]]],
+    outputs: Mapping[str, tuple[str, Sequence[str | int]]],
+    **weights: Any,
+) -> onnx.ModelProto:
+    given, found = (
+        [helper.make_tensor_value_info(name, KINDS[kind][0], shape) for name, (kind, shape) in each.items()]
+        for each in (inputs, outputs)
+    )
+    constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(list(nodes), "graph", given, found, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
 
 LONGEST_S = 120.0
-"""For one file."""
 _LEFT_OUT = ("cudashm", "ensemble", "custom_repeat", "vllm")
 
 

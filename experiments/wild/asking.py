@@ -21,9 +21,7 @@ HTTP, JSON, GRPC = "HTTP", "HTTP with JSON", "gRPC"
 WAYS = (HTTP, JSON, GRPC)
 """Ways to ask; binary tensors but for the second."""
 LONGEST_S = 120.0
-"""For one answer."""
 JSON_ELEMENTS = 20_000
-"""Of the inputs together, up to which they are sent as JSON, too."""
 _REFUSALS = (
     "400",
     "404",
@@ -40,7 +38,6 @@ class NoAnswer(Exception):
     def __init__(self, text: str, *, refused: bool) -> None:
         super().__init__(text)
         self.refused = refused
-        """Whether it refuses the request as such, rather than fails on it."""
 
 
 class Described(NamedTuple):
@@ -52,9 +49,7 @@ class Described(NamedTuple):
     half: frozenset[str]
     """Outputs of bfloat16, which clients get in 32 bits."""
     parameters: dict[str, str]
-    """Of its configuration."""
     axes: Mapping[str, int] = MappingProxyType({})
-    """Which axis has the rows, of inputs and outputs that don't have them in front."""
 
 
 class Client:
@@ -145,7 +140,6 @@ def ways_of(inputs: Arrays) -> tuple[str, ...]:
 
 
 def _sent(array: Any, datatype: str) -> Any:
-    """Return an array as Triton's clients take it, which for BF16 depends on their release."""
     return array.astype(ml_dtypes.bfloat16) if datatype == "BF16" else array
 
 

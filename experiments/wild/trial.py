@@ -10,19 +10,16 @@ import msgspec
 
 from mainspring.experiments.apart import Apart, Crashed
 from mainspring.experiments.wild.asking import GRPC, HTTP, Client, Described, NoAnswer, ways_of
-from mainspring.experiments.wild.comparing import compare
 from mainspring.experiments.wild.drawing import Case, Cases, Task, Undrawable, draw, first_line
 from mainspring.experiments.wild.files import WildFile
+from mainspring.experiments.wild.reference import compare
 from mainspring.experiments.wild.site import Site
 
 SERVED, REFUSED, WRONG, FAILED, SKIPPED = "served", "refused", "wrong", "failed", "skipped"
 DRAWING_S = 400.0
-"""After which a file is skipped because ONNX Runtime gave no answers to compare with."""
 TOGETHER_S = 3.0
-"""How long strangers ask at once."""
 _BARRIER_S = 30.0
 ROUNDS = (2, 40)
-"""How often each of them asks: at least, and at most."""
 
 
 class Row(msgspec.Struct):
@@ -34,9 +31,7 @@ class Row(msgspec.Struct):
     how: str = ""
     most_rows: int = 0
     shapes: str = ""
-    """Of those drawn, how many were answered; empty where no dimension is open."""
     requests: int = 0
-    """That were answered."""
     largest_difference: float = 0.0
     error_p99_ms: float | None = None
     """The 99th percentile of how far an INFER's duration was from its prediction."""
@@ -45,9 +40,7 @@ class Row(msgspec.Struct):
     spread: float | None = None
     """99th percentile of the durations over their median, the worst of the batch sizes."""
     load_s: float = 0.0
-    """From the request to load the file until it is served: compiling it, for the most part."""
     sentence: str = ""
-    """Why it is refused, wrong, failed or skipped; of a served one, why a request of it is refused."""
 
 
 class Drawing:
@@ -135,12 +128,10 @@ class Trial:
             self._ask_together(described, cases.strangers)
 
     def _ask_alone(self, client: Client, described: Described, case: Case) -> bool:
-        """Ask in every way; return whether all were answered."""
         answers = [self._ask(client, described, case, way, "alone") for way in ways_of(case.inputs)]
         return all(answers)
 
     def _ask(self, client: Client, described: Described, case: Case, way: str, company: str) -> bool:
-        """Ask once and compare; return whether there was an answer."""
         where = f"{way}, {company}, {case.shapes}"
         try:
             found = client.infer(self._file.name, case.inputs, described.inputs, way)
@@ -165,7 +156,6 @@ class Trial:
         return True
 
     def _ask_together(self, described: Described, strangers: list[Case]) -> None:
-        """Have all ask at once, each again and again for its own, in turns over HTTP and gRPC."""
         begin = threading.Barrier(len(strangers))
 
         def ask(number: int, case: Case) -> None:
@@ -190,7 +180,6 @@ class Trial:
             thread.join()
 
     def _mark(self, status: str, sentence: str) -> None:
-        """Note a status, unless one that is worse is noted."""
         if _WORST.index(status) > _WORST.index(self.row.status):
             self.row.status, self.row.sentence = status, sentence
 

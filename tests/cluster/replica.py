@@ -7,8 +7,7 @@ from typing import Any
 from mainspring.cluster.apply import settle
 from mainspring.cluster.follow import follow
 from mainspring.cluster.state import Cluster
-from mainspring.telemetry.entries import SegmentHeader
-from mainspring.telemetry.settings import Settings
+from mainspring.telemetry.entries import SegmentHeader, Settings
 from tests.cluster.described import described
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.console.overview import FIRST_STEP_NS, MOST, RunOverview
+from mainspring.console.checkpoints import FIRST_STEP_NS, MOST_STEPS, RunOverview
 from mainspring.console.recorded import Recording
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Reject
@@ -31,9 +31,9 @@ def test_steps_that_are_joined_lose_nothing(length_s: int) -> None:
         counts[outcome] += 1
         overview.ended(arrived_ns, arrived_ns + 1_000_000, outcome)
     found = overview.payload(7, whole=True)
-    assert len(found.offered) <= MOST
+    assert len(found.offered) <= MOST_STEPS
     assert found.step_ns % FIRST_STEP_NS == 0
-    assert MOST * found.step_ns >= length_s * SECOND_NS / 2
+    assert MOST_STEPS * found.step_ns >= length_s * SECOND_NS / 2
     assert sum(found.offered) == 2_000
     sums = [sum(found.in_time), sum(found.late), sum(found.rejected)]
     assert sums == [counts["in_time"], counts["late"], counts["rejected"]]

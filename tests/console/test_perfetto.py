@@ -13,8 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.main import build_app
-from mainspring.console.perfetto import Tracer
-from mainspring.console.trace_file import TraceFile
+from mainspring.console.perfetto import TraceFile, Tracer
 from mainspring.messages.actions import Action, Infer, Load
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec

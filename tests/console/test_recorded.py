@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from mainspring.console import checkpoints
+from mainspring.console.checkpoints import LogReader
 from mainspring.console.live import Observed
-from mainspring.console.log_reader import LogReader
 from mainspring.console.recorded import Recording
 from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, Wakeup, WorkerJoined
 from mainspring.messages.operating import DrainWorker, OperatorCommand, PinModel, ResumeWorker

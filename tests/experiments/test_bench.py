@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.experiments.bench import relay
-from mainspring.experiments.bench.hops import STAGES, split
+from mainspring.experiments.bench.path import STAGES, split
 from mainspring.experiments.bench.report import Figure, publish
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.experiments.onnx_suites import run_cases, summarise
-from mainspring.experiments.suite_cases import Case, node_cases, node_modules
-from mainspring.experiments.suite_outcomes import (
+from mainspring.experiments.onnx_suites import (
     CRASHED,
     DIFFERS,
     MATCHES,
     OTHER,
     Outcome,
+    run_cases,
+    summarise,
     try_case,
 )
+from mainspring.experiments.suite_cases import Case, node_cases, node_modules
 
 SLOW_MODULES = ("averagepool", "lppool", "maxpool")
 """Their cases take seconds to generate."""

@@ -11,7 +11,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from mainspring.experiments.figures.tables import read_report
+from mainspring.experiments.figures.report import read_report
 from mainspring.experiments.predictability import __main__ as command
 from mainspring.experiments.predictability.concurrent import run_together
 from mainspring.experiments.predictability.report import LatencyReport

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mainspring.compiler.artifact.store import Store
-from mainspring.experiments.bench.repository import Site
-from mainspring.experiments.bench.repository_models import COLUMNS, fill, name_of, net, put
+from mainspring.experiments.bench.repository import COLUMNS, Site, fill, name_of, net, put
 
 MODELS, ARCHITECTURES = 24, 2
 

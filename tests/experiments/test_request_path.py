@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.experiments import structs_on_path
-from mainspring.experiments.request_path import lines_of, paths
-from mainspring.experiments.structs_on_path import ROOT, passed
+from mainspring.experiments import request_path
+from mainspring.experiments.request_path import ROOT, lines_of, passed, paths
 
 ELSEWHERE = {"gateway/grpc/inference.py", "worker/engines/cuda/engine.py"}
 """Files of the section that these requests do not pass: they go over ZeroMQ and HTTP, to the CPU."""
@@ -35,7 +34,7 @@ def test_a_request_passes_the_files_that_the_architecture_names(tmp_path: Path) 
 def test_a_struct_is_passed_where_a_line_that_ran_creates_it_or_a_function_that_ran_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(structs_on_path, "ROOT", tmp_path)
+    monkeypatch.setattr(request_path, "ROOT", tmp_path)
     sources = {
         "messages/said.py": "import msgspec\n\n\nclass Said(msgspec.Struct):\n    text: str\n",
         "messages/told.py": "from mainspring.messages.said import Said\n\n\nclass Told(Said):\n    to: str\n",

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from mainspring.experiments import scheduler_cost
+from mainspring.experiments.bench_scheduler import growth_of, plot
 from mainspring.experiments.scheduler_cost import Cost, measure
-from mainspring.experiments.scheduler_growth import growth_of, plot
 from mainspring.experiments.scheduler_load import Recording, Setting, record
 
 SETTING = Setting(models=61, devices=2, rate=400.0, seconds=0.5)

@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from mainspring.experiments import bench_scheduler
+from mainspring.experiments.scheduler_cost import INTERPRETED, CannotMeasure, Task, interpreted, perform, way
 from mainspring.experiments.scheduler_load import Setting
-from mainspring.experiments.scheduler_ways import INTERPRETED, CannotMeasure, Task, interpreted, perform, way
 from mainspring.native import SWITCH
 
 TINY = Setting(models=61, devices=2, rate=400.0, seconds=0.2)

@@ -9,13 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.planner.errors import PlanError
+from mainspring.planner.floor import above_floor, least_price, shared_ns
 from mainspring.planner.plan import choose_kinds, cost_effectiveness, plan
-from mainspring.planner.plots import plot_plan
-from mainspring.planner.pools.assignment import least_price
-from mainspring.planner.pools.floor import above_floor
-from mainspring.planner.problem import read_problem
-from mainspring.planner.sharing import shared_ns
+from mainspring.planner.problem import PlanError, read_problem
+from mainspring.planner.writing import plot_plan
 from mainspring.simulator.objective import Objective
 from mainspring.simulator.spec import DeviceGroup, SimulationSpec
 from tests.planner.specs import spec, workload

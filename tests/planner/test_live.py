@@ -11,12 +11,10 @@ from mainspring.client.errors import InvalidRequest
 from mainspring.messages.scaling import KindStatus
 from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.planner import live
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate
-from mainspring.planner.live import Gone, Live, Watch
-from mainspring.planner.load import LOOKS, LoadWatch
+from mainspring.planner.live import LOOKS, Gone, Live, LoadWatch, Watch
 from mainspring.planner.plan import plan
-from mainspring.planner.problem import Pool, Problem, read_problem
+from mainspring.planner.problem import PlanError, Pool, Problem, read_problem
 from mainspring.planner.queues import Queues
 from tests.planner.specs import spec, workload
 

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.planner.advice import least_extra
-from mainspring.planner.errors import PlanError
+from mainspring.planner.floor import above_floor
 from mainspring.planner.plan import plan
-from mainspring.planner.pools.floor import above_floor
-from mainspring.planner.pools.trials import read_record
-from mainspring.planner.problem import read_problem
+from mainspring.planner.problem import PlanError, read_problem
 from mainspring.planner.queues import Queues
+from mainspring.planner.search import read_record
 from mainspring.simulator.objective import Objective
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec_file import parse_spec

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.planner.errors import PlanError
-from mainspring.planner.problem import read_problem
+from mainspring.planner.problem import PlanError, read_problem
 from mainspring.simulator.spec import DeviceGroup, FaultsSpec, Spread
 from tests.planner.specs import MODEL, spec, workload
 

@@ -6,9 +6,8 @@ import pytest
 
 from mainspring.messages.status import ClusterStatus, ModelStatus
 from mainspring.planner import windows
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate
-from mainspring.planner.problem import Problem, read_problem
+from mainspring.planner.problem import PlanError, Problem, read_problem
 from mainspring.planner.windows import Served
 from tests.planner.specs import spec, workload
 

@@ -16,8 +16,7 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.log import EventLogWriter
-from mainspring.telemetry.plots import draw_report
-from mainspring.telemetry.publish import publish
+from mainspring.telemetry.plots import draw_report, publish
 from mainspring.telemetry.report import read_summary
 from mainspring.telemetry.summary import Analysis, analyse_log
 from mainspring.traces.records import Records

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mainspring.traces.arrival import SECOND_NS, Arrival, Kind
-from mainspring.traces.azure2019 import MINUTE_NS, read_azure2019
+from mainspring.traces.azure import MINUTE_NS, read_azure2019
 from mainspring.traces.recipe import kind_of_file
 from mainspring.traces.tracefile import TraceError
 from mainspring.traces.workload import Workload

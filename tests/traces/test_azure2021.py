@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.traces import azure2021
+from mainspring.traces import azure
 from mainspring.traces.arrival import SECOND_NS, Arrival, Kind
-from mainspring.traces.azure2021 import read_azure2021
+from mainspring.traces.azure import read_azure2021
 from mainspring.traces.recipe import kind_of_file
 from mainspring.traces.tracefile import TraceError
 from mainspring.traces.workload import Workload
@@ -66,11 +66,11 @@ def test_disorder_beyond_the_buffer_is_an_error_and_not_a_wrong_order(
 ) -> None:
     rows = [f"a,f,{i + 100},0" for i in range(20)] + ["a,f,50,0"]
     path = written(tmp_path / "t.csv", rows)
-    monkeypatch.setattr(azure2021, "REORDER_ROWS", 5)
+    monkeypatch.setattr(azure, "REORDER_ROWS", 5)
     workload = read_azure2021(path, ["m"])
     with pytest.raises(TraceError, match=r"t\.csv:22: arrived before.*sort the file"):
         play(workload)
-    monkeypatch.setattr(azure2021, "REORDER_ROWS", 50)
+    monkeypatch.setattr(azure, "REORDER_ROWS", 50)
     assert len(play(read_azure2021(path, ["m"]))) == 21
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from mainspring.traces.capacity import best_request_ns, device_s, slowest_of
+from mainspring.traces.shapes import best_request_ns, device_s, slowest_of
 
 EVEN = {1: 10, 2: 12, 4: 20}
 

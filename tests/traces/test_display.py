@@ -9,9 +9,8 @@ from rich.console import Console
 
 from mainspring.messages.codes import Reason
 from mainspring.telemetry.report import Possible
-from mainspring.traces.display import ProgressLine, progress_text, summary_table
 from mainspring.traces.records import Records
-from mainspring.traces.report import Progress, summarise
+from mainspring.traces.report import Progress, ProgressLine, progress_text, summarise, summary_table
 
 
 def some_progress(**changes: float) -> Progress:

@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
-from mainspring.traces.generators import Gamma, Poisson, closed_loop, zipf_rates
-from mainspring.traces.synthetic import BURSTY, COLD, PERIODIC, SUSTAINED, AzureLike, azure_like
+from mainspring.traces.generators import (
+    BURSTY,
+    COLD,
+    PERIODIC,
+    SUSTAINED,
+    AzureLike,
+    Gamma,
+    Poisson,
+    azure_like,
+    closed_loop,
+    zipf_rates,
+)
 from mainspring.traces.workload import Workload
 
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
-from mainspring.traces.generators import Gamma, Poisson
-from mainspring.traces.synthetic import azure_like
+from mainspring.traces.generators import Gamma, Poisson, azure_like
 from mainspring.traces.workload import Workload, at_rate, mean_rate
 
 

@@ -23,7 +23,7 @@ import typer
 
 from mainspring.experiments.bench.foreign import Unavailable
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.triton import load, possible
+from mainspring.experiments.bench.triton import load, subjects
 from mainspring.experiments.bench.triton.contestants import (
     BESIDE,
     MAINSPRING,
@@ -44,15 +44,12 @@ ONE_CORE_PERCENT: dict[float, dict[float, float]] = {
     22.0: {0.5: 98.0, 0.8: 97.0, 1.0: 95.0, 1.5: 75.0},
     90.0: {0.5: 100.0, 0.8: 100.0, 1.0: 99.0, 1.5: 75.0},
 }
-"""What Mainspring is to answer in time with all of each server on one core, by deadline in ms and rate."""
 LATE_PERCENT = 0.5
 """The most of Mainspring's requests that may be answered late."""
 _SATURATIONS = 5
 """Times that each of these is measured, in turns, at least."""
 _MOST_SATURATIONS = 15
 SETTLED = 0.1
-"""How far the middle half of Triton's turns may lie apart, as a part of their median, before that is
-believed: the rates of all that follows come of it."""
 
 
 class Turn(msgspec.Struct):
@@ -67,11 +64,9 @@ class Turn(msgspec.Struct):
     codes: dict[str, int]
     client_late_ms: float
     reasons: dict[str, int] = {}
-    """Of refusals, in the server's first words."""
     late: int = 0
     """Answers that came after the deadline."""
     refused_at: list[float] = []
-    """When each refusal came, as a part of the deadline."""
     possible_percent: float = 0.0
     """Requests that one core could have answered in time."""
 
@@ -91,10 +86,9 @@ class Contest:
         self._timed = [load.encode(name, each, timeout_us) for each in inputs for name in names]
         self._untimed = [load.encode(name, each) for each in inputs for name in names]
         self.alone_ms = dict.fromkeys(addresses, 0.0)
-        """What a request takes while there is no other, in the best of several turns."""
         self.all_saturations_hz: dict[str, list[float]] = {name: [] for name in addresses}
         """Answers a second in each turn of a closed loop."""
-        self._bare = possible.runner(subject.models(models[:1])[names[0]], inputs)
+        self._bare = subjects.runner(subject.models(models[:1])[names[0]], inputs)
         self._bare_ms = np.zeros(0)
         self.all_bare_ms: list[float] = []
         """Durations of all runs of the bare model."""
@@ -140,7 +134,7 @@ class Contest:
             reasons=found.reasons,
             late=found.codes.get("OK", 0) - in_time,
             refused_at=[round(each / self.deadline_ms, 3) for each in sorted(found.refused_ms)],
-            possible_percent=possible.in_time_percent(
+            possible_percent=subjects.in_time_percent(
                 instants, self._bare_ms, self.deadline_ms, beside_ms, seed
             ),
         )
@@ -222,7 +216,6 @@ def figures(turns: Sequence[Turn], subject: Subject) -> list[Figure]:
 
 
 def _ends(turns: Sequence[Turn]) -> list[Figure]:
-    """Return how much was late, and when refusals came, of one server at one rate: over all turns."""
     label = f"{turns[0].copies} x, {turns[0].factor:g}: {turns[0].server}"
     late = 100 * sum(turn.late for turn in turns) / sum(turn.requests for turn in turns)
     target = LATE_PERCENT if turns[0].server == MAINSPRING else None

@@ -31,7 +31,6 @@ class Wanted(NamedTuple):
     """Who takes part."""
 
     one_core: bool = False
-    """Whether each server is wholly on the last core, and the client on the others."""
     beside: Sequence[str] = ()
     """Settings of a further Mainspring each, such as ``scheduler.estimate_rank=5``."""
 
@@ -105,7 +104,6 @@ def servers(
 
 @contextmanager
 def _cluster(run_dir: Path, specs: Sequence[ModelSpec], tables: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Run a cluster with these settings beside the usual ones; yield where it serves gRPC."""
     gateway, controller, port = free_ports(3)
     usual: dict[str, dict[str, Any]] = {
         "cluster": {"store": str(STORE), "run_dir": str(run_dir)},

@@ -34,7 +34,6 @@ PRIORITY = 20
 """Real-time, below that of Mainspring's own processes and above Triton's, which has none."""
 _LEAD_S = 0.05
 _SPIN_S = 0.3e-3
-"""Before an instant: shorter than a timer's resolution, and hardly any time is taken from the servers."""
 _REASON_CHARACTERS = 40
 _DATATYPES = {"float32": "FP32", "int64": "INT64"}
 
@@ -43,16 +42,11 @@ class Outcome(msgspec.Struct):
     """What became of the requests of one run."""
 
     latency_ms: list[float]
-    """From the instant at which a request was due to its answer; infinite if it was refused."""
     codes: dict[str, int]
     late_ms: float
-    """How much later than due the client sent, at the 99th percentile."""
     reasons: dict[str, int] = {}
-    """What refusals said first, up to a colon."""
     refused_ms: list[float] = []
-    """From the instant at which a request was due to its refusal."""
     begin_ns: int = 0
-    """On the monotonic clock: what the requests' instants count from."""
 
     def in_time(self, deadline_ms: float) -> int:
         """Return how many requests were answered by their deadline."""

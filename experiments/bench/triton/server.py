@@ -24,7 +24,6 @@ from mainspring.messages.model import ModelSpec, TensorSpec
 
 PYTRITON = ("nvidia-pytriton==0.7.0",)
 BACKEND = ("numpy<2", "onnxruntime")
-"""What the model needs; the backend's stub is made for numpy's first major version."""
 START_S = 60.0
 _READY = "/inference.GRPCInferenceService/ServerReady"
 
@@ -60,7 +59,6 @@ def write_repository(folder: Path, models: dict[str, onnx.ModelProto], spec: Mod
 
 
 def _tensor(tensor: TensorSpec) -> str:
-    """Return a tensor as a configuration has it; open dimensions are -1."""
     opened = {dim.axis for dim in tensor.open}
     dims = ", ".join("-1" if axis in opened else str(size) for axis, size in enumerate(tensor.shape))
     return f'{{ name: "{tensor.name}" data_type: {_DATATYPES[tensor.dtype]} dims: [ {dims} ] }}'
@@ -91,7 +89,6 @@ def triton(repository: Path, log: Path) -> Iterator[str]:
 
 
 def _program() -> tuple[Path, dict[str, str]]:
-    """Return Triton's folder and the variables that it needs."""
     wheel = environment("triton", PYTRITON, dependencies=False)
     backend = environment("triton-backend", BACKEND)
     found = next(wheel.glob("lib/python*/site-packages/pytriton/tritonserver"), None)
@@ -113,7 +110,6 @@ def _program() -> tuple[Path, dict[str, str]]:
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    """Wait until the server is ready."""
     give_up = time.monotonic() + START_S
     with grpc.insecure_channel(address) as channel:
         ready = channel.unary_unary(_READY)

@@ -16,16 +16,17 @@ from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.plan import arch_number
 from mainspring.experiments.gpu_check.bundle.contents import Bundle, BundleError
 from mainspring.experiments.gpu_check.bundle.making import compile_models, fill, targets_of
-from mainspring.experiments.gpu_check.bundle.packages import (
+from mainspring.experiments.gpu_check.bundle.packing import (
     MONITOR,
+    MOST_BYTES,
     NUMPY,
     PYTHONS,
     Files,
     monitor_files,
     own_files,
+    pack,
     package_files,
 )
-from mainspring.experiments.gpu_check.bundle.packing import MOST_BYTES, pack
 from mainspring.experiments.gpu_check.bundle.runner import BUNDLE, OWN, SITE
 from mainspring.experiments.gpu_check.bundle.runner import NUMPY as NUMPY_FOLDER
 from mainspring.experiments.gpu_check.settings import Settings, the_zoo
@@ -35,7 +36,6 @@ WORK = Path("out/gpu-bundle")
 ARCHS = ("sm_80", "sm_90")
 SIZES = "1,2,4,8,16"
 ROWS = 25_088
-"""Of 4,096 numbers each: 411 MB."""
 
 
 def collect(folder: Path, pythons: list[str], wheels: Path) -> Files:

@@ -26,7 +26,6 @@ _RAW_BYTES = 4096
 """A tensor of at most as many bytes, or not of 32-bit floats, comes as it is: little is saved by a seed, and
 integers and small vectors may mean something."""
 _MIDDLE, _HALF_RANGE = 32767.5, 32768.0
-"""Of 16 random bits."""
 
 
 class BundleError(Exception):
@@ -45,14 +44,10 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """The model of a rehearsal."""
     architectures: tuple[str, ...]
     batch_sizes: dict[str, tuple[int, ...]]
-    """Of each of them."""
     precisions: tuple[str, ...] = ()
-    """Of the main model, beside FP32."""
     large_shape: tuple[int, int]
     weights_bytes: int
-    """Of all models, and of one more like the main one: what is drawn."""
     made: str
-    """When."""
 
 
 class Draw(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,7 +58,6 @@ class Draw(msgspec.Struct, frozen=True, omit_defaults=True):
     """Standard deviation of 32-bit floats."""
     mean: float = 0.0
     raw_bytes: int = 0
-    """If not 0, the tensor is as many of the next bytes of the file beside."""
 
 
 def read_bundle(folder: Path) -> Bundle:

@@ -13,8 +13,7 @@ import msgspec
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.bundle.contents import BundleError, draw_image, read_draws
-from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, Settings
-from mainspring.experiments.gpu_check.variants import put_variants
+from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, Settings, put_variants
 from mainspring.experiments.gpu_check.verdicts import Verdict, failed, told
 
 MOST_THREADS = 4

@@ -34,8 +34,7 @@ from mainspring.experiments.gpu_check.bundle.contents import (
 )
 from mainspring.experiments.gpu_check.bundle.drawing import redraw
 from mainspring.experiments.gpu_check.models import Job, compile_all, is_done, jobs_of
-from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, TVM, Settings
-from mainspring.experiments.gpu_check.variants import beside
+from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, TVM, Settings, beside
 
 Say = Callable[[str], None]
 

@@ -27,7 +27,6 @@ OLDEST = (3, 11)
 _RESULTS = "gpu-check"
 _READ_BYTES = 1 << 20
 _SPARE_BYTES = 256 << 20
-"""For logs, and for models that differ in their weights."""
 
 
 class Refused(Exception):

@@ -10,10 +10,9 @@ from typing import Any
 
 from mainspring.compiler.artifact.target import Attributes
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel
 
 MEMORY_BYTES = 16 << 30
-"""Of which only what is written takes memory of the host."""
 KERNEL_NS = 5_000
 PROCESSORS = 132
 

@@ -22,8 +22,7 @@ from mainspring.compiler.artifact.plan import (
     ENTRY_SHIFT,
     SET_ADDRESSES,
 )
-from mainspring.experiments.gpu_check.rehearsal.rules import Rules
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel, Work, clear, move
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel, Rules, Work, clear, move
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Copy, Extent, MemoryState
 
@@ -395,7 +394,6 @@ class FakeDriver:
         return work
 
     def _step(self) -> None:
-        """Do the piece of work that can begin first; of several the one that was told first."""
         ready = [
             (self._begin_ns(queue[0]), queue[0].number, queue[0])
             for queue in self._queues.values()

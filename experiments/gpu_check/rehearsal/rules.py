@@ -6,14 +6,61 @@ failed assertion; what it may have to live with is the RuntimeError that CuPy wo
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
-from mainspring.experiments.gpu_check.rehearsal.work import Work
 from mainspring.worker.engines.cuda.driver import Extent
+
+
+class Kernel(NamedTuple):
+    """What a kernel computes, given the values of its parameters, and how long that takes."""
+
+    run: Callable[..., None]
+    duration_ns: int = 10_000
+    parameters: int = 1
+    placed: bool = False
+
+
+def move(target: int, source: int | bytes, size: int) -> None:
+    """Copy bytes now."""
+    ctypes.memmove(target, source, size)
+
+
+def clear(address: int, size: int) -> None:
+    """Write zeros now."""
+    ctypes.memset(address, 0, size)
+
+
+class Work:
+    """One thing that a stream was told."""
+
+    def __init__(
+        self,
+        number: int,
+        what: str,
+        stream: int,
+        engine: str | None = None,
+        duration_ns: int = 0,
+        run: Callable[[], None] = lambda: None,
+        after: Work | None = None,
+    ) -> None:
+        self.number = number
+        self.what = what
+        self.stream = stream
+        self.engine = engine
+        self.duration_ns = duration_ns
+        self.run = run
+        self.after = after
+        self.told_ns = 0
+        self.begin_ns = -1
+        self.end_ns = -1
+        self.size = 0
+
 
 SHARED_WITHOUT_ASKING = 48 << 10
 MOST_SHARED = 227 << 10
-"""Of a block on an H100 or H200, once a kernel asked for it."""
 MOST_THREADS = 1024
 MOST_BLOCKS = (2**31 - 1, 65_535, 65_535)
 MOST_BLOCK_Z = 64

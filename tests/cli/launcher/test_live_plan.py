@@ -16,8 +16,8 @@ from mainspring.client.client import Client
 from mainspring.messages.tables import ConfigError
 from mainspring.planner.live import Live
 from mainspring.planner.plan import plan
-from mainspring.planner.pools.search import Before
 from mainspring.planner.problem import Pool, Problem
+from mainspring.planner.search import Before
 from mainspring.planner.windows import Replayed
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.objective import Objective

@@ -17,7 +17,7 @@ from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.pools import Cluster, Options, Planning
 from mainspring.client.client import Client
-from mainspring.planner import load, windows
+from mainspring.planner import live, windows
 from mainspring.planner.live import Gone
 from mainspring.planner.plan import Plan
 from mainspring.planner.problem import read_problem
@@ -99,7 +99,7 @@ def test_the_clusters_own_requests_are_watched_and_planned_for_again(
     monkeypatch.setattr(pools, "plot_plan", lambda *_: None)  # Matplotlib takes seconds.
     monkeypatch.setattr(pools, "LOOK_S", 0.1)
     monkeypatch.setattr(windows, "SETTLE_S", 0.1)
-    monkeypatch.setattr(load, "QUICK_S", 1.5)
+    monkeypatch.setattr(live, "QUICK_S", 1.5)
     options = Options("informed", "live", "queues", 0.0, 3, 0, 3, ())
     output = tmp_path / "out"
     output.mkdir()

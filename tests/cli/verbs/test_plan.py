@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from mainspring.cli.main import build_app
 from mainspring.messages.tables import ConfigError
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate
-from mainspring.planner.problem import Pool
+from mainspring.planner.problem import PlanError, Pool
 from mainspring.planner.queues import Queues
 from mainspring.simulator.spec_file import read_spec
 

@@ -9,11 +9,9 @@ import pytest
 
 from mainspring.console.pages import Gpu, WorkerPage
 from mainspring.console.payloads import Clock
-from mainspring.console.queries.asking import Unknown
+from mainspring.console.queries.asking import Unknown, recent
 from mainspring.console.queries.cluster import LEAST_SAMPLES, cluster
-from mainspring.console.queries.model import ROOM, model
-from mainspring.console.queries.models import commonest_kind, models
-from mainspring.console.queries.recent import recent
+from mainspring.console.queries.models import ROOM, commonest_kind, model, models
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.queries.worker import worker
 from mainspring.console.terminal.cluster import cluster_lines

@@ -8,15 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.console.payloads import Cluster, Memory, Models, Schedule
-from mainspring.console.queries.asking import BadQuery, Unknown
+from mainspring.console.queries.asking import BadQuery, Unknown, head, recent
 from mainspring.console.queries.cluster import cluster
-from mainspring.console.queries.head import head
-from mainspring.console.queries.memory import memory
-from mainspring.console.queries.model import model
-from mainspring.console.queries.models import SORTS, models
-from mainspring.console.queries.recent import recent
+from mainspring.console.queries.models import SORTS, model, models
 from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import in_order, schedule
+from mainspring.console.queries.worker import memory
 from mainspring.console.view.view import View
 from mainspring.messages.events import OperatorAsked, RequestArrived, Wakeup, WorkerLeft
 from mainspring.messages.model import bucket_name

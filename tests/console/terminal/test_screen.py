@@ -15,14 +15,12 @@ from rich.console import Console
 
 from mainspring.console.payloads import ActionLine, Cluster, Lane, Memory, Models, Schedule
 from mainspring.console.queries.cluster import cluster
-from mainspring.console.queries.memory import memory
 from mainspring.console.queries.models import models
 from mainspring.console.queries.schedule import schedule
-from mainspring.console.terminal.memory import FREE, LOADING
-from mainspring.console.terminal.running import as_json
-from mainspring.console.terminal.schedule import schedule_lines
+from mainspring.console.queries.worker import memory
+from mainspring.console.terminal.cluster import FREE, LOADING, schedule_lines
+from mainspring.console.terminal.running import RecordedSource, as_json
 from mainspring.console.terminal.screen import VIEWS, Screen
-from mainspring.console.terminal.source import RecordedSource
 from mainspring.console.view.view import View
 from mainspring.telemetry.runs import choose_run
 from tests.telemetry.recordings import record

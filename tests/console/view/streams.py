@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.console.view.limits import Limits
+from mainspring.console.view.series import Limits
 from mainspring.console.view.view import View
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.actions import Command

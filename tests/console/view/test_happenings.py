@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.console.queries.asking import Unknown
+from mainspring.console.queries.asking import Unknown, happenings
 from mainspring.console.queries.cluster import cluster
-from mainspring.console.queries.model import model
-from mainspring.console.queries.recent import happenings
+from mainspring.console.queries.models import model
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.terminal.cluster import cluster_lines
-from mainspring.console.view.limits import Limits
+from mainspring.console.view.series import Limits
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.codes import Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.models import models
-from mainspring.console.view.limits import Limits
+from mainspring.console.view.series import Limits
 from mainspring.console.view.view import View
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, OperatorAsked, WorkerJoined
 from mainspring.messages.operating import DrainWorker, LoadOn, OperatorCommand, PinModel

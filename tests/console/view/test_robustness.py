@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainspring.console.queries.asking import recent
 from mainspring.console.queries.cluster import cluster
-from mainspring.console.queries.memory import memory
 from mainspring.console.queries.models import models
-from mainspring.console.queries.recent import recent
 from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import schedule
-from mainspring.console.view.limits import Limits
+from mainspring.console.queries.worker import memory
 from mainspring.console.view.models import EVICTIONS
+from mainspring.console.view.series import Limits
 from mainspring.console.view.view import View
 from mainspring.messages.actions import DropWorker, Infer, Load, Prepare, Reject, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status

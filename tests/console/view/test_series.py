@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.console.queries.model import model
+from mainspring.console.queries.models import model
 from mainspring.console.queries.worker import worker
-from mainspring.console.view.limits import Limits
-from mainspring.console.view.series import ModelSeconds, Ring
+from mainspring.console.view.series import Limits, ModelSeconds, Ring
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status

@@ -17,9 +17,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from mainspring.console.config import ConsoleConfig
 from mainspring.console.payloads import Head, Overview
-from mainspring.console.server import serve
+from mainspring.console.server import listen, serve
 from mainspring.console.view.view import View
-from mainspring.console.web.listener import listen
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
 from mainspring.messages.operating import OperatorCommand
 from mainspring.transport.tokens import TokenFile

@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from mainspring.console.web.files import FOLDER, Files
+from mainspring.console.server import FOLDER, Files
 from tests.console.web.asgi import get
 
 

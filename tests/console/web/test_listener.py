@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from mainspring.console.config import ConsoleConfig
-from mainspring.console.web.listener import listen
+from mainspring.console.server import listen
 from tests.console.web.served import Console, Start, said, say
 from tests.patience import PATIENCE_S
 

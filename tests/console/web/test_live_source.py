@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from mainspring.console.config import ConsoleConfig
-from mainspring.console.web.live_source import LiveSource
-from mainspring.console.web.source import Granted, Unanswered
+from mainspring.console.web.source import Granted, LiveSource, Unanswered
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.observing import Devices
 from mainspring.messages.operating import DrainWorker, Operate, Operated

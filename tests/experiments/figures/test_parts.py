@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.experiments.bench.report import this_machine
-from mainspring.experiments.figures import tables
-from mainspring.experiments.figures.comparison import Line
+from mainspring.experiments.figures import report as tables
 from mainspring.experiments.figures.experiment import FigureReport
 from mainspring.experiments.figures.options import Options
 from mainspring.experiments.figures.paper import Fact
@@ -18,6 +17,7 @@ from mainspring.experiments.figures.profiles import (
     resnet50_table,
     varieties_table,
 )
+from mainspring.experiments.figures.report import Line
 from mainspring.telemetry.report import write_json
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.experiments.gpu_check import allocations, copies, cycling, graphs, pinning, shared
+from mainspring.experiments.gpu_check import allocations, cycling, graphs, loading, shared
 from mainspring.experiments.gpu_check.models import check_compiling
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, TVM, Settings, rehearsal
@@ -59,7 +59,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeDriver
     )
 
     def put_in(driver: FakeDriver) -> Settings:
-        for module in (driver_module, allocations, copies, cycling, graphs, pinning, shared):
+        for module in (driver_module, allocations, cycling, graphs, loading, shared):
             monkeypatch.setattr(module, "open_driver", lambda _device: driver)
         chosen = Settings(
             folder=str(tmp_path),

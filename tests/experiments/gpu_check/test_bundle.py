@@ -1,4 +1,4 @@
-"""An archive for a GPU machine without a network: made here, run by a Python that has no packages."""
+"""An archive for a GPU machine without a network: made here, run by a Python that has no packing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 
 from mainspring.compiler.artifact.manifest import WeightTensor
 from mainspring.compiler.artifact.store import Store
-from mainspring.experiments.gpu_check.bundle import contents, packages, packing, runner
+from mainspring.experiments.gpu_check.bundle import contents, packing, runner
 from mainspring.experiments.gpu_check.bundle.contents import BundleError
-from mainspring.experiments.gpu_check.bundle.packages import HERE
+from mainspring.experiments.gpu_check.bundle.packing import HERE
 from mainspring.experiments.gpu_check.settings import Settings, rehearsal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -114,14 +114,14 @@ def test_the_monitor_of_gpus_is_carried_if_it_can_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert packages.monitor_files(tmp_path) == {}
+    assert packing.monitor_files(tmp_path) == {}
     (tmp_path / "any").mkdir()
-    wheel = tmp_path / "any" / f"nvidia_ml_py-{packages.MONITOR_VERSION}-py3-none-any.whl"
+    wheel = tmp_path / "any" / f"nvidia_ml_py-{packing.MONITOR_VERSION}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as made:
         made.writestr("pynvml.py", "# NVML")
         made.writestr("example.pyi", "")
         made.mkdir("folder")
-    assert packages.monitor_files(tmp_path) == {"pynvml.py": b"# NVML"}
+    assert packing.monitor_files(tmp_path) == {"pynvml.py": b"# NVML"}
 
 
 def test_a_bundle_has_the_main_model_in_other_precisions(tmp_path: Path) -> None:

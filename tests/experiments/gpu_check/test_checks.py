@@ -19,14 +19,11 @@ from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check import cluster, cycling, executing, loading, outputs, steady
-from mainspring.experiments.gpu_check.buckets import check_buckets
-from mainspring.experiments.gpu_check.cluster import check_cluster
+from mainspring.experiments.gpu_check.cluster import check_cluster, check_many
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
-from mainspring.experiments.gpu_check.large import check_large_tensor
-from mainspring.experiments.gpu_check.many import check_many
 from mainspring.experiments.gpu_check.models import jobs_of
-from mainspring.experiments.gpu_check.outputs import check_outputs, compare
+from mainspring.experiments.gpu_check.outputs import check_buckets, check_large_tensor, check_outputs, compare
 from mainspring.experiments.gpu_check.references import stock
 from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, told

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from mainspring.experiments.gpu_check import pinning
-from mainspring.experiments.gpu_check.pinning import KINDS, check_pinning
+from mainspring.experiments.gpu_check import loading
+from mainspring.experiments.gpu_check.loading import KINDS, check_pinning
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import State
@@ -43,8 +43,8 @@ def test_each_kind_is_pinned_and_copied_from(
         spread.append(size)
         return ""
 
-    monkeypatch.setattr(pinning, "memory_nodes", lambda: frozenset({0, 1}))
-    monkeypatch.setattr(pinning, "interleave", interleave)
+    monkeypatch.setattr(loading, "memory_nodes", lambda: frozenset({0, 1}))
+    monkeypatch.setattr(loading, "interleave", interleave)
     found = list(check_pinning(gpu(driver)))
     assert len(found) == 2 * len(KINDS)
     # Huge pages that the kernel keeps are on few machines.
@@ -57,7 +57,7 @@ def test_each_kind_is_pinned_and_copied_from(
 
 
 def test_on_one_node_nothing_is_spread(gpu: Gpu, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "memory_nodes", lambda: frozenset({0}))
+    monkeypatch.setattr(loading, "memory_nodes", lambda: frozenset({0}))
     found = list(check_pinning(gpu(driver)))
     assert {verdict.found for verdict in found[1::2]} == {"the machine has one memory node"}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mainspring.experiments.mixed.fleet import ERRATIC, FIXED, STREAM
-from mainspring.experiments.mixed.offering import STREAMS, Tally
+from mainspring.experiments.mixed.offering import STREAMS, Tally, figures, models_table, shortfalls
 from mainspring.experiments.mixed.streams import Judged
-from mainspring.experiments.mixed.verdict import figures, models_table, shortfalls
 
 WELL = Judged(0, "", 0, STREAMS)
 

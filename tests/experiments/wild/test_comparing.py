@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainspring.experiments.wild.comparing import compare
+from mainspring.experiments.wild.reference import compare
 
 
 def floats(*values: float) -> dict[str, np.ndarray]:

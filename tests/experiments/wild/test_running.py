@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mainspring.experiments.wild import __main__ as wild
+from mainspring.experiments.wild.__main__ import RESULTS, read_report, report_of, write
 from mainspring.experiments.wild.files import WildFile
-from mainspring.experiments.wild.table import RESULTS, read_report, report_of, write
 from mainspring.experiments.wild.trial import FAILED, SERVED, Row
 
 NAMES = ("a", "b", "c")

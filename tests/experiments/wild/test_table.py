@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.experiments.wild.table import Missing, Report, is_bad, markdown, report_of, summary, write
+from mainspring.experiments.wild.__main__ import Missing, Report, is_bad, markdown, report_of, summary, write
 from mainspring.experiments.wild.trial import FAILED, REFUSED, SERVED, SKIPPED, WRONG, Row
 
 ROWS = [

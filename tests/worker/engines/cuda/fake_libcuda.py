@@ -18,7 +18,7 @@ from mainspring.compiler.artifact.plan import (
     ENTRY_SHIFT,
     SET_ADDRESSES,
 )
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel
 from tests.worker.engines.cuda import tiny_store
 
 SOURCE = Path(__file__).with_suffix(".c")

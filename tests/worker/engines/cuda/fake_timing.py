@@ -6,7 +6,7 @@ import re
 import sys
 
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel
 from mainspring.worker.engines.cuda import timing
 
 FIRST_NS = 1_000_000

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from mainspring.experiments.gpu_check.rehearsal.driver import BYTES_PER_NS, LAUNCH_NS, FakeDriver
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.engine import EngineError

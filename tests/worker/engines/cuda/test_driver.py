@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda import cupy_driver, libcuda_driver
 from mainspring.worker.engines.cuda import driver as drivers

@@ -23,7 +23,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Reservation, Slot

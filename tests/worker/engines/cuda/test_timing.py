@@ -24,7 +24,7 @@ from mainspring.compiler.artifact.plan import (
 )
 from mainspring.compiler.choosing.tuning import Subject, fastest
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda import driver as drivers
 from mainspring.worker.engines.cuda import timing

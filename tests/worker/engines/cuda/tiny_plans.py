@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import GraphTensor, IoTensor, WeightTensor
 from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans, Shape
-from mainspring.experiments.gpu_check.rehearsal.work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.rules import Kernel
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.core.residency import align

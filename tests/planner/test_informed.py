@@ -8,15 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.planner.errors import PlanError
+from mainspring.planner.floor import Space, above_floor
+from mainspring.planner.informed import Belief, informed
 from mainspring.planner.plan import plan
-from mainspring.planner.pools.floor import above_floor
-from mainspring.planner.pools.informed import Belief, informed
-from mainspring.planner.pools.search import Before, Task
-from mainspring.planner.pools.space import Space
-from mainspring.planner.pools.trials import Trials
-from mainspring.planner.problem import Problem, read_problem
+from mainspring.planner.problem import PlanError, Problem, read_problem
 from mainspring.planner.queues import Queues
+from mainspring.planner.search import Before, Task, Trials
 from tests.planner.specs import spec, workload
 
 

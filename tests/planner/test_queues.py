@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.planner import kernel
+from mainspring.planner import queues
 from tests.planner.event_driven import serve_by_events
 
 NEVER = np.iinfo(np.int64).max
@@ -34,7 +34,7 @@ def served(
 ) -> tuple[list[int], list[int]]:
     due = np.array(due_ns, np.int64)
     times = np.array(durations_ns, np.int64).reshape(len(durations_ns), len(due_ns))
-    done_ns, by = kernel.serve(due, times, kinds, due + slo_ns, most_late)
+    done_ns, by = queues.serve(due, times, kinds, due + slo_ns, most_late)
     return done_ns.tolist(), by.tolist()
 
 
@@ -54,7 +54,7 @@ def test_interpreted_and_compiled_do_the_same(
     pytest.importorskip("numba")
     found = served(*station, most_late, slo_ns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "compiled", lambda: None)
+        patch.setattr(queues, "compiled", lambda: None)
         assert served(*station, most_late, slo_ns) == found
 
 

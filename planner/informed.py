@@ -15,10 +15,9 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import THETA, Estimate, Estimator, Scales
-from mainspring.planner.pools.search import Ending, Task
-from mainspring.planner.problem import Pool
+from mainspring.planner.problem import PlanError, Pool
+from mainspring.planner.search import Ending, Task
 
 Values = npt.NDArray[np.float64]
 OFF = 0.07

@@ -9,16 +9,13 @@ import sys
 import numpy as np
 import pytest
 
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate
+from mainspring.planner.floor import Space, above_floor
 from mainspring.planner.plan import plan
-from mainspring.planner.pools.floor import above_floor
-from mainspring.planner.pools.ribbon import Pruned, worth
-from mainspring.planner.pools.search import Before, Task, searches
-from mainspring.planner.pools.space import Space
-from mainspring.planner.pools.trials import BudgetSpent, Trials
-from mainspring.planner.problem import Pool, Problem, read_problem
+from mainspring.planner.problem import PlanError, Pool, Problem, read_problem
 from mainspring.planner.queues import Queues
+from mainspring.planner.ribbon import Pruned, worth
+from mainspring.planner.search import Before, BudgetSpent, Task, Trials, searches
 from tests.planner.specs import spec, workload
 
 ALL = ("exact", "exhaustive", "ribbon")
@@ -159,7 +156,7 @@ def test_what_lies_within_a_clear_violation_or_costs_as_much_as_what_holds_is_ru
 
 def test_the_surrogate_rounds_to_whole_devices_and_passes_through_what_was_tried() -> None:
     pytest.importorskip("sklearn")
-    from mainspring.planner.pools.ribbon import Surrogate
+    from mainspring.planner.ribbon import Surrogate
 
     counts, values = np.array([[0], [2], [5], [9]]), np.array([0.1, 0.4, 0.45, 0.7])
     rounded, plain = Surrogate(1), Surrogate(1, rounding=False)

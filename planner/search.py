@@ -1,16 +1,18 @@
-"""The pools that a search has tried, in order: each once, within a budget, with a record to resume from."""
+"""The searches by name, what each is given, the pools tried, and the two simple searches."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import Estimate, Estimator
-from mainspring.planner.problem import Pool
+from mainspring.planner.floor import Flags, Space
+from mainspring.planner.problem import PlanError, Pool, Problem
 
 Told = Callable[["Trials"], None]
 
@@ -100,3 +102,75 @@ def read_record(path: Path) -> list[Estimate]:
     if cut_off:
         os.truncate(path, len(data) - len(cut_off))
     return found
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The end of a search."""
+
+    why: str
+    proven: bool = False
+    """True if every cheaper pool than the best is known not to hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Before:
+    """The evaluations that were made before the load changed."""
+
+    tried: tuple[Estimate, ...]
+    best: Estimate
+    """The pool that held at the least price then."""
+    load: float
+    """Load now as a multiple of the load then; above 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The task that a search is given."""
+
+    problem: Problem
+    space: Space
+    possible: Flags
+    """True for each pool of the space on which some scheduler could keep the promise."""
+    trials: Trials
+    seed: int = 0
+    starts: tuple[Pool, ...] = ()
+    """Pools to begin with; searches that need some draw others."""
+    prior: Estimator | None = None
+    """A quick estimator that may be off, where evaluations are dear."""
+    before: Before | None = None
+    """The search at another load that this one follows."""
+
+
+Search = Callable[[Task], Ending]
+
+
+def searches() -> Mapping[str, Search]:
+    """Return the searches by name; the first is the default."""
+    from mainspring.planner.informed import informed
+    from mainspring.planner.ribbon import ribbon
+    from mainspring.planner.search import exact, exhaustive
+
+    return {
+        "exact": exact,
+        "exhaustive": exhaustive,
+        "ribbon": ribbon,
+        "informed": informed,
+    }
+
+
+def exact(task: Task) -> Ending:
+    """Try pools by rising price; raise `BudgetSpent`."""
+    counts = task.space.counts[np.flatnonzero(task.possible)]
+    for row in counts.tolist():
+        if task.trials.evaluate(tuple(row)).holds(task.trials.attainment):
+            return Ending("every cheaper pool was tried or has not the capacity", proven=True)
+    if not len(counts):
+        return Ending("no pool within the bounds has the capacity", proven=True)
+    return Ending("every pool was tried or has not the capacity", proven=True)
+
+
+def exhaustive(task: Task) -> Ending:
+    """Try all pools by rising price, those below the floor of capacity too; raise `BudgetSpent`."""
+    for pool in task.space.pools():
+        task.trials.evaluate(pool, whole=True)
+    return Ending("all pools were tried", proven=True)

@@ -22,11 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring import extras
-from mainspring.planner.errors import PlanError
 from mainspring.planner.estimate import THETA, Estimate
-from mainspring.planner.pools.search import Before, Ending, Task
-from mainspring.planner.pools.space import Counts
-from mainspring.planner.problem import Pool
+from mainspring.planner.floor import Counts
+from mainspring.planner.problem import PlanError, Pool
+from mainspring.planner.search import Before, Ending, Task
 
 Values = npt.NDArray[np.float64]
 LENGTHS = (2.0, 20.0)

@@ -1,1 +1,0 @@
-"""Searches for the cheapest pool of devices that keeps a promise."""
