@@ -51,13 +51,21 @@ class RepositoryClient:
         found = self._post("/v2/repository/index", {"ready": ready})
         return msgspec.convert(found, list[IndexEntry])
 
-    def load(self, name: str, files: Mapping[str, bytes] | None = None) -> None:
+    def load(
+        self,
+        name: str,
+        files: Mapping[str, bytes] | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
         """Have a model served, or what changed of it; return once it is.
 
         ``files`` are sent, by their paths within the model's folder, such as ``1/model.onnx``: they count in
-        its place.
+        its place. ``parameters`` are a configuration in the place of ``config.pbtxt``.
         """
         encoded = {f"file:{path}": base64.b64encode(data).decode() for path, data in (files or {}).items()}
+        if parameters:
+            config = {"parameters": {key: {"string_value": value} for key, value in parameters.items()}}
+            encoded["config"] = json.dumps(config)
         body = {"parameters": encoded} if encoded else {}
         self._post(f"/v2/repository/models/{urllib.parse.quote(name, safe='')}/load", body)
 

@@ -97,6 +97,7 @@ def _model(cluster: Cluster, model: Model, max_queue_sizes: dict[str, int]) -> M
         rejected=counts.rejected,
         slo_ns=counts.slo_ns,
         erratic=is_erratic(model),
+        verified=model.spec.verified,
         outlier=counts.outlier,
         max_queue_size=cluster.max_queue_size(called) or max_queue_sizes.get(called),
     )

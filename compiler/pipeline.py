@@ -21,7 +21,7 @@ import msgspec
 import onnx
 
 from mainspring.compiler.artifact import op_libraries
-from mainspring.compiler.artifact.errors import CannotRun, CompileError, NoRows, RowsMix, let_go
+from mainspring.compiler.artifact.errors import CannotRun, CompileError, NoRows, NoSample, RowsMix, let_go
 from mainspring.compiler.artifact.manifest import (
     CPU,
     CUDA,
@@ -57,6 +57,7 @@ from mainspring.compiler.rows.row_axes import (
     put_rows_first,
 )
 from mainspring.compiler.sizes.sample_forms import HINT, NO_SAMPLES, NOTHING, Described, Samples
+from mainspring.compiler.unverified import Unverified
 from mainspring.messages.choices import one_of
 from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 from mainspring.messages.sequencing import Sequencing
@@ -151,7 +152,24 @@ def compile_file(
         *(described, text_bytes, or_fewer),
     )
     with apart(), beside(store.temporary):
-        return _by_rows_or_whole(task, whole)
+        try:
+            return _by_rows_or_whole(task, whole)
+        except NoSample as error:
+            if not described.unverified:
+                raise
+            return _on_word(task, whole, error)
+
+
+def _on_word(task: Callable[..., Compiled], whole: bool | None, error: NoSample) -> Compiled:
+    """Compile a model that runs on no sample, as ``error`` says, without a run."""
+    why = str(error).removesuffix(f"; {HINT}")
+    if whole is False:
+        raise CompileError(
+            f"{why}; unverified it can be served whole alone: leave out `--batch-sizes`, or say "
+            "max_batch_size: 0 and whole shapes as dims in config.pbtxt"
+        ) from error
+    let_go(error)
+    return msgspec.structs.replace(task(whole=True, unverified=True), whole_because=why)
 
 
 def _by_rows_or_whole(task: Callable[..., Compiled], whole: bool | None) -> Compiled:
@@ -167,7 +185,8 @@ def _by_rows_or_whole(task: Callable[..., Compiled], whole: bool | None) -> Comp
         except CompileError as second:
             if isinstance(error, CannotRun):
                 raise error from second
-            raise CompileError(f"{error}; but that fails too: {second}") from error
+            kind = NoSample if isinstance(second, NoSample) else CompileError
+            raise kind(f"{error}; but that fails too: {second}") from error
         return msgspec.structs.replace(compiled, whole_because=str(error).removesuffix(f"; {HINT}"))
 
 
@@ -206,12 +225,10 @@ def _compile_file(
     whole: bool,
     or_whole: bool = False,
     or_elsewhere: bool = False,
+    unverified: bool = False,
     axes: RowAxes = IN_FRONT,
 ) -> Compiled:
-    """Compile by the rows on ``axes``.
-
-    If ``or_elsewhere``, raise `RowsElsewhere` for a model that has its rows on other axes.
-    """
+    """Compile by the rows on ``axes``; if ``or_elsewhere``, raise `RowsElsewhere` for rows on other axes."""
     model, digest = read_model(path)
     use(needed_by(model, described.libraries))
     defaults = take_defaults(model, described.optional) if whole or or_whole or described.optional else {}
@@ -232,6 +249,7 @@ def _compile_file(
             samples=described.samples,
             defaults=defaults,
             elsewhere=elsewhere if or_elsewhere else None,
+            unverified=unverified,
         )
     except CompileError as error:
         if not moved or isinstance(error, RowsElsewhere):
@@ -293,6 +311,7 @@ def compile_model(
     or_fewer: bool = False,
     samples: Samples = NO_SAMPLES,
     defaults: Defaults = NO_DEFAULTS,
+    unverified: bool = False,
 ) -> Compiled:
     """Compile a model into ``store``.
 
@@ -302,7 +321,8 @@ def compile_model(
     ``batch_sizes`` of None are the default ones; of these, and of any if ``or_fewer``, those are left out
     whose activations need more than 2 GiB. For the engine ``auto``, ``judge`` measures for other devices.
     Clients have the rows on ``axes``, ``model`` in front; ``elsewhere`` is called where it has none, or mixes
-    them. Raises `CompileError` or `StoreError`; if ``or_whole``, `NoRows` where it can be whole.
+    them. ``unverified``: no run is to be tried. Raises `CompileError` or `StoreError`; if ``or_whole``,
+    `NoRows` where it can be whole.
     """
     begin = time.monotonic()
     with beside(store.temporary):
@@ -310,7 +330,12 @@ def compile_model(
         if target.device == CUDA and target.tuner is None:
             target = msgspec.structs.replace(target, tuner=Tuner(store))
         wanted = batch_sizes or BATCH_SIZES
-        prepared = _prepared(model, wanted[-1], or_fewer or not batch_sizes, source, elsewhere, axes, samples)
+        prepared: Prepared
+        if unverified:
+            prepared = Unverified(model, most=source.most, text_bytes=source.text_bytes)
+        else:
+            fewer = or_fewer or not batch_sizes
+            prepared = _prepared(model, wanted[-1], fewer, source, elsewhere, axes, samples)
         independence = prepared.independence
         alone = prepared.whole or independence.mixes
         sizes = (1,) if alone else tuple([size for size in wanted if size <= prepared.most_rows])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileError, NoRows, let_go
+from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileError, NoRows, NoSample, let_go
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.choosing.opinion import opinion
 from mainspring.compiler.reading.contents import Content, serialise
@@ -24,7 +24,7 @@ from mainspring.compiler.reading.replaced_operators import (
     without_maps,
     without_sequences,
 )
-from mainspring.compiler.reading.stock import StockSession, without_decided_branches
+from mainspring.compiler.reading.stock import Session, StockSession, without_decided_branches
 from mainspring.compiler.reading.versions import check_conversion, make_readable
 from mainspring.compiler.rows.open_batch import baked_batch, name_squeezed, open_batch, repair_reshapes
 from mainspring.compiler.rows.proving import at_sizes, judge
@@ -63,7 +63,7 @@ class Reference:
 
     def __init__(
         self,
-        session: StockSession,
+        session: Session,
         fixed: int | None,
         *,
         whole: bool = False,
@@ -116,6 +116,8 @@ class Prepared:
     ``draws`` says whether it draws random numbers.
     """
 
+    verified = True
+    """False if the model runs on no sample (`unverified`)."""
     opinion = ""
     """Sentence on ONNX Runtime's optimisations, if they change the model (`opinion`)."""
 
@@ -270,7 +272,7 @@ class Prepared:
                 if given or isinstance(error, NoRoom) or (self._ran and not isinstance(error, CannotRun)):
                     raise
                 first = first or error
-        kind = next((each for each in (NoRows, CannotRun) if isinstance(first, each)), CompileError)
+        kind = NoRows if isinstance(first, NoRows) and not self.whole else NoSample
         raise kind(f"{first}; {HINT}") from first
 
     def _check_rows(self) -> None:

@@ -55,6 +55,7 @@ def describe_profile(compiled: Compiled) -> str:
         return (
             f"not measured: `mainspring profile --save` does so on the device; workspace {workspace:.0f} MB"
         )
+    said = "measured" if compiled.manifest.verified else "estimated from its work until workers measure it"
     # A GPU takes a tenth of the time.
     digits, where = (1, "") if kind == CPU else (3, f" on {kind}")
     infer = ", ".join(
@@ -62,7 +63,7 @@ def describe_profile(compiled: Compiled) -> str:
     )
     load_ms = profile.load_ns / _NS_PER_MS
     spread = f" (99th percentile {profile.spread:.1f} times the median)" if profile.spread else ""
-    return f"measured{where}: load {load_ms:.2f} ms, infer {infer} ms{spread}; workspace {workspace:.0f} MB"
+    return f"{said}{where}: load {load_ms:.2f} ms, infer {infer} ms{spread}; workspace {workspace:.0f} MB"
 
 
 def describe_packing(compiled: Compiled) -> str:
@@ -100,6 +101,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "engines": compiled.engines,
         "batch_sizes": list(manifest.batch_sizes),
         "unshared": manifest.unshared,
+        "verified": manifest.verified,
         "whole": manifest.whole,
         "pad": manifest.pad,
         "at_ceilings": manifest.at_ceilings,
@@ -126,6 +128,8 @@ def describe_extents(extents: tuple[int, ...]) -> str:
 
 def describe_verification(compiled: Compiled) -> str:
     """Say in one line how the model compares with stock ONNX Runtime."""
+    if not compiled.manifest.verified:
+        return "unverified: served on your word; nothing was compared with stock ONNX Runtime"
     done = compiled.manifest.verification
     return (
         f"outputs of {done.rows} rows differ from stock ONNX Runtime's by at most "

@@ -87,6 +87,8 @@ class ModelPage(msgspec.Struct, frozen=True):
     """None before enough durations are known."""
     outlier: OutlierShown | None = None
     """None if nothing stood out."""
+    verified: bool = True
+    """False if it is served on the operator's word, compared with nothing."""
     states: list[str] | None = None
     """State that a sequence carries from each of its requests to the next, as ``output to input``; None of a
     model whose requests don't come in sequences."""

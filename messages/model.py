@@ -374,6 +374,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     """The artifact's name in a store; empty if that is ``name``."""
     others: tuple[Build, ...] = ()
     """Its artifacts for other targets; a PREPARE names the one that its worker runs."""
+    verified: bool = True
+    """False if it is served on the operator's word alone: it was never compared with ONNX Runtime."""
 
     @property
     def stored_name(self) -> str:

@@ -52,6 +52,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """The time to its deadline that its newest request had when it came; None without one."""
     erratic: bool = False
     """True if its INFERs take so differently long on some kind of device that no estimate holds."""
+    verified: bool = True
+    """False if it is served on the operator's word, compared with nothing."""
     outlier: Outlier | None = None
     """Its last INFER or LOAD that took far longer than expected."""
     max_queue_size: int | None = None

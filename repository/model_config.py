@@ -32,6 +32,8 @@ TEXTS = "text_bytes"
 """The parameter that says how long texts may be."""
 PAD = "pad."
 """Prefix of the names of parameters that give the value with which an input may be padded."""
+UNVERIFIED = "unverified"
+"""The parameter that has a model served that runs on no sample."""
 MODEL_FILE = "model.onnx"
 
 
@@ -108,6 +110,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Files of libraries of operators that the file names; none is loaded unless the operator allows it."""
     warmup: tuple[WarmupInput, ...] = ()
     """Rows that the model takes."""
+    unverified: bool = False
+    """True if it is served even where it runs on no sample: the value of the parameter `unverified`."""
     passed: dict[str, Any] = {}
     """Fields that nothing acts upon and clients may read, in the protocol's names."""
     warnings: tuple[str, ...] = ()
@@ -167,6 +171,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         file_name=_file_name(fields),
         libraries=_libraries(fields),
         warmup=read_warmup(fields),
+        unverified=_unverified(fields, parameters),
         passed=_passed(fields),
         warnings=tuple(fields.warnings),
     )
@@ -395,6 +400,16 @@ def _text_bytes(fields: Fields, parameters: Mapping[str, str]) -> int:
             f"text of inputs and outputs may have, from 1 to {MOST_TEXT_BYTES:,}"
         )
     return int(value)
+
+
+def _unverified(fields: Fields, parameters: Mapping[str, str]) -> bool:
+    value = parameters.get(UNVERIFIED, "false")
+    if value not in {"true", "false"}:
+        raise ConfigFault(
+            f"{fields.place('parameters')}: parameter {UNVERIFIED} is {value!r}; it is true to have a model "
+            "served that runs on no sample, else false"
+        )
+    return value == "true"
 
 
 def _pads(fields: Fields, parameters: Mapping[str, str]) -> dict[str, float]:

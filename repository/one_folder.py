@@ -84,6 +84,7 @@ def described_by(recipe: Recipe, version: Path) -> Described:
         samples=samples_of(recipe.warmup, version.parent),
         optional=recipe.optional,
         libraries=tuple(libraries),
+        unverified=recipe.unverified,
     )
 
 

@@ -51,6 +51,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """Inputs that requests may leave out."""
     libraries: tuple[str, ...] = ()
     """Libraries of operators that it names, which run only where the cluster's operator allows them."""
+    unverified: bool = False
+    """True if it is served even where it runs on no sample."""
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
@@ -77,6 +79,7 @@ def recipe_of(config: ModelConfig) -> Recipe:
         config.warmup,
         tuple([tensor.name for tensor in config.inputs if tensor.optional]),
         config.libraries,
+        config.unverified,
     )
 
 
@@ -106,6 +109,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
     told |= {"warmup": recipe.warmup} if recipe.warmup else {}
     told |= {"optional": recipe.optional} if recipe.optional else {}
     told |= {"libraries": recipe.libraries} if recipe.libraries else {}
+    told |= {"unverified": True} if recipe.unverified else {}
     content = files_digest.encode() + msgspec.json.encode(told, order="deterministic")
     digest = hashlib.sha256(content).hexdigest()
     return f"{model}{SEPARATOR}{version}-{digest[:DIGEST_DIGITS]}"

@@ -324,6 +324,7 @@ class Reconciler:
 
 
 SETTLING = "its files are being changed"
+UNVERIFIED = "served unverified, on the operator's word: it was compared with nothing"
 
 
 def index_of(reconciler: Reconciler) -> tuple[IndexEntry, ...]:
@@ -346,7 +347,7 @@ def _entries(reconciler: Reconciler, record: Record) -> Iterator[IndexEntry]:
         return
     versions = {*served, *(record.found.digests if record.loaded and not record.found.fault else ())}
     for number in sorted(versions):
-        yield _entry(record, number, served)
+        yield _entry(record, number, served, reconciler.cluster)
     settling = [each for each in record.found.settling if record.loaded and each not in versions]
     for number in filter(None, settling):
         yield IndexEntry(record.name, str(number), ModelState.LOADING, SETTLING)
@@ -362,7 +363,7 @@ def _without_versions(record: Record) -> tuple[ModelState, str]:
     return ModelState.LOADING, SETTLING if record.settling else "it is looked at"
 
 
-def _entry(record: Record, number: int, served: dict[int, str]) -> IndexEntry:
+def _entry(record: Record, number: int, served: dict[int, str], cluster: Cluster) -> IndexEntry:
     state, reason = ModelState.LOADING, ""
     build = None
     if number in record.found.digests and not record.found.fault:
@@ -375,7 +376,9 @@ def _entry(record: Record, number: int, served: dict[int, str]) -> IndexEntry:
         if build is None:
             reason = record.found.fault
         elif build.name == served[number]:
-            reason = f"it is served as it was; {SETTLING}" if record.settling else ""
+            spec = cluster.models.get(build.name)
+            reason = UNVERIFIED if spec is not None and not spec.verified else ""
+            reason = f"it is served as it was; {SETTLING}" if record.settling else reason
         else:
             reason = f"it is served as it was before its files changed, of which now: {reason}"
     elif build is not None and build.stage is Stage.READY:

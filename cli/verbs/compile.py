@@ -136,6 +136,13 @@ SampleOption = Annotated[
         "each input. Without it samples are made up."
     ),
 ]
+UnverifiedOption = Annotated[
+    bool,
+    typer.Option(
+        "--unverified",
+        help="On your word, serve the model even if it runs on no sample, so that nothing can be compared.",
+    ),
+]
 
 
 def tune_s(given: str | None) -> float | None:
@@ -168,6 +175,7 @@ def compile(
     state: StateOption = None,
     description: DescriptionOption = None,
     sample: SampleOption = None,
+    unverified: UnverifiedOption = False,
     op_library: LibraryOption = None,
     beside: BesideOption = False,
     as_json: AsJson = False,
@@ -178,15 +186,15 @@ def compile(
     from rich.console import Console
 
     from mainspring.compiler.report import fields
-    from mainspring.compiler.sizes.sample_forms import described, with_samples
+    from mainspring.compiler.sizes.sample_forms import described, on_word, with_samples
 
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
-    asked = batch_sizes is not None
-    as_whole = whole or (False if asked else None)
+    asked, as_whole = batch_sizes is not None, whole or (None if batch_sizes is None else False)
     recipe = _recipe(batch_sizes, shape or [], as_whole, most or [], pad or [], text_bytes)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
-    said, allowed = with_samples(described(description, state or []), sample), tuple(op_library or ())
-    options = Options(engine, device, arch, precision, tune_s(tune_seconds), instead, said, beside, allowed)
+    said = on_word(with_samples(described(description, state or []), sample), unverified=unverified)
+    loaded, tuned_s = tuple(op_library or ()), tune_s(tune_seconds)
+    options = Options(engine, device, arch, precision, tuned_s, instead, said, beside, loaded)
     with console.status(f"compiling {model}"):
         compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
     if as_json:

@@ -23,6 +23,7 @@ from mainspring.cli.options import (
     Watch,
     seconds,
 )
+from mainspring.cli.verbs.compile import UnverifiedOption
 
 if TYPE_CHECKING:
     from mainspring.client.repository import RepositoryClient
@@ -109,22 +110,25 @@ def add(
         typer.Argument(help="Models of the store; or .onnx files, which are sent to the model repository."),
     ],
     store: ModelStore = DEFAULT_STORE,
+    unverified: UnverifiedOption = False,
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
     """Have models served from now on: those of the store, or files under their own names."""
     for path in (Path(name) for name in names):
         if path.suffix == ".onnx":
-            _send(path, address, token)
+            _send(path, address, token, unverified=unverified)
     names = [name for name in names if not name.endswith(".onnx")]
     if names:
         _add(names, store, address, token)
 
 
-def _send(path: Path, address: str, token: str | None) -> None:
+def _send(path: Path, address: str, token: str | None, *, unverified: bool) -> None:
     """Have a file served by the cluster's model repository, under the file's name."""
     data = path.read_bytes()
-    _repository(address, None, token).load(path.stem, {"1/model.onnx": data})
+    _repository(address, None, token).load(
+        path.stem, {"1/model.onnx": data}, {"unverified": "true"} if unverified else None
+    )
     print(f"added {path.stem}")
 
 
@@ -289,6 +293,7 @@ def _summary(spec: ModelSpec, state: ModelStatus | None, moving: Sequence[IndexE
         "executable": spec.executable,
         "targets": targets_of(spec),
         "unshared": spec.unshared,
+        "verified": spec.verified,
         "profiles": msgspec.to_builtins(spec.profiles, str_keys=True),
     }
     if moving:
@@ -322,6 +327,13 @@ def _curve(spec: ModelSpec, profile: Profile) -> str:
     times = ", ".join(told)
     names = " x ".join(symbol.name for symbol in spec.symbols)
     return f"by {names}, batch of {rows}: {times} ms"
+
+
+def _print_limits(spec: ModelSpec) -> None:
+    if spec.unshared:
+        print(f"  one row at a time: {spec.unshared}")
+    if not spec.verified:
+        print("  unverified: served on the operator's word, compared with nothing")
 
 
 def print_list(
@@ -358,8 +370,7 @@ def print_list(
                 print(f"       {_curve(spec, profile)}")
             if profile.packing:
                 print(f"       {profile.packing}")
-        if spec.unshared:
-            print(f"  one row at a time: {spec.unshared}")
+        _print_limits(spec)
         state = state_of(spec, states)
         if state is not None:
             resident, prepared = ", ".join(state.resident_on), ", ".join(state.prepared_on)

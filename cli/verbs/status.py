@@ -53,6 +53,8 @@ def status(
             console.print(f"shard {shard.number}: {scale.line(kind)}", soft_wrap=True)
     for note, workers in _notes(found).items():
         console.print(f"{some(workers)}: {note}", soft_wrap=True)
+    if unverified := [model.name for model in found.models if not model.verified]:
+        console.print(f"served unverified: {some(unverified)}", soft_wrap=True)
     told = {name: f"model {name} is not ready: {why}" for name, why in found.unready.items()}
     for line in (*list(told.values())[:MOST_UNREADY], *faults(found)):
         console.print(line, soft_wrap=True)

@@ -47,6 +47,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """None at the first poll."""
     erratic: bool = False
     """True if how long its INFERs take differs too much for any estimate."""
+    verified: bool = True
+    """False if it is served on the operator's word, compared with nothing."""
     outliers: int = 0
     """INFERs and LOADs that took so much longer than expected that no estimate followed one alone; since the
     model was added."""
@@ -96,6 +98,7 @@ def rows(
             goodput_share=changes[state.name][0] / total if total else None,
             goodput_per_s=changes[state.name][0] / seconds if seconds else None,
             erratic=state.erratic,
+            verified=state.verified,
             outliers=0 if state.outlier is None else state.outlier.count,
         )
         for state in status.models
@@ -158,7 +161,7 @@ def table(found: Sequence[Row]) -> Table:
         share = "-" if row.goodput_share is None else f"{row.goodput_share:.1%}"
         counts = (str(row.queued), in_time, str(row.late), str(row.rejected))
         times = (_profile(row),) if timed else ()
-        place = _place(row) + "; erratic" * row.erratic
+        place = _place(row) + "; erratic" * row.erratic + "; unverified" * (not row.verified)
         if row.outliers:
             place += f"; {row.outliers} outlier{'s' * (row.outliers > 1)}"
         made.add_row(row.model, str(row.pages), place, *times, *counts, share)

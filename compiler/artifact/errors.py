@@ -32,6 +32,10 @@ class CannotRun(CompileError):
     """Stock ONNX Runtime fails on the values that the model was tried with; it may run on others."""
 
 
+class NoSample(CannotRun):
+    """It fails on all samples; on the operator's word the model may be served unverified."""
+
+
 class StoreError(Exception):
     """An artifact is missing, altered or not usable here; the text names the path and the remedy."""
 
@@ -51,7 +55,10 @@ class ValuesError(ExecutableError):
 def let_go(error: BaseException) -> None:
     """Free what the functions that an error ended had in memory: what is tried next needs the room."""
     cause: BaseException | None = error
-    while cause is not None:
+    # An error that is raised again from a later one is that one's context, too.
+    seen = list[BaseException]()
+    while cause is not None and cause not in seen:
+        seen.append(cause)
         traceback.clear_frames(cause.__traceback__)
         cause = cause.__cause__ or cause.__context__
 

@@ -303,6 +303,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """States and controls of a model whose requests come in sequences, as in `ModelSpec.sequencing`."""
     target: str = ""
     """Hosts that it is for (`messages.targets`); empty in a manifest that is older than targets."""
+    verified: bool = True
+    """False if it was stored on the operator's word: it ran on no sample, and was compared with nothing."""
 
     @property
     def unshared(self) -> str:
@@ -343,6 +345,7 @@ class Manifest(msgspec.Struct, frozen=True):
             at_ceilings=self.at_ceilings,
             sequencing=self.sequencing,
             target=self.target,
+            verified=self.verified,
         )
 
     def problems(self) -> list[str]:

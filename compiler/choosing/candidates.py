@@ -30,6 +30,7 @@ from mainspring.compiler.artifact.profiles import put as put_beside
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.target import target_of
 from mainspring.compiler.choosing.durations import Contender, Judge, Judged, describe, fastest
+from mainspring.compiler.choosing.durations import profile as of_buckets
 from mainspring.compiler.choosing.verify import verify
 from mainspring.compiler.program.compiled import (
     MAKERS,
@@ -46,6 +47,7 @@ from mainspring.compiler.reading.model_file import seen_name
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.rows.row_axes import IN_FRONT, RowAxes, with_axes
 from mainspring.compiler.sizes.padding import padding, verify_padded
+from mainspring.compiler.unverified import Unverified
 from mainspring.messages.curve import Curve
 from mainspring.messages.model import ModelSpec, Profile, TensorSpec, bucket_name
 from mainspring.messages.sequences import check_sequencing
@@ -179,6 +181,9 @@ def _tried(artifact: Artifact, prepared: Prepared, task: Task) -> Candidate:
     if task.quick and known:
         checked = tuple(size for size in checked if size in checked[:2] or size not in before.infer_ns)
     bound, precision = artifact.bind(), task.target.precision
+    if isinstance(prepared, Unverified):
+        measured = _estimated(artifact, prepared, task.batch_sizes)
+        return Candidate(artifact, Verification(0.0, 0.0, 0.0, 0), measured, known is not None, {})
     compared = artifact.bind_to_compare() if prepared.draws else bound
     if artifact.padded is not None:
         verification = verify_padded(compared, prepared, artifact.padded, checked, precision)
@@ -211,6 +216,19 @@ def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], 
         infer_ns=known.infer_ns | measure_infer(bound, artifact.info, missing),
         load_ns=known.load_ns or measure_load(artifact.arena),
         workspace_bytes=workspace,
+    )
+
+
+def _estimated(artifact: Artifact, prepared: Unverified, batch_sizes: tuple[int, ...]) -> Measured:
+    """Return estimates in the place of measurements: a worker's durations take their place."""
+    symbols = artifact.info.symbols
+    limits = tuple(symbol.limit for symbol in symbols)
+    shaped = of_buckets(lambda _, sizes: prepared.infer_ns(sizes), symbols, batch_sizes) if symbols else {}
+    return Measured(
+        infer_ns=dict.fromkeys(batch_sizes, prepared.infer_ns(limits)),
+        load_ns=measure_load(artifact.arena),
+        workspace_bytes={batch_sizes[-1]: prepared.workspace_bytes()},
+        shaped_ns={bucket_name(ceilings): seeds for ceilings, seeds in shaped.items()},
     )
 
 
@@ -281,6 +299,9 @@ def put(
     """Store all files of the artifact, the manifest last; return it."""
     artifact, measured = chosen.artifact, chosen.measured
     info = msgspec.structs.replace(artifact.info, measured=measured)
+    if not prepared.verified:
+        # Estimates are no measurements for models that share the executable.
+        info = store.known_executable(info.executable) or artifact.info
     store.put_executable(artifact.content, info, artifact.kernels)
     weights_hash, weights_bytes = store.put_weights(artifact.weights())
     manifest = Manifest(
@@ -305,6 +326,7 @@ def put(
         pad=chosen.pad,
         at_ceilings=artifact.padded is not None,
         sequencing=task.sequencing,
+        verified=prepared.verified,
         target=target_of(info.engine, info.device, info.instruction_set, task.target.arch),
     )
     try:

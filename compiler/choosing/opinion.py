@@ -122,7 +122,7 @@ def _nudged(batch: Arrays) -> Arrays:
 
 def _rounds(content: Content) -> bool:
     """Say whether a model computes with numbers of few bits."""
-    model = _read(content)
+    model = read(content)
     halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     values = [*model.graph.input, *model.graph.output]
     return (
@@ -132,7 +132,8 @@ def _rounds(content: Content) -> bool:
     )
 
 
-def _read(content: Content) -> onnx.ModelProto:
+def read(content: Content) -> onnx.ModelProto:
+    """Return a serialised model; large tensors stay in its file."""
     if isinstance(content, bytes):
         return onnx.load_from_string(content)
     return onnx.load(content.path, load_external_data=False)

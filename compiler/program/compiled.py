@@ -273,6 +273,11 @@ def check_supported(prepared: Prepared, what: str) -> None:
             f"the model has operators of {in_use().libraries[0].name}, which ONNX Runtime runs on the CPU "
             f"alone, and not {what}: compile with `--engine {ONNXRUNTIME} --device {CPU}`"
         )
+    if not prepared.verified:
+        raise CompileError(
+            f"the model runs on no sample, and {what} has to be compared: compile with `--engine "
+            f"{ONNXRUNTIME} --device {CPU}`"
+        )
     if prepared.draws:
         raise CompileError(
             f"the model draws random numbers, and {what} computes the same from the same inputs: compile "
@@ -337,7 +342,9 @@ def _io_tensors(prefix: str, specs: Sequence[TensorSpec]) -> tuple[IoTensor, ...
 
 
 MAKERS: dict[str, Callable[[Prepared, Sequence[int], Target, Mapping[str, float]], Artifact]] = {
-    ONNXRUNTIME: lambda prepared, _sizes, target, _pads: OnnxRuntimeArtifact(prepared, target.device),
+    ONNXRUNTIME: lambda prepared, _sizes, target, _pads: OnnxRuntimeArtifact(
+        prepared, target.device, blocks=prepared.verified
+    ),
     TVM: TvmArtifact,
 }
 """Classes that compile a model, by engine; the last argument is what inputs were said to be padded with."""

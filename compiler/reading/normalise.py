@@ -353,8 +353,11 @@ _VALUES = {
 }
 
 
-def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
-    """Return the model with the shapes that follow from those of its inputs; raises what onnx raises."""
+def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool = False) -> onnx.ModelProto:
+    """Return the model with the shapes that follow from those of its inputs; raises what onnx raises.
+
+    If ``strict``, that is also done for a contradiction within the graph.
+    """
     if any(map(is_fatal, all_nodes(model.graph))):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
@@ -363,7 +366,7 @@ def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.Mod
             kinds = [_VALUES[each.name] for each in node.attribute if each.name in _VALUES]
             to = kinds[0] if kinds else TensorProto.STRING
             node.CopyFrom(helper.make_node("Cast", node.input, node.output, name=node.name, to=to))
-    return shape_inference.infer_shapes(model, data_prop=data_prop)
+    return shape_inference.infer_shapes(model, data_prop=data_prop, strict_mode=strict)
 
 
 def is_fatal(node: onnx.NodeProto) -> bool:

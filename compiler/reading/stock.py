@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,13 @@ _PACKS_NOTHING = "session.disable_prepacking"
 _FREES = "memory.enable_memory_arena_shrinkage", "cpu:0"
 """Has a run give its activations' memory back when it ends."""
 _LEVELS = onnxruntime.GraphOptimizationLevel
+
+
+class Session(Protocol):
+    """A session of ONNX Runtime, or a stand-in for one."""
+
+    def run(self, arrays: Arrays) -> list[npt.NDArray[np.generic]]:
+        """Return the outputs for arrays in the order of the model's inputs; raise `CompileError`."""
 
 
 class StockSession:

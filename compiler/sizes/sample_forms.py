@@ -35,7 +35,8 @@ Samples = Mapping[str, Array]
 NO_SAMPLES: Samples = {}
 HINT = (
     "words, numbers, dates and sorted values were tried as samples; give some that it takes, with "
-    "`--sample FILE.npz` (an array for each input) or as model_warmup in config.pbtxt"
+    "`--sample FILE.npz` (an array for each input) or as model_warmup in config.pbtxt; or have it served "
+    "unverified, on your word, with `--unverified` (in config.pbtxt the parameter unverified: true)"
 )
 _TEXTS: Mapping[str, tuple[bytes, ...]] = {
     "whole numbers": (b"0", b"7", b"-3", b"42", b"1000"),
@@ -188,6 +189,8 @@ class Described(NamedTuple):
     """Inputs that requests may leave out, for which the model has a default."""
     libraries: tuple[Path, ...] = ()
     """Libraries of operators that the model's configuration names: they run only where they are allowed."""
+    unverified: bool = False
+    """True if the model is stored even where it runs on no sample, on the operator's word."""
 
     def over(self, configured: Described) -> Described:
         """Return what it says, and what a model's configuration says of the rest."""
@@ -195,6 +198,7 @@ class Described(NamedTuple):
             sequencing=self.sequencing or configured.sequencing,
             samples=self.samples or configured.samples,
             options=self.options,
+            unverified=self.unverified or configured.unverified,
         )
 
 
@@ -215,6 +219,11 @@ def with_samples(said: Described, file: Path | None) -> Described:
         ) from None
     options = f"{said.options} --sample {shlex.quote(str(file.resolve()))}"
     return said._replace(samples=samples, options=options)
+
+
+def on_word(said: Described, *, unverified: bool) -> Described:
+    """Return what was described with the operator's word for a model that runs on no sample."""
+    return said._replace(unverified=True, options=f"{said.options} --unverified") if unverified else said
 
 
 def described(file: Path | None, states: Iterable[str] = ()) -> Described:

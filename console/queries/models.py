@@ -195,6 +195,7 @@ def model(view: View, name: str) -> ModelPage:
         states=None
         if spec.sequencing is None
         else [f"{each.output} to {each.input}" for each in spec.sequencing.states],
+        verified=spec.verified,
         load_now_ms=known.load_times[kind].ns / 1e6 if kind in known.load_times else None,
     )
 

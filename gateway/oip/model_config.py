@@ -16,6 +16,8 @@ from mainspring.messages.model import (
 )
 from mainspring.messages.sequencing import Sequencing
 
+UNVERIFIED = "mainspring_unverified"
+"""Parameter of a model's configuration: ``true`` if it was compared with nothing."""
 UNSHARED = "mainspring_unshared"
 """Parameter of a model's configuration: why each row of it runs alone."""
 ROWS = "mainspring_rows"
@@ -104,8 +106,7 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
             for kind, profile in spec.profiles.items()
             if profile.shaped
         }
-    if not (spec.whole or spec.rows_in_front):
-        found["parameters"] = {**found["parameters"], ROWS: {"string_value": _rows(spec)}}
+    found["parameters"] = {**found["parameters"], **_unusual(spec)}
     # More may be configured than fit.
     found["max_batch_size"] = min(found["max_batch_size"], spec.max_rows)
     if spec.unshared:
@@ -113,6 +114,12 @@ def model_config(name: str, spec: ModelSpec, config: str = "") -> dict[str, Any]
         found.get("dynamic_batching", {}).pop("preferred_batch_size", None)
         found["parameters"] = {**found["parameters"], UNSHARED: {"string_value": spec.unshared}}
     return found
+
+
+def _unusual(spec: ModelSpec) -> dict[str, Any]:
+    """Return the parameters of a model with rows behind another axis, or compared with nothing."""
+    found = {} if spec.whole or spec.rows_in_front else {ROWS: {"string_value": _rows(spec)}}
+    return found if spec.verified else {**found, UNVERIFIED: {"string_value": "true"}}
 
 
 def _rows(spec: ModelSpec) -> str:

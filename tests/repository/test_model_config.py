@@ -422,6 +422,19 @@ def test_a_default_priority_without_priorities_means_nothing() -> None:
     assert config.warnings[0].startswith("line 2: default_priority_level of dynamic_batching is ignored")
 
 
+def test_a_parameter_has_a_model_served_unverified() -> None:
+    text = 'parameters {{ key: "unverified" value {{ string_value: "{}" }} }}'
+    names = set()
+    for value in ("true", "false"):
+        recipe = recipe_of(read_config(text.format(value), "net"))
+        assert recipe.unverified == (value == "true")
+        names.add(artifact_name("net", 1, "digest", recipe))
+    assert len(names) == 2
+    assert artifact_name("net", 1, "digest", recipe_of(read_config("", "net"))) in names
+    with pytest.raises(ConfigFault, match="unverified is 'yes'; it is true"):
+        read_config(text.format("yes"), "net")
+
+
 def test_a_parameter_says_how_long_texts_may_be() -> None:
     text = 'parameters {{ key: "text_bytes" value {{ string_value: "{}" }} }}'
     for value, found in (("4096", 4096), ("1", 1)):

@@ -15,7 +15,7 @@ from mainspring.messages.served import ServedModel
 from mainspring.repository.builds import Record, Stage
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy
-from mainspring.repository.reconciler import Compile, Reconciler, Step
+from mainspring.repository.reconciler import UNVERIFIED, Compile, Reconciler, Step
 from tests.repository.world import BROKEN, PATIENCE, PATIENCE_NS, UNFIT, World, spec
 
 
@@ -26,6 +26,13 @@ def test_nothing_is_asked_before_the_folder_was_looked_at() -> None:
     assert world.step() == 0
     world.settle()
     assert world.told == [ServedModel("net", {})]
+
+
+def test_a_version_that_was_compared_with_nothing_is_ready_and_says_so() -> None:
+    world = World()
+    world.put("net", {1: "unverified"})
+    world.settle()
+    assert world.index("net") == {"1": (ModelState.READY, UNVERIFIED)}
 
 
 def test_a_version_is_served_once_every_worker_has_prepared_it_or_one_for_long_enough() -> None:

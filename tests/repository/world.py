@@ -20,6 +20,8 @@ PATIENCE_NS = 1_000
 PATIENCE = Patience(PATIENCE_NS, PATIENCE_NS)
 BROKEN = "broken"
 """Digests that begin so don't compile."""
+UNVERIFIED = "unverified"
+"""Digests that begin so run on no sample."""
 UNFIT = "unfit"
 """Digests that begin so can't be prepared by any worker."""
 
@@ -105,9 +107,10 @@ class World:
             match each:
                 case Compile(build=build):
                     self.compiled.append(build.name)
-                    build.fail(BROKEN) if build.digest.startswith(BROKEN) else build.compiled(
-                        spec(build.name)
+                    made = msgspec.structs.replace(
+                        spec(build.name), verified=not build.digest.startswith(UNVERIFIED)
                     )
+                    build.fail(BROKEN) if build.digest.startswith(BROKEN) else build.compiled(made)
                 case Add(spec=added):
                     self.prepared.setdefault(added.name, 0)
                     self.reconciler.cluster.heard(ModelUp(added))

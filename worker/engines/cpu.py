@@ -394,8 +394,11 @@ def _warm(prepared: _Prepared) -> None:
     """Run the largest batch size and the smallest, so that nothing is set up while serving.
 
     The sizes between need nothing else: their first runs take as long as later ones (measured). Warming all
-    takes twice as long, and the requests of a restarted worker would wait for it.
+    takes twice as long, and the requests of a restarted worker would wait for it. Of an unverified model
+    nobody knows values that it runs on.
     """
+    if not prepared.manifest.verified:
+        return
     sizes = prepared.manifest.batch_sizes
     base = 0 if prepared.mapped is None else prepared.mapped.address
     prepared.plan.warm(lambda offset: base + offset, (sizes[-1], sizes[0]))

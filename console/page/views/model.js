@@ -220,7 +220,7 @@ export function model(root, name, app) {
         .forEach((text, at) => write(numbers.values[at], text));
       const texts = {
         "Clients call it": data.versions_of || line.name,
-        "Ready": data.not_ready ? `no: ${data.not_ready}` : "yes",
+        "Ready": `${data.not_ready ? `no: ${data.not_ready}` : "yes"}${data.verified === false ? "; unverified: compared with nothing" : ""}`,
         Weights: `${bytes(data.weights_bytes)} in ${plural(line.pages, "page")}`,
         Extents: data.extents.length ? `${data.extents.slice(0, 24).join(" + ")}${data.extents.length > 24 ? " …" : ""} pages` : "–",
         Inputs: data.inputs.join(", ") || "–",

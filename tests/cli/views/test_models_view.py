@@ -90,6 +90,14 @@ def test_a_repositorys_model_has_the_profile_and_the_state_of_its_version() -> N
     assert found[1].infer_ms == {"cpu": {1: 2.0, 2: 3.5}}
 
 
+def test_an_unverified_model_is_marked() -> None:
+    word = msgspec.structs.replace(state("word", 1, 1), verified=False)
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(table(rows([], status(word, state("even", 1, 1)), {})))
+    lines = console.export_text().splitlines()
+    assert [line.split()[0] for line in lines if "unverified" in line] == ["word"]
+
+
 def test_an_erratic_model_is_marked() -> None:
     erratic = msgspec.structs.replace(state("wild", 1, 1), erratic=True)
     wild, even = rows([], status(erratic, state("even", 1, 1)), {})

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from tritonclient.grpc import model_config_pb2
 
 from mainspring.gateway.grpc.messages import message
-from mainspring.gateway.oip.model_config import UNSHARED, model_config
+from mainspring.gateway.oip.model_config import UNSHARED, UNVERIFIED, model_config
 from mainspring.repository.model_config import as_json, read_config
 from tests.gateway.fakes import make_spec
 
@@ -88,6 +88,11 @@ def test_a_model_whose_rows_run_alone_says_why_and_prefers_no_batch() -> None:
     assert config["max_batch_size"] == 1
     assert config["parameters"] == {UNSHARED: {"string_value": "node 'q'"}}
     assert "preferred_batch_size" not in config["dynamic_batching"]
+
+
+def test_a_model_that_was_compared_with_nothing_says_so() -> None:
+    spec = msgspec.structs.replace(make_spec("net"), verified=False)
+    assert model_config("net", spec)["parameters"] == {UNVERIFIED: {"string_value": "true"}}
 
 
 def test_a_model_without_rows_is_not_batched() -> None:
