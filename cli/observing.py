@@ -199,7 +199,8 @@ def live(door: Door, which: str, patience_ns: int) -> Story:
         stream.close()
     if stream.state != "live" and not view.seq:
         raise NotFound(
-            f"no controller answers at {door.address}: {stream.detail}; --address names the cluster"
+            f"no controller answers at {door.address}: is `mainspring up` running? ({stream.detail}); "
+            "--address names the cluster"
         )
     raise NotFound(_unheard(view, which))
 

@@ -75,7 +75,9 @@ def read_table(path: Path, settings: Sequence[str] = ()) -> Table:
     try:
         json = path.suffix == ".json"
         table = msgspec.json.decode(data) if json else tomllib.loads(data.decode())
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text, and a spec is TOML or JSON") from None
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path} holds no tables; docs/simulation.md shows a spec to begin with")

@@ -97,7 +97,8 @@ async def sessions(addresses: Sequence[str], shows: Pass) -> AsyncIterator[list[
             if not await until(lambda each=each: each.told.known, CONNECT_S):  # type: ignore[misc]
                 raise Refusal(
                     Reason.CONTROLLER_UNREACHABLE,
-                    f"no controller answers at {each.address} (shard {each.number})",
+                    f"no controller answers at {each.address} (shard {each.number}): "
+                    "is `mainspring up` running?",
                 )
         yield controllers
     finally:

@@ -254,7 +254,11 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{path} is no text, and a configuration is TOML; `mainspring compile` takes an ONNX model"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     if DEVICE_GROUPS in tables:
         groups = read_devices(tables.pop(DEVICE_GROUPS), str(path), path.parent)

@@ -63,6 +63,15 @@ _SLO = SLO_HEADER.encode()
 _SENT_ENCODINGS = (b"gzip", b"deflate")
 
 
+def _encoding(header: bytes) -> str:
+    """Return the name of what a ``Content-Encoding`` says was done to the body; empty for nothing.
+
+    RFC 9110, 8.4.1: ``identity`` is nothing, and ``x-gzip`` is ``gzip``.
+    """
+    names = [name.strip().lower() for name in header.decode("latin-1").split(",")]
+    return ", ".join("gzip" if name == "x-gzip" else name for name in names if name not in ("", "identity"))
+
+
 class _Came:
     """Outputs that are to be sent."""
 
@@ -120,10 +129,10 @@ class Inference:
 
     def _handle(self, exchange: Exchange) -> None:
         encoding = exchange.headers.get(b"content-encoding")
-        if encoding is None or encoding == b"identity":
+        name = "" if encoding is None else _encoding(encoding)
+        if not name:
             self._infer(exchange, exchange.body)
             return
-        name = encoding.decode("latin-1").strip().lower()
         if name not in ENCODINGS:
             exchange.fail(415, f"the body's content-encoding is {name[:40]!r}; it may be gzip or deflate")
             return

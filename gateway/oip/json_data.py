@@ -100,6 +100,8 @@ def _fields(tensor: _Input) -> dict[str, Any]:
 
 def explained(error: Exception, text: Any) -> str:
     """Return what is wrong with a text that can't be read."""
+    if not len(text):
+        return "there is none, the body is empty"
     found = None if isinstance(error, msgspec.ValidationError) else _SURROGATE.search(bytes(text))
     if found is None:
         return str(error)[:_LONGEST]

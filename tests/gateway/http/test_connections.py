@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 import pytest
 
+from mainspring.gateway.http import infer
 from tests.gateway.fakes import wait_until
 from tests.gateway.http.conftest import Served
 from tests.gateway.http.raw import Peer, Reply, infer_body, request
@@ -249,3 +250,17 @@ def test_an_announced_body_that_is_too_large_is_refused_before_it_comes(served: 
         assert peer.reply().status == 413
         peer.send(b"x" * 100_000)
         assert peer.ended()
+
+
+@pytest.mark.parametrize(
+    ("header", "meant"),
+    [
+        (b"", ""),
+        (b"identity", ""),
+        (b"GZIP, identity", "gzip"),
+        (b"x-gzip", "gzip"),
+        (b"gzip,br", "gzip, br"),
+    ],
+)
+def test_what_was_done_to_a_body_is_read_as_http_says(header: bytes, meant: str) -> None:
+    assert infer._encoding(header) == meant

@@ -169,7 +169,7 @@ def test_a_wrong_input_is_refused_with_what_is_wrong(change: dict[str, Any], sai
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "truncated"),
+        (b"", "the body is empty"),
         (b"{", "truncated"),
         (b"[]", "Expected `object`"),
         (b"{}", "missing required field `inputs`"),
