@@ -310,6 +310,8 @@ def left(cluster: Cluster, name: str) -> Change:
     worker = lose(cluster, name)
     if worker is None:
         return NOTHING
+    # The change of the last result keeps nothing of a worker that has gone.
+    cluster.change.renew(None)
     change = Change(worker)
     change.requests = orphans(cluster, worker)
     cluster.undecided = [*cluster.undecided, *change.requests]

@@ -1,4 +1,4 @@
-"""The state's invariants (design, rule 10); each failed check tells the story of what it is about."""
+"""The state's invariants: each failed check tells the story of what it is about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure scheduler: events in, commands out, a policy between (design, sections 3 and 5).
+"""The pure scheduler: events in, commands out, a policy between.
 
 Nothing here reads a clock, opens a socket or a file, starts a thread or draws a random number.
 """

@@ -1,4 +1,4 @@
-"""The scheduler: events in, commands out (design, section 5; Clockwork, section 5.3 and appendix B).
+"""The scheduler: events in, commands out (Clockwork, section 5.3 and appendix B).
 
 A driver feeds `Scheduler.handle` what happened, asks `Scheduler.schedule` for the commands, sends them,
 and comes back at `Scheduler.next_wakeup_ns` or with the next event. The controller, the simulator and the

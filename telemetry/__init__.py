@@ -7,5 +7,5 @@
 * ``actions``, ``bounded``, ``histograms`` -- counts of actions, for metrics
 * ``percentiles``               -- percentiles of durations in bounded memory
 
-The controller writes; telemetry, console and replay read. There is no second bookkeeping (design, rule 9).
+The controller writes; telemetry, console and replay read. There is no second bookkeeping.
 """

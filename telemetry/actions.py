@@ -1,6 +1,6 @@
 """Counts of actions for metrics: an observer of the controller's event stream. Pure.
 
-It reads what the event log is written from (design, rule 9) and keeps only sums, so what it costs does not
+It reads what the event log is written from and keeps only sums, so what it costs does not
 grow with time: a look at an entry's type for each, and about two microseconds for each action. Requests are
 counted by their gateways, which see them end.
 """

@@ -1,6 +1,6 @@
 """The architecture as a test: who may import whom, what the pure cores may not touch, how long files get.
 
-The tables follow design.md, section 2 and style.md, rule 12; `docs/architecture.md` explains them.
+`docs/architecture.md` explains the tables.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PURE_FOLDERS = (
     *("cluster", "scheduler", "messages", "console/view", "console/queries", "worker/core"),
     *("gateway/core", "gateway/oip"),
 )
-"""Cores that several drivers run: no clock, randomness, thread, socket or file (design.md, section 3)."""
+"""Cores that several drivers run: no clock, randomness, thread, socket or file."""
 
 IMPURE_MODULES = {
     "time",

@@ -1,4 +1,4 @@
-"""The protocol of a device: what the executors call (design.md, section 4).
+"""The protocol of a device: what the executors call.
 
 One thread at a time calls each method, as named below; the threads run concurrently. A failure is raised as
 any `Exception` and becomes the action's ENGINE_ERROR, or an INFER's BAD_VALUES if it is a `ValuesError`; the

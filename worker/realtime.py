@@ -1,4 +1,4 @@
-"""Priority, affinity and locked memory, where the user has the rights (design.md, section 6).
+"""Priority, affinity and locked memory, where the user has the rights.
 
 A missing right is noted once, for the operator, and the worker goes on without it.
 

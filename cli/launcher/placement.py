@@ -1,6 +1,6 @@
 """The cores that the processes of a local cluster may use.
 
-An EXEC thread that shares its core with anything is late (design.md, section 6), so each worker gets a
+An EXEC thread that shares its core with anything is late, so each worker gets a
 core of its own while there are enough, and everything else shares what is left. Gateway, controller and
 the workers' other threads are short bursts and share well.
 

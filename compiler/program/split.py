@@ -2,7 +2,7 @@
 
 Every floating-point initializer, and every other large one, becomes an input of the graph. All names in the
 rest are replaced by canonical ones, so that two models with the same graph and different weights become the
-same bytes (design, section 4). Shapes, axes and other small integers stay in the graph: they are part of the
+same bytes. Shapes, axes and other small integers stay in the graph: they are part of the
 computation, and kernels need them constant. So do the weights of the operators in `_HOLDING`, of libraries'
 operators, and few ones that would be packed in every run.
 

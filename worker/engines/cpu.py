@@ -1,4 +1,4 @@
-"""The CPU as a device: weights in a page arena, bound at their addresses (design.md, section 4).
+"""The CPU as a device: weights in a page arena, bound at their addresses.
 
 PREPARE checks the hashes of weights and executable, maps the weights, opens the executable once for all
 models that share it and warms it. LOAD copies the file's pages into the arena and binds the weights, unless

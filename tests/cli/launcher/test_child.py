@@ -23,7 +23,9 @@ def test_niceness_is_added_to_that_of_the_launcher(tmp_path: Path, parents: int,
     job = GatewayJob(
         name="gateway",
         gateway=GatewayConfig(
-            address=f"tcp://127.0.0.1:{gateway}", controller_address=f"tcp://127.0.0.1:{controller}"
+            address=f"tcp://127.0.0.1:{gateway}",
+            keyless_loopback=True,
+            controller_address=f"tcp://127.0.0.1:{controller}",
         ),
         nice=own,
         parent_pid=os.getpid(),

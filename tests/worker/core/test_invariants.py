@@ -1,4 +1,4 @@
-"""Any sequence of actions, inputs, time and ends: the core's invariants hold (design.md, rules 4 and 10)."""
+"""Any sequence of actions, inputs, time and ends: the core's invariants hold."""
 
 from __future__ import annotations
 

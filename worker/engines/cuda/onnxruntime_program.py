@@ -1,4 +1,4 @@
-"""The ``onnxruntime`` engine's executables on a GPU, through its CUDA provider (design.md, section 4).
+"""The ``onnxruntime`` engine's executables on a GPU, through its CUDA provider.
 
 Weights are inputs of the graph, bound at their pages; inputs and outputs are bound in the batch's slot of the
 device's IO cache, so nothing is copied. Kernels go to EXEC's stream. Their intermediate results are in one
