@@ -271,7 +271,7 @@ class Own:
             act()
         finally:
             sys.settrace(before)
-        return passed(self._ran)
+        return passed(self._ran.copy())
 
 
 def kind_of(argv: str) -> str:

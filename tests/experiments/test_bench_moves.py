@@ -15,7 +15,9 @@ SIZE_KB = 600
 def test_a_tensor_is_copied_as_often_as_it_is(tmp_path: Path, slab: bool) -> None:
     found = moves.measure(SIZE_KB, 0.4, tmp_path, slab=slab)
     copies = {each.name: each.value for each in moves.figures_of("input", SIZE_KB * 1e3, found)}
-    wanted = dict.fromkeys(("ZeroMQ", "HTTP"), 2 if slab else 4) | {"gRPC": 5 if slab else 6}
+    wanted = {"HTTP": 2 if slab else 4, "gRPC": 5 if slab else 6}
+    # libzmq receives into memory of its own.
+    wanted["ZeroMQ"] = 3 if slab else 4
     # The client's own memory takes the place of the connection's copies.
     wanted["local"] = 1 if slab else 3
     wanted[moves.BARE] = 3

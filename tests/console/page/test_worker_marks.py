@@ -25,16 +25,16 @@ def test_a_worker_that_was_away_keeps_its_tile_and_leaves_a_mark(open_page: Open
         os.kill(pid, signal.SIGCONT)
     wait_until(lambda: happened("back"), "a worker that is back")
     page = open_page("#/cluster")
-    page.locator(".deeds li", has_text="worker-1").filter(has_text="back after").wait_for()
+    page.locator(".deeds li", has_text="worker-1").filter(has_text="back after").first.wait_for()
     page.locator(".deeds li", has_text="worker-1").filter(has_text="gone: ").wait_for()
     # The card has the newest that happened: on a busy machine the worker may be late again since.
     newest = re.compile("back after|no sign of life|times")
     page.locator(".card", has_text="worker-1").filter(has_text=newest).wait_for()
     page.locator(".deeds a", has_text="worker-1").first.click()
     page.locator("h1", has_text="worker-1").wait_for()
-    page.locator(".deeds li", has_text="worker-1").filter(has_text="back after").wait_for()
+    page.locator(".deeds li", has_text="worker-1").filter(has_text="back after").first.wait_for()
     page.get_by_role("link", name="Schedule", exact=True).last.click()
     page.locator("h1", has_text="Schedule of worker-1").wait_for()
-    page.locator(".deeds li", has_text="worker-1").filter(has_text="back after").wait_for()
+    page.locator(".deeds li", has_text="worker-1").filter(has_text="back after").first.wait_for()
     marked = site.api("schedule?from_ns=0&to_ns=1000000000000000000&workers=worker-1")["happenings"]
     assert {"gone", "back"} <= {one["kind"] for one in marked}
