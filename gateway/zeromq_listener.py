@@ -25,7 +25,6 @@ import zmq
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.zeromq_connections import STRANGER_BYTES, Connections
-from mainspring.gateway.zeromq_connections import Owner as Ends
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.curve import KnownClients, read_gateway_key
@@ -58,8 +57,17 @@ _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _POLLIN: Final = int(zmq.POLLIN)
 
 
-class Owner(Ends, Protocol):
-    """What a listener needs of the front end."""
+class Owner(Protocol):
+    """What a listener and its connections need of the front end (`zeromq_connections.Owner`)."""
+
+    def gone(self, name: bytes) -> None:
+        """A connection is over."""
+
+    def busy(self, name: bytes) -> bool:
+        """Say whether a connection waits for answers."""
+
+    def flooded(self) -> None:
+        """Count a connection that was cut because its host begins too many handshakes of CURVE."""
 
     def violated(self, why: str) -> Sequence[bytes]:
         """A client broke the protocol: return the message to send it."""

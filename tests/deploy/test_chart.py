@@ -133,7 +133,7 @@ def test_processes_find_each_other(path: Path) -> None:
         listens = [
             value
             for key in ("address", "data_address", "http", "grpc", "metrics")
-            if (value := flags.get(key))
+            if (value := flags.get(key)) and "127.0.0.1" not in value
         ]
         opened = {int(each.rpartition(":")[2]) for each in listens}
         assert opened == {each["containerPort"] for each in container.get("ports", ())}

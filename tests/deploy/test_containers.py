@@ -47,7 +47,8 @@ def test_one_host_has_a_cluster_whose_files_are_mounted() -> None:
     assert Path(own.cluster.run_dir).parent.as_posix() in mounted
     published = {int(each["published"]) for each in service["ports"]}
     assert {each["host_ip"] for each in service["ports"]} == {"127.0.0.1"}
-    front_ends = (own.gateway.address, own.gateway.http_address, own.gateway.grpc_address)
+    assert not own.gateway.curve_key, "without it ZeroMQ is for this host's own user alone"
+    front_ends = (own.gateway.http_address, own.gateway.grpc_address)
     listens = (*front_ends, own.gateway.metrics_address, own.console.address)
     assert {int(each.rpartition(":")[2]) for each in listens} == published
 

@@ -59,7 +59,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
         monkeypatch.setattr(gpu_judge, "find_devices", lambda: [found])
         monkeypatch.setattr(gpu_judge, "PROGRAM", FAKE)
         monkeypatch.setattr(gpu_judge, "SECONDS", 0)
-        monkeypatch.setattr(gpu_judge, "PROGRAM", TIMING)
+        monkeypatch.setattr(gpu_judge, "TIMER", TIMING)
         monkeypatch.setenv(VARIABLE, msgspec.json.encode(gpu).decode())
 
     return put
