@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,10 +24,11 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choosing.durations import AUTO, Contender, Judged
 from mainspring.compiler.choosing.tuning import SECONDS as SECONDS_TO_TUNE
 from mainspring.compiler.choosing.tuning import Tuner
-from mainspring.compiler.pipeline import check_precision
-from mainspring.compiler.program.compiled import DEFAULT_ARCH, Target
 from mainspring.worker.engines.cuda.devices import find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
+
+if TYPE_CHECKING:
+    from mainspring.compiler.program.compiled import Target
 
 TIMER = (sys.executable, "-m", "mainspring.worker.engines.cuda.timing")
 TIMER_TIMEOUT_S = 60.0
@@ -140,6 +142,10 @@ def judge_for(
     `CompileError`, which says what is missing and what to do ``instead``, if it takes a GPU and none can be
     used here; also for a ``precision`` that is not for this engine and device.
     """
+    # The check of a GPU times kernels in a Python without the compiler's packages.
+    from mainspring.compiler.pipeline import check_precision
+    from mainspring.compiler.program.compiled import DEFAULT_ARCH, Target
+
     check_precision(Target(engine, device, arch or DEFAULT_ARCH, precision))
     if (engine, device) != (AUTO, CUDA):
         target = Target(engine, device, arch or DEFAULT_ARCH, precision)
