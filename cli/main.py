@@ -201,7 +201,7 @@ class ShortGroup(TyperGroup):
     """A verb that has verbs of its own."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the verb that is meant; of one that there is no more, raise an error with what is there."""
+        """Return the verb that is meant; for one that has gone, raise an error with what is there."""
         if args and (instead := _instead(ctx, args[0])):
             raise typer.BadParameter(instead)
         return super().resolve_command(ctx, args)
@@ -213,7 +213,7 @@ class ShortGroup(TyperGroup):
 
 
 def _instead(ctx: Any, word: str) -> str:
-    """Return what to do in the place of an option or verb that there is no more; empty of any other word."""
+    """Return what to do in place of an option or verb that has gone; empty for any other word."""
     # Of more than one word itself where it is `python -m mainspring`.
     program = ctx.find_root().command_path
     typed = f"{ctx.command_path.removeprefix(program).strip()} {word}"

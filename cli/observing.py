@@ -79,10 +79,7 @@ def trace_live(door: Door, output: Path, duration_ns: int) -> TraceFile:
             while not stop.is_set():
                 batch = stream.poll(POLL_NS)
                 if begun_ns is None and stream.state == "connecting" and time.monotonic_ns() > give_up_ns:
-                    raise LogProblem(
-                        f"no controller answers at {controller}: is `mainspring up` running? "
-                        f"({stream.detail}); --address or --controller names another"
-                    )
+                    raise LogProblem(_unanswered(controller, stream.detail))
                 if begun_ns is not None and (
                     stream.state != "live" or (batch is not None and batch.stage is Stage.BEGIN)
                 ):
@@ -198,11 +195,16 @@ def live(door: Door, which: str, patience_ns: int) -> Story:
     finally:
         stream.close()
     if stream.state != "live" and not view.seq:
-        raise NotFound(
-            f"no controller answers at {door.address}: is `mainspring up` running? ({stream.detail}); "
-            "--address names the cluster"
-        )
+        raise NotFound(_unanswered(door.address, stream.detail))
     raise NotFound(_unheard(view, which))
+
+
+def _unanswered(address: str, detail: str) -> str:
+    """Return what to do where no controller answers."""
+    return (
+        f"no controller answers at {address}: is `mainspring up` running? ({detail}); "
+        "--address or --controller names another"
+    )
 
 
 def _unheard(view: View, which: str) -> str:

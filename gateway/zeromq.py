@@ -272,7 +272,7 @@ class ZeroMqFrontEnd:
         shown = credential(message.token)
         refused = self._unwelcome(peer, message, shown)
         if refused is not None:
-            # Whoever says hello anew no longer speaks by the former one.
+            # A client that says hello again no longer speaks by the former one.
             self._forget(peer)
             self._send(peer, encode(refused))
             return

@@ -30,7 +30,7 @@ _MOST_LINKS = 8
 
 FileStamp = tuple[str, int, int, int, int]
 """A file's path, size, time of change in ns, inode, and the kernel's own time of change in ns, which nobody
-can set: it tells of a file that was written anew with its size and time as they were."""
+can set: it tells of a file that was written again with its size and time as they were."""
 Stamp = tuple[FileStamp, ...]
 """The stamps of all files that count."""
 

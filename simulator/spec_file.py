@@ -76,7 +76,7 @@ def read_table(path: Path, settings: Sequence[str] = ()) -> Table:
         json = path.suffix == ".json"
         table = msgspec.json.decode(data) if json else tomllib.loads(data.decode())
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no text, and a spec is TOML or JSON") from None
+        raise ConfigError(f"{path} is not a text file, and a spec is TOML or JSON") from None
     except (msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
     if not isinstance(table, dict):

@@ -256,7 +256,8 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(
-            f"{path} is no text, and a configuration is TOML; `mainspring compile` takes an ONNX model"
+            f"{path} is not a text file, and a configuration is TOML; `mainspring compile` takes an "
+            "ONNX model"
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None

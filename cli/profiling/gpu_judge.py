@@ -1,4 +1,4 @@
-"""Timing on this machine's GPU, of engines and of variants of kernels, each in a process of its own.
+"""Timing of engines on this machine's GPU, each in a process of its own.
 
 An engine's artifact goes into a scratch store and is measured there by ``mainspring profile``: kernels that a
 GPU can't run may take CUDA down with them, in that process alone, and the compiler goes on without memory
@@ -7,89 +7,24 @@ that is locked or a GPU that is in use (`mainspring.compiler.choosing.durations`
 
 from __future__ import annotations
 
-import contextlib
-import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from mainspring.cli.profiling.profiling import Measured
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import CUDA, FP32, TVM
-from mainspring.compiler.artifact.plan import Timed, TimerFailed, Trial
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choosing.durations import AUTO, Contender, Judged
 from mainspring.compiler.choosing.tuning import SECONDS as SECONDS_TO_TUNE
 from mainspring.compiler.choosing.tuning import Tuner
+from mainspring.compiler.pipeline import check_precision
+from mainspring.compiler.program.compiled import DEFAULT_ARCH, Target
 from mainspring.worker.engines.cuda.devices import find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
-
-if TYPE_CHECKING:
-    from mainspring.compiler.program.compiled import Target
-
-TIMER = (sys.executable, "-m", "mainspring.worker.engines.cuda.timing")
-TIMER_TIMEOUT_S = 60.0
-"""Longest time of one trial. A driver that was idle for a long time takes seconds to wake."""
-
-
-class GpuTimer:
-    """A `trials.Timer` within a `with`. A failure ends the process; the next trial starts another."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> GpuTimer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def __call__(self, trial: Trial) -> tuple[int, ...]:
-        """Return the duration of each run in ns; raise `TimerFailed`."""
-        try:
-            timed = msgspec.json.decode(self._ask(msgspec.json.encode(trial) + b"\n"), type=Timed)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            reason = self._end() or str(error)
-            raise TimerFailed(f"the process that times kernels on the GPU ended: {reason}") from error
-        if timed.failed:
-            self._end()
-            raise TimerFailed(timed.failed)
-        return timed.ns
-
-    def _ask(self, line: bytes) -> bytes:
-        pipe = subprocess.PIPE
-        if self._process is None:
-            self._process = subprocess.Popen(TIMER, stdin=pipe, stdout=pipe, stderr=pipe)
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(line)
-        stdin.flush()
-        if not select.select([stdout], [], [], TIMER_TIMEOUT_S)[0]:
-            self._process.kill()
-            raise TimeoutError(f"it was not done after {TIMER_TIMEOUT_S:.0f} s")
-        return stdout.readline()
-
-    def _end(self) -> str:
-        """End the process, if there is one; return the last line of what it wrote beside its answers."""
-        process, self._process = self._process, None
-        if process is None:
-            return ""
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-        process.stdin = None
-        try:
-            said = process.communicate(timeout=TIMER_TIMEOUT_S)[1]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said = process.communicate()[1]
-        lines = said.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
-
+from mainspring.worker.engines.cuda.timing import GpuTimer
 
 PROGRAM = (sys.executable, "-m", "mainspring")
 DEVICE = "cuda:0"
@@ -142,10 +77,6 @@ def judge_for(
     `CompileError`, which says what is missing and what to do ``instead``, if it takes a GPU and none can be
     used here; also for a ``precision`` that is not for this engine and device.
     """
-    # The check of a GPU times kernels in a Python without the compiler's packages.
-    from mainspring.compiler.pipeline import check_precision
-    from mainspring.compiler.program.compiled import DEFAULT_ARCH, Target
-
     check_precision(Target(engine, device, arch or DEFAULT_ARCH, precision))
     if (engine, device) != (AUTO, CUDA):
         target = Target(engine, device, arch or DEFAULT_ARCH, precision)

@@ -52,7 +52,7 @@ def trace(
     from mainspring.cli.spans import chosen_run
 
     if perfetto == Path("-"):
-        raise typer.BadParameter("a trace is a file, and - is none: give it a name, such as run.json")
+        raise typer.BadParameter("a trace is written to a file: give a name such as run.json, not -")
     if not perfetto.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {perfetto.parent}; make it first")
     if log is None:

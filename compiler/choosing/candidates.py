@@ -300,7 +300,7 @@ def put(
     artifact, measured = chosen.artifact, chosen.measured
     info = msgspec.structs.replace(artifact.info, measured=measured)
     if not prepared.verified:
-        # Estimates are no measurements for models that share the executable.
+        # Models that share the executable take what is stored for measurements, and these are estimates.
         info = store.known_executable(info.executable) or artifact.info
     store.put_executable(artifact.content, info, artifact.kernels)
     weights_hash, weights_bytes = store.put_weights(artifact.weights())

@@ -16,7 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mainspring.compiler.reading.normalise import graphs_of, infer_shapes
-from mainspring.compiler.sizes.work import without_weights
+from mainspring.compiler.sizes.work import skeleton_at, without_weights
 
 Dims = tuple[int | None, ...]
 """A shape, None where a size is not known."""
@@ -90,12 +90,7 @@ class Varying:
 
         ``sizes`` are those of the open dimensions, by name.
         """
-        model = onnx.ModelProto()
-        model.CopyFrom(self._skeleton)
-        for value in model.graph.input:
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param in sizes:
-                    dim.dim_value = sizes[dim.dim_param]
+        model = skeleton_at(self._skeleton, sizes)
         exact, bounded = self._followed(model, largest=False), self._followed(model, largest=True)
         found: list[dict[int, int | None]] = []
         for value in model.graph.output:

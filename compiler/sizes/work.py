@@ -80,12 +80,7 @@ class Counter:
         return self._known[key]
 
     def _count(self, sizes: Mapping[str, int]) -> Counted | None:
-        fixed = onnx.ModelProto()
-        fixed.CopyFrom(self._skeleton)
-        for value in fixed.graph.input:
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param in sizes:
-                    dim.dim_value = sizes[dim.dim_param]
+        fixed = skeleton_at(self._skeleton, sizes)
         found = _counted(fixed, self._inputs)
         if found is None:
             # With fixed sizes ONNX Runtime folds what shapes are computed with.
@@ -130,6 +125,17 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         else:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     return skeleton
+
+
+def skeleton_at(skeleton: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
+    """Return what `without_weights` made with the open dimensions of its inputs fixed, by their names."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(skeleton)
+    for value in fixed.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    return fixed
 
 
 def _tensors(graph: onnx.GraphProto) -> dict[str, tuple[Shape, int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 
-from mainspring.cli.profiling.gpu_judge import GpuTimer
 from mainspring.cli.profiling.lone_device import device_for
 from mainspring.compiler.artifact.manifest import CUDA, TVM
 from mainspring.compiler.artifact.store import Store
@@ -17,7 +16,7 @@ from mainspring.experiments.gpu_check.beside_torch import DEVICE_PART, in_turns,
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 from mainspring.worker.engines.cuda.devices import find_devices
-from mainspring.worker.engines.cuda.timing import DEVICE
+from mainspring.worker.engines.cuda.timing import DEVICE, GpuTimer
 
 WHAT = "tiles chosen by timing"
 SLOWER = 1.02

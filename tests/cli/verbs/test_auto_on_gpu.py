@@ -27,6 +27,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
+from mainspring.worker.engines.cuda import timing
 from mainspring.worker.engines.cuda.devices import FoundDevice
 from mainspring.worker.engines.cuda.driver import DriverMissing
 from tests.worker.engines.cuda.fake_gpu import ILLEGAL, KIND, VARIABLE, FakeGpu
@@ -59,7 +60,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
         monkeypatch.setattr(gpu_judge, "find_devices", lambda: [found])
         monkeypatch.setattr(gpu_judge, "PROGRAM", FAKE)
         monkeypatch.setattr(gpu_judge, "SECONDS", 0)
-        monkeypatch.setattr(gpu_judge, "TIMER", TIMING)
+        monkeypatch.setattr(timing, "PROGRAM", TIMING)
         monkeypatch.setenv(VARIABLE, msgspec.json.encode(gpu).decode())
 
     return put

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from mainspring.cli.profiling import gpu_judge
-from mainspring.cli.profiling.gpu_judge import GpuTimer
 from mainspring.compiler.artifact.plan import (
     PLAN_FORMATS,
     Launch,
@@ -145,13 +143,13 @@ def test_the_compiler_s_side_starts_a_process_and_says_why_it_can_not_time(
 ) -> None:
     answer = msgspec.json.encode(Timed((5, 7))).decode()
     echo = f"import sys\nfor _ in sys.stdin: print('{answer}', flush=True)"
-    monkeypatch.setattr(gpu_judge, "TIMER", (sys.executable, "-c", echo))
-    with GpuTimer() as timer:
+    monkeypatch.setattr(timing, "PROGRAM", (sys.executable, "-c", echo))
+    with timing.GpuTimer() as timer:
         assert timer(Trial(PLANS, IMAGE, (1, 2))) == timer(Trial(PLANS, IMAGE, (1, 2))) == (5, 7)
-    monkeypatch.setattr(gpu_judge, "TIMER", (sys.executable, "-c", "raise SystemExit('no GPU here')"))
-    with GpuTimer() as timer, pytest.raises(TimerFailed, match="ended: no GPU here"):
+    monkeypatch.setattr(timing, "PROGRAM", (sys.executable, "-c", "raise SystemExit('no GPU here')"))
+    with timing.GpuTimer() as timer, pytest.raises(TimerFailed, match="ended: no GPU here"):
         timer(Trial(PLANS, IMAGE, (1, 2)))
-    monkeypatch.setattr(gpu_judge, "TIMER", (sys.executable, "-c", "import time; time.sleep(600)"))
-    monkeypatch.setattr(gpu_judge, "TIMER_TIMEOUT_S", 0.1)
-    with GpuTimer() as timer, pytest.raises(TimerFailed, match="not done after"):
+    monkeypatch.setattr(timing, "PROGRAM", (sys.executable, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(timing, "TIMEOUT_S", 0.1)
+    with timing.GpuTimer() as timer, pytest.raises(TimerFailed, match="not done after"):
         timer(Trial(PLANS, IMAGE, (1, 2)))
