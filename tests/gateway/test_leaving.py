@@ -20,7 +20,7 @@ from mainspring.client.client import Client
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.front_ends import Addresses
 from tests.gateway.balancer import Balancer, Target, is_ready
-from tests.gateway.fakes import fake_cluster, serving
+from tests.gateway.fakes import fake_cluster, serving, wait_until
 from tests.patience import PATIENCE_S
 
 AGE_MS = 2_000.0
@@ -167,7 +167,7 @@ def test_one_that_leaves_says_so_at_once_and_answers_until_its_time_is_over() ->
         ready = "/inference.GRPCInferenceService/ServerReady"
         health = "/grpc.health.v1.Health/Check"
         double = b"\x0a\x06double"
-        assert asked(ready) == b"\x08\x01"
+        wait_until(lambda: asked(ready) == b"\x08\x01")
         assert asked(health) == asked(health, double) == b"\x08\x01"
         with ThreadPoolExecutor(1) as aside, Client(addresses.zeromq) as client:
             client.infer("double", {"data": ONE})

@@ -6,6 +6,8 @@ import socket
 import time
 from collections.abc import Callable
 
+import pytest
+
 from mainspring.transport import addresses
 from mainspring.transport.greeting import Greeting
 from mainspring.transport.handshake import Connecting, Identity
@@ -21,6 +23,14 @@ def by_tcp(address: str) -> socket.socket:
     """Connect as a process of another user or host does."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     return socket.create_connection((host, int(port)), PATIENCE_S)
+
+
+def over_tcp_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let links reach addresses of hosts by TCP, as from another host, and not by the name of the process."""
+    at_once = addresses.connect_at_once
+    monkeypatch.setattr(
+        addresses, "connect_at_once", lambda to: None if isinstance(to, addresses.Address) else at_once(to)
+    )
 
 
 def admitted(

@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.cli.authority import Authority
 from mainspring.messages.roles import MAY_SAY, Role, fault
-from mainspring.transport import addresses, listener
+from mainspring.transport import listener
 from mainspring.transport.bounds import Limits
 from mainspring.transport.certificate import BadCertificate, Certificate, Named, parse_named, revoked
 from mainspring.transport.greeting import Pass
@@ -23,6 +23,7 @@ from mainspring.transport.listener import Listener
 from tests.messages.test_roles import MESSAGES, blank
 from tests.patience import PATIENCE_S
 from tests.transport.issuing import Forced, Issue, issuing
+from tests.transport.raw import over_tcp_alone
 
 LIMITS = Limits(1 << 20, 1 << 20, 100)
 CERTIFICATES = {
@@ -59,7 +60,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "connect_at_once", lambda _: None)
+    over_tcp_alone(monkeypatch)
 
 
 @pytest.fixture(scope="module")

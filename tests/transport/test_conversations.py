@@ -19,6 +19,7 @@ from mainspring.transport.link import FIRST_RETRY_NS, LONGEST_RETRY_NS, Link
 from tests.blocking import LIMITS, Client, Server, TimedOut
 from tests.patience import PATIENCE_S
 from tests.transport.issuing import Issue
+from tests.transport.raw import over_tcp_alone
 
 SOMEBODY = b"tool/somebody"
 
@@ -55,7 +56,7 @@ def keys(way: str, issued: Issue) -> Keys | None:
 @pytest.fixture
 def client(way: str, server: Server, keys: Keys | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     if way != "by name":
-        monkeypatch.setattr(addresses, "connect_at_once", lambda _: None)
+        over_tcp_alone(monkeypatch)
     made = connect(server, b"somebody", keys=keys)
     yield made
     made.close()

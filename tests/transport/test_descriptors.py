@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.keys import Keys
 from tests.blocking import LIMITS, Client, Server
 from tests.transport.issuing import Issue
+from tests.transport.raw import over_tcp_alone
 from tests.transport.test_conversations import connect
 
 TWO = Limits(part_bytes=1 << 30, backlog_bytes=1 << 30, backlog_messages=1 << 20, descriptors=2)
@@ -154,7 +154,7 @@ def test_none_is_sent_while_something_waits(server: Server, client: Client) -> N
 def test_none_goes_to_another_host(issued: Issue, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = Keys(str(issued("tool", "*")))
     server = Server(limits=TWO, keys=keys)
-    monkeypatch.setattr(addresses, "connect_at_once", lambda _: None)
+    over_tcp_alone(monkeypatch)
     client = connect(server, b"somebody", keys=keys)
     assert not client.link.local
     assert give(client, b"a") is Delivery.GONE

@@ -25,7 +25,7 @@ from mainspring.transport.hub import Hub
 from mainspring.transport.listener import Listener
 from tests.blocking import Client, Server
 from tests.patience import PATIENCE_S
-from tests.transport.raw import admitted, by_tcp, connecting
+from tests.transport.raw import admitted, by_tcp, connecting, over_tcp_alone
 
 WORKER, GATEWAY = Identity("worker", b"w0"), Identity("gateway", b"g0")
 
@@ -267,7 +267,7 @@ def test_each_role_has_its_own_bounds() -> None:
 
 
 def test_a_link_says_why_it_is_refused_and_tries_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.transport.addresses.connect_at_once", lambda _: None)
+    over_tcp_alone(monkeypatch)
     client = Client(server.address, b"stranger")
     give_up_s = time.monotonic() + PATIENCE_S
     while not client.link.refusal and time.monotonic() < give_up_s:

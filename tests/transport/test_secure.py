@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.transport import addresses, keys, listener
+from mainspring.transport import keys, listener
 from mainspring.transport.keys import BadKeys, Keys
 from mainspring.transport.secure import SecureSocket
 from tests.blocking import LIMITS, Client, Server
 from tests.patience import PATIENCE_S
 from tests.transport.issuing import Issue
-from tests.transport.raw import by_tcp
+from tests.transport.raw import by_tcp, over_tcp_alone
 
 SECRET = b"what nobody else is to see, such as a token"
 PATTERN = os.urandom(64)
@@ -29,7 +29,7 @@ PATTERN = os.urandom(64)
 
 @pytest.fixture(autouse=True)
 def over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "connect_at_once", lambda _: None)
+    over_tcp_alone(monkeypatch)
 
 
 @pytest.fixture

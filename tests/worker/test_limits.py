@@ -167,8 +167,10 @@ def test_no_text_of_a_file_is_too_odd(odd: dict[str, str]) -> None:
 @pytest.fixture
 def group() -> Iterator[tuple[list[Path], float]]:
     """A group with a twentieth of a core and 200 MiB: where processes join it, and its cores."""
-    first = Path("/sys/fs/cgroup/cpu/mainspring-test"), Path("/sys/fs/cgroup/memory/mainspring-test")
-    second = (Path("/sys/fs/cgroup/mainspring-test"),)
+    # Another run of the tests may be under way.
+    name = f"mainspring-test-{os.getpid()}"
+    first = Path("/sys/fs/cgroup/cpu", name), Path("/sys/fs/cgroup/memory", name)
+    second = (Path("/sys/fs/cgroup", name),)
     folders = first if first[0].parent.is_dir() else second
     made: list[Path] = []
     try:
