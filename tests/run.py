@@ -3,7 +3,7 @@
 * ``quick`` (`make test`): lint and types, beside them the unit tests on all cores; then the heart of the tier
   *cluster*, alone. Nothing needs to be compiled for it: the pure cores run as Python.
 * ``rest`` (`make test-rest`): what is left. What waits for real time runs one after the other: cluster,
-  browser and lab. Beside that runs codegen, which only computes, on the processor time that is left over
+  browser and lab. Beside that runs codegen, which only computes, on the time that is left over of all cores
   (SCHED_IDLE). Last, on all cores, run the unit tests again that run compiled code (`tests.tiers.COMPILED`),
   with the compiled cores.
 * a tier alone (`make test-cluster` ...).
@@ -86,7 +86,7 @@ def tier(name: str, *options: str) -> Part:
 ON_ALL_CORES = ("-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile")
 UNIT = Part("unit", ("--tier=unit", *ON_ALL_CORES), True)
 HEART = Part("heart", ("--tier=heart",), True)
-CODEGEN = Part("codegen", ("--tier=codegen", "--timeout", str(IDLE_TIMEOUT_S)))
+CODEGEN = Part("codegen", ("--tier=codegen", *ON_ALL_CORES, "--timeout", str(IDLE_TIMEOUT_S)))
 COMPILED = Part("compiled", ("--tier=compiled", *ON_ALL_CORES))
 WAITING = (Part("cluster", ("--tier=cluster", "--not-heart")), tier("browser"), tier("lab"))
 
