@@ -53,7 +53,7 @@ MODULES = {
         *("traces/records.py", "traces/returning.py"),
     ),
     native.PATH: (
-        *("controller/**/*.py", "gateway/bounds.py", "gateway/delays.py", "gateway/driver.py"),
+        *("controller/**/*.py", "gateway/driver.py"),
         *("gateway/local_clients.py", "gateway/memory.py", "gateway/peer_connections.py"),
         *("gateway/replies.py", "gateway/server.py", "gateway/statistics.py", "gateway/time_slices.py"),
         *("gateway/uploads.py", "gateway/zeromq.py", "gateway/shards.py", "gateway/core/requests.py"),
@@ -70,7 +70,7 @@ MODULES = {
         *("telemetry/bounded.py", "telemetry/histograms.py", "transport/channel.py", "transport/hub.py"),
         *("transport/link.py", "transport/listener.py", "transport/slab.py", "transport/tokens.py"),
         *("worker/batches.py", "worker/executors.py", "worker/inputs.py", "worker/network.py"),
-        *("worker/outbox.py", "worker/overruns.py", "worker/segments.py"),
+        "worker/segments.py",
     ),
 }
 """What is compiled together, as patterns of files below the package."""

@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import TRITON, GatewayConfig
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.compression import BODY_KEY, TooLarge
@@ -31,6 +30,7 @@ from mainspring.gateway.oip.errors import BAD_REQUEST, EXISTS, NOT_FOUND, OVERLO
 from mainspring.gateway.oip.spans import RegionError, SharedInput, Span, no_room
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.peer_users import PeerUsers
+from mainspring.gateway.uploads import Budget
 from mainspring.messages.codes import Reason
 from mainspring.transport.slab import LEAST_SHARED_BYTES
 from mainspring.transport.tokens import Credential, Gate

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.validation import BadRequest, shorten
 from mainspring.gateway.oip.datatypes import Withheld
+from mainspring.gateway.uploads import Budget
 from mainspring.messages.codes import Reason
 from mainspring.messages.readiness import BEING_COMPILED, STARTING
 from mainspring.messages.repository import (

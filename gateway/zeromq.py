@@ -26,7 +26,6 @@ from mainspring.gateway.config import AGES, GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.core.requests import Refusal
-from mainspring.gateway.delays import Ways
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.release import installed_version
@@ -35,6 +34,7 @@ from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply, InferReply
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
+from mainspring.messages.delays import Ways
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
 from mainspring.transport.tokens import EVERYTHING, NOTHING, Credential, credential

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mainspring.client.result import InferResult
     from mainspring.client.asynchronous import AsyncClient
     from mainspring.client.client import Client
-    from mainspring.client.deadlines import Deadline
+    from mainspring.client.catalog import Deadline
     from mainspring.client.errors import (
         Cancelled,
         ControllerUnreachable,
@@ -94,7 +94,7 @@ install()
 _HOMES = {
     "AsyncClient": "mainspring.client.asynchronous",
     "Client": "mainspring.client.client",
-    "Deadline": "mainspring.client.deadlines",
+    "Deadline": "mainspring.client.catalog",
     "InferResult": "mainspring.client.result",
     "ModelSpec": "mainspring.messages.model",
     "Timing": "mainspring.client.result",

@@ -20,7 +20,7 @@ from mainspring.client.errors import kind_of
 from mainspring.client.address import gateway_address
 from mainspring.client.asynchronous import AsyncClient
 from mainspring.client.catalog import slo_nanoseconds
-from mainspring.client.deadlines import AnyDeadline
+from mainspring.client.catalog import AnyDeadline
 from mainspring.client.result import InferResult
 
 __all__ = ["Handle", "Response", "handle"]

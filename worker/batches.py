@@ -7,21 +7,27 @@ settles before anything else. So the core always sees a turn as one step, and re
 
 To lay out and to take are each one atomic operation on a deque, so it is never in doubt whether EXEC has
 begun an INFER or somebody has taken it back.
+
+`Overruns` ends INFERs that compute for far longer than predicted: values can make a model compute for ever,
+such as the number of steps of a Loop, and all other models of the worker would wait. What counts is the
+processor time of the EXEC thread, so a process that was stopped, or a host that was, costs no INFER its end.
+`Outbox` passes the ends of actions from the executors' threads to the network thread.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
-from mainspring.worker.core.jobs import Executor, Job
+from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.engine import Engine, Given, Queues, Staged, Stages
+from mainspring.worker.engine import Engine, Given, Interrupts, Queues, Staged, Stages
 
 LOG = logging.getLogger(__name__)
 
@@ -294,3 +300,92 @@ class Committing:
         took_ns = self._took_ns.get(kind_of_run(running.action))
         end_ns = 0 if took_ns is None else running.begin_ns + max(took_ns)
         return end_ns if end_ns >= now_ns else None
+
+
+COMPUTED_PART = 0.5
+"""Part of the time beyond the prediction in which the EXEC thread has to have computed."""
+
+
+class Overruns:
+    """Ends INFERs; the core's lock is held by who calls."""
+
+    def __init__(self, core: WorkerCore, engine: Engine, limit_ns: int) -> None:
+        """``limit_ns`` is how much longer than predicted an INFER may compute; 0: for any time."""
+        self._core = core
+        self._engine = engine if isinstance(engine, Interrupts) else None
+        self._limit_ns = limit_ns
+        self._late: Job | None = None
+        """The INFER that was found to be overdue last."""
+        self._computed_ns = 0
+        """Processor time that EXEC had taken by then."""
+
+    def look(self, now_ns: int, computed_ns: Callable[[], int]) -> None:
+        """End what EXEC runs if it is due; ``computed_ns`` returns the processor time of its thread."""
+        job = self._core.running(Executor.EXEC)
+        if self._engine is None or not self._limit_ns or job is None or not isinstance(job.action, Infer):
+            return
+        late_ns = now_ns - job.begin_ns - job.action.predicted_duration_ns
+        if late_ns <= 0:
+            return
+        if self._late is not job:
+            self._late, self._computed_ns = job, computed_ns()
+        elif late_ns >= self._limit_ns and self._computed(computed_ns()):
+            self._engine.interrupt(job.action.action_id)
+
+    def _computed(self, computed_ns: int) -> bool:
+        return computed_ns - self._computed_ns >= COMPUTED_PART * self._limit_ns
+
+    def interrupt(self) -> None:
+        """End what EXEC runs now: nobody waits for its outputs."""
+        job = self._core.running(Executor.EXEC)
+        if self._engine is not None and job is not None and isinstance(job.action, Infer):
+            self._engine.interrupt(job.action.action_id)
+
+
+def told(job: Job) -> str:
+    """Return why a job's INFER was ended, for who sent its requests."""
+    assert isinstance(job.action, Infer), f"{job} was ended"
+    ran_ms = (time.monotonic_ns() - job.begin_ns) / 1e6
+    predicted_ms = job.action.predicted_duration_ns / 1e6
+    return (
+        f"the model still computed after {ran_ms:.0f} ms, where {predicted_ms:.3g} ms were predicted, and "
+        "was ended: these values may make it compute for ever (`[worker] overrun_ms`)"
+    )
+
+
+class Outbox:
+    """The ends in their order, with a bell that wakes the network thread."""
+
+    def __init__(self) -> None:
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._ends: deque[tuple[Result | None, Reservation | None]] = deque()
+
+    def put(self, result: Result | None, io: Reservation | None) -> None:
+        """Add the end of an action; the caller holds the core's lock.
+
+        ``result`` is None if the action was abandoned. ``io`` is where the outputs of an Infer that ended OK
+        are: `WorkerCore.outputs_sent` has to follow.
+        """
+        self._ends.append((result, io))
+
+    def ring(self) -> None:
+        """Wake the network thread if there is something for it."""
+        if self._ends:
+            os.eventfd_write(self.bell, 1)
+
+    def call(self) -> None:
+        """Wake the network thread."""
+        os.eventfd_write(self.bell, 1)
+
+    @property
+    def empty(self) -> bool:
+        """Return whether there is nothing for the network thread."""
+        return not self._ends
+
+    def pop(self) -> tuple[Result | None, Reservation | None] | None:
+        """Remove and return the oldest end, or None."""
+        return self._ends.popleft() if self._ends else None
+
+    def close(self) -> None:
+        """Close the bell."""
+        os.close(self.bell)

@@ -19,14 +19,12 @@ from mainspring.compiler.artifact.errors import Interrupted, ValuesError
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
-from mainspring.worker.batches import Committing, Ended, Staging
+from mainspring.worker.batches import Committing, Ended, Outbox, Overruns, Staging, told
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch, check_runs
 from mainspring.worker.fetching import Fetcher
-from mainspring.worker.outbox import Outbox
-from mainspring.worker.overruns import Overruns, told
 from mainspring.worker.realtime import Rights, name_thread
 
 LOG = logging.getLogger(__name__)

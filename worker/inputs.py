@@ -2,6 +2,9 @@
 
 Only the network thread uses this file. An `Input` may come before its Infer, because they come over different
 sockets: such inputs are held, bounded in number, bytes and age.
+
+Tensors with `TensorSpec.rows_axis` are copied between the layout of IO memory, rows in front, and the
+client's.
 """
 
 from __future__ import annotations
@@ -15,12 +18,11 @@ import msgspec
 import numpy as np
 
 from mainspring.messages.actions import Infer, Result
-from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.model import ModelSpec, TensorSpec, item_bytes
 from mainspring.messages.peers import OutputTimes, Place
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.window_queue import RecentIds
 from mainspring.worker.engine import Bytes, SharedInputs, Transfers
-from mainspring.worker.strides import from_rows, to_rows
 
 Frames = Sequence[Any]
 """Tensors' bytes, each as bytes, or a memoryview or an array of bytes."""
@@ -319,3 +321,27 @@ def _elements(rows: Bytes, tensor: TensorSpec) -> Bytes:
     """Return rows as an array of their elements' bytes: ``[rows, *shape, bytes of an element]``."""
     count = rows.size // tensor.row_bytes
     return rows.reshape(count, *tensor.shape, -1)
+
+
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+"""Types that numpy copies by the element; whatever the numbers are, their bytes stay as they are."""
+
+
+def to_rows(rows: Bytes, tensor: TensorSpec, frame: Any) -> None:
+    """Copy a client's tensor to its rows in IO memory, where a row has the tensor's shape."""
+    count = rows.size // tensor.row_bytes
+    given = np.frombuffer(frame, _item(tensor)).reshape(tensor.with_rows(count))
+    rows.view(_item(tensor)).reshape(count, *tensor.shape)[...] = np.moveaxis(given, tensor.rows_axis, 0)
+
+
+def from_rows(rows: Bytes, tensor: TensorSpec) -> Bytes:
+    """Return the tensor that a client gets of rows in IO memory: these themselves, where it is the same."""
+    if rows.size <= tensor.row_bytes:
+        return rows
+    found = rows.view(_item(tensor)).reshape(-1, *tensor.shape)
+    return np.ascontiguousarray(np.moveaxis(found, 0, tensor.rows_axis)).reshape(-1).view(np.uint8)
+
+
+def _item(tensor: TensorSpec) -> np.dtype[Any]:
+    size = item_bytes(tensor.dtype)
+    return _UNSIGNED.get(size) or np.dtype((np.void, size))

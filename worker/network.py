@@ -39,12 +39,12 @@ from mainspring.messages.sharding import AGAIN, MOVED
 from mainspring.transport.bounds import Connection, Delivery, Listening
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import ControllerSession
+from mainspring.worker.batches import Outbox
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engine import DeviceLost, Monitored, SharesInputs
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.segments import OVERTAKEN, Segments
 
 LOG = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ from mainspring.transport.listener import Listener
 from mainspring.transport.local import PREFIX as LOCAL
 from mainspring.transport.stopping import WhenSet
 from mainspring.transport.tokens import read_token
+from mainspring.worker.batches import Outbox
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine, Monitored, Noted, OwnMemory, Targeted
@@ -40,7 +41,6 @@ from mainspring.worker.fetching import Fetcher
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.limits import LimitWatch, read_limits
 from mainspring.worker.network import Network, Sockets
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.sources import source_of
 

@@ -23,12 +23,12 @@ from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, failed, 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.worker.batches import Outbox
 from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import align, slot_layout
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import OwnMemory, Queues
 from mainspring.worker.executors import EXPIRY_NS, Executors
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 
 GAP_US = 15.0

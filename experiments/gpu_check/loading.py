@@ -21,10 +21,10 @@ from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, not_run, told
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import MIB
+from mainspring.worker.engines.artifacts import allocate
 from mainspring.worker.engines.cuda.driver import Copy, Driver, open_driver
 from mainspring.worker.engines.cuda.numa import interleave, memory_nodes
 from mainspring.worker.engines.cuda.shared_memory import make_segment
-from mainspring.worker.engines.memory import allocate
 from mainspring.worker.realtime import Rights
 
 COPIES = 10

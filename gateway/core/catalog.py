@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.gateway.core.defaults import completed
 from mainspring.gateway.core.validation import (
     BadRequest,
     Signature,
@@ -26,7 +25,7 @@ from mainspring.gateway.core.validation import (
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ModelDown
+from mainspring.messages.peers import ModelDown, TensorHeader
 from mainspring.messages.served import ServedModel
 
 _NOT_TOLD = (
@@ -302,3 +301,19 @@ class DrainingModels:
         for name in drained:
             del self._names[name]
         return drained
+
+
+def completed(
+    request: InferRequest, frames: Sequence[Any], signature: Signature
+) -> tuple[InferRequest, Sequence[Any]]:
+    """Return the request with the defaults of what it leaves out, and their frames.
+
+    A model with defaults has no axis for rows.
+    """
+    given = {header.name for header in request.inputs}
+    missing = [tensor for name, tensor in signature.defaults.items() if name not in given]
+    if not missing:
+        return request, frames
+    headers = [TensorHeader(each.name, each.dtype, each.shape) for each in missing]
+    added = [each.default or b"" for each in missing]
+    return msgspec.structs.replace(request, inputs=(*request.inputs, *headers)), [*frames, *added]

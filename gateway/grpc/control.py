@@ -11,14 +11,15 @@ from google.protobuf.json_format import ParseDict
 
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc.access import Caller, check, sees
-from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
+from mainspring.gateway.grpc.messages import INFERENCE, Message, message, methods
 from mainspring.gateway.grpc.requests import parameters
-from mainspring.gateway.grpc.settings import log, trace
 from mainspring.gateway.grpc.shared_memory import SharedMemory, behaviours
 from mainspring.gateway.grpc.status import NotServed
+from mainspring.gateway.log_settings import change_log, shown_log
 from mainspring.gateway.oip.metadata import model_metadata, server_metadata
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
+from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.gateway.repository import ModelRepository, index_of
 from mainspring.gateway.services import Services
 from mainspring.messages.codes import Reason
@@ -186,3 +187,37 @@ def _at_once(answer: Callable[[Message], Any]) -> Callable[[Message, Caller], Aw
         return answer(request)
 
     return behaviour
+
+
+def trace(settings: TraceSettings, request: Message) -> Message:
+    """Answer TraceSetting about a model that is served, or about all."""
+    model = request.model_name or None
+    settings.change(model, {name: list(value.value) for name, value in request.settings.items()})
+    response = message("inference.TraceSettingResponse")()
+    for name, value in settings.shown(model).items():
+        response.settings[name].value.extend(value if isinstance(value, list) else [value])
+    return response
+
+
+def log(request: Message) -> Message:
+    """Answer LogSettings."""
+    change_log({name: _value(setting) for name, setting in request.settings.items()})
+    response = message("inference.LogSettingsResponse")()
+    for name, setting in shown_log().items():
+        _set(response.settings[name], setting)
+    return response
+
+
+def _value(setting: Message) -> Any:
+    choice = setting.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(setting, choice)
+
+
+def _set(value: Message, setting: bool | int | str) -> None:
+    match setting:
+        case bool():
+            value.bool_param = setting
+        case int():
+            value.uint32_param = setting
+        case str():
+            value.string_param = setting

@@ -1,12 +1,12 @@
-"""The client connections that have calls in flight, so that limits count for each connection. Pure."""
+"""The client connections that have calls in flight, so that limits count for each connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mainspring.gateway.bounds import Budget, no_room_for_answer
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.uploads import Budget, no_room_for_answer
 from mainspring.messages.codes import Reason
 
 

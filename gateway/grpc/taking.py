@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mainspring.gateway.bounds import answer_bytes
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc import requests
@@ -39,6 +38,7 @@ from mainspring.gateway.oip.spans import SharedInput, Span, check_room
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
 from mainspring.gateway.services import Services
+from mainspring.gateway.uploads import answer_bytes
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader

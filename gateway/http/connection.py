@@ -12,14 +12,13 @@ from collections import deque
 from time import monotonic_ns
 from typing import Any, Protocol, cast
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http.exchange import CONTINUE, UNKNOWN_BYTES, Exchange, Fault, attempt
 from mainspring.gateway.http.half_closed import HalfClosed
 from mainspring.gateway.http.receiver import Heads, Receiver, too_large
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.uploads import Reading, Uploads
+from mainspring.gateway.uploads import Budget, Reading, Uploads
 
 
 class Limits:

@@ -10,13 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
 from typing import Any, cast
 
-from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.core.validation import BadRequest, Signature
-from mainspring.gateway.delays import HTTP
-from mainspring.gateway.http.admission_queue import AdmissionQueue, TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import (
     BINARY_TYPE,
@@ -26,7 +23,9 @@ from mainspring.gateway.http.exchange import (
     INFER,
     JSON_TYPE,
     UNKNOWN_BYTES,
+    AdmissionQueue,
     Exchange,
+    TurnClock,
     reply_to_error,
     server_timing,
 )
@@ -46,8 +45,10 @@ from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
 from mainspring.gateway.services import Outcome, Services
 from mainspring.gateway.time_slices import TimeSlices
+from mainspring.gateway.uploads import answer_bytes, no_room_for_answer
 from mainspring.messages.clients import InferRequest, Timing
 from mainspring.messages.codes import Reason
+from mainspring.messages.delays import HTTP
 from mainspring.transport.tokens import Gate, from_header
 
 log = logging.getLogger("mainspring.gateway")

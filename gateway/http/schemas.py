@@ -8,8 +8,8 @@ import msgspec
 
 from mainspring.gateway.http.control import Change, IndexRequest
 from mainspring.gateway.http.shared_memory import Registration
-from mainspring.gateway.oip.bodies import InferRequest, InferResponse
 from mainspring.gateway.oip.errors import ErrorBody
+from mainspring.gateway.oip.json_data import InferRequest, InferResponse
 from mainspring.gateway.oip.metadata import Live, ModelMetadata, ModelReady, Ready, ServerMetadata
 from mainspring.gateway.regions import RegionStatus
 from mainspring.gateway.statistics_report import StatisticsReport

@@ -11,16 +11,14 @@ from time import monotonic_ns
 from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import AGES, GatewayConfig
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
-from mainspring.gateway.http.admission_queue import TurnClock
 from mainspring.gateway.http.connection import NEVER_NS, HttpConnection, Limits
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.cors import Cors, is_preflight, preflight
-from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.exchange import Exchange, TurnClock
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES, Heads
 from mainspring.gateway.http.routes import Routes, routes
@@ -28,6 +26,7 @@ from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.restrictions import Group, Restrictions
 from mainspring.gateway.services import Services
+from mainspring.gateway.uploads import Budget
 from mainspring.transport import accepting
 from mainspring.transport.keys import ServerKeys
 from mainspring.transport.origins import KnownNames

@@ -15,7 +15,9 @@ import msgspec
 
 from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.oip import compression, datatypes, json_data
-from mainspring.gateway.oip.bodies import (
+from mainspring.gateway.oip.classification import check_classes
+from mainspring.gateway.oip.datatypes import Unfit, dtype_of
+from mainspring.gateway.oip.json_data import (
     InferRequest,
     LooseInput,
     LooseRequest,
@@ -24,8 +26,6 @@ from mainspring.gateway.oip.bodies import (
     RequestOutputParameters,
     RequestParameters,
 )
-from mainspring.gateway.oip.classification import check_classes
-from mainspring.gateway.oip.datatypes import Unfit, dtype_of
 from mainspring.gateway.oip.spans import (
     BYTE_SIZE,
     OFFSET,

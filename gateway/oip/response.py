@@ -9,14 +9,14 @@ import msgspec
 
 from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.oip import datatypes, json_data
-from mainspring.gateway.oip.bodies import (
+from mainspring.gateway.oip.classification import classify, rows_of
+from mainspring.gateway.oip.datatypes import BYTES, DATATYPES, datatype_of
+from mainspring.gateway.oip.json_data import (
     InferResponse,
     ResponseOutput,
     ResponseOutputParameters,
     ResponseParameters,
 )
-from mainspring.gateway.oip.classification import classify, rows_of
-from mainspring.gateway.oip.datatypes import BYTES, DATATYPES, datatype_of
 from mainspring.gateway.oip.request import Form, Wanted
 from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import SLICE_VALUES, Steps, mapped

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from mainspring.gateway.core.effects import Accepted, Arrive, Refuse, Withdraw
-from mainspring.gateway.delays import HTTP, Back, Ways
 from mainspring.messages.clients import ClientHello, InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.messages.delays import HTTP, Back, Ways
 from tests.gateway.core.test_state_machine import ALICE, SIGNATURE, core_with
 
 MS = 1_000_000

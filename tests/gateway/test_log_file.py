@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.gateway import log_file
-from mainspring.gateway.log_file import LogFile
+from mainspring.gateway import access_log as log_file
+from mainspring.gateway.access_log import LogFile
 
 
 class Written:

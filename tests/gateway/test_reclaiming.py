@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 
-from mainspring.gateway import reclaiming
+from mainspring.gateway import server as reclaiming
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.reclaiming import IDLE_NS, WORTH_BYTES, Reclaiming
+from mainspring.gateway.server import IDLE_NS, WORTH_BYTES, Reclaiming
 
 
 @pytest.mark.parametrize(("shared", "renewed"), [(WORTH_BYTES, 1), (WORTH_BYTES - 1, 0)])

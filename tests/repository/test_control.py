@@ -14,13 +14,13 @@ from time import monotonic
 import msgspec
 import pytest
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.gateway.repository import ModelRepository, RepositoryError, index_of, repository_of
+from mainspring.gateway.uploads import Budget
 from mainspring.messages.codes import Reason
 from mainspring.messages.readiness import Standing
 from mainspring.messages.repository import (

@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
+from mainspring.worker.batches import Outbox
 from mainspring.worker.core.jobs import Executor
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine
 from mainspring.worker.executors import AHEAD_NS, BEATING_WAIT_NS, EXACT_NS, LONGEST_WAIT_NS, Executors
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from tests.patience import PATIENCE_S
 from tests.worker.peers import MS

@@ -17,7 +17,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.zoo import build
 from mainspring.messages.model import ModelSpec
-from mainspring.worker import arriving, fetching
+from mainspring.worker import fetching
 from mainspring.worker.engine import EngineError
 from mainspring.worker.fetching import AGAIN_MOST_NS, AGAIN_NS, Fetcher
 from mainspring.worker.sources import Anywhere, Folder, Source, SourceError, source_of
@@ -143,7 +143,7 @@ def test_what_comes_is_hashed_as_it_comes_and_what_came_before_is_read_once(
     compiled: Path, origin: Watched, local: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(arriving, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(fetching, "_CHUNK_BYTES", 1000)
     read = Counter[str]()
     monkeypatch.setattr(fetching, "hash_of_file", lambda path, _: read.update([str(path)]))
     monkeypatch.setattr(origin, "read", _only_weights_fail(origin, Folder(compiled)))
@@ -263,7 +263,7 @@ def test_a_full_disk_is_said(
     def full(_file: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(arriving, "to_disk", full)
+    monkeypatch.setattr(fetching, "to_disk", full)
     with pytest.raises(EngineError, match=f"can't store a in {local.root}: No space left on device"):
         fetcher(local, origin).fetch(spec(compiled))
 

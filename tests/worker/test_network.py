@@ -16,6 +16,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Input, Output, Welcome
 from mainspring.transport.bounds import Delivery
+from mainspring.worker.batches import Outbox
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
@@ -23,7 +24,6 @@ from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS, Executors
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.network import Network, Sockets
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from tests.worker.peers import MS, SECOND, infer, load, spec
 

@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 
 from mainspring.messages.actions import Infer
+from mainspring.worker.batches import COMPUTED_PART, Overruns
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine
-from mainspring.worker.overruns import COMPUTED_PART, Overruns
 from tests.worker.peers import MS, spec
 
 PREDICTED_NS, LIMIT_NS, BEGIN_NS = 40 * MS, 100 * MS, 1_000 * MS

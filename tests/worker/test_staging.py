@@ -12,14 +12,13 @@ import pytest
 from mainspring.messages.actions import Infer, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.batches import LATE_NS
+from mainspring.worker.batches import LATE_NS, Outbox
 from mainspring.worker.config import MIB
 from mainspring.worker.core.jobs import Executor, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Staged
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS, SOON_NS, Executors
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from tests.fuzz import seeded
 from tests.patience import PATIENCE_S

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mainspring.messages.model import OpenDim, Symbol, TensorSpec, Term, array_dtype
 from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.core.residency import slot_layout
-from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.strides import from_rows, to_rows
+from mainspring.worker.inputs import HeldInput, Inputs, from_rows, to_rows
 from tests.worker.peers import infer, spec
 
 DTYPES = st.sampled_from(["bool", "int8", "float16", "float32", "float64", "bfloat16", "S3", "S24"])

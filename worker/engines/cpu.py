@@ -30,8 +30,7 @@ from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.residency import slot_layout
 from mainspring.worker.engine import EngineError, Staged
-from mainspring.worker.engines.artifacts import Integrity, stored
-from mainspring.worker.engines.memory import Arena, MappedFile, allocate, take
+from mainspring.worker.engines.artifacts import Arena, Integrity, MappedFile, allocate, stored, take
 
 AddressOf = Callable[[int], int]
 """Returns the address of a byte of the weights file."""

@@ -20,8 +20,8 @@ from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
 from mainspring.worker.config import MIB
 from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.artifacts import allocate
 from mainspring.worker.engines.cpu import AddressOf, CpuEngine, Opener
-from mainspring.worker.engines.memory import allocate
 
 PLACEMENTS = 64
 """Most bindings that are kept: each has a descriptor for every argument of every kernel."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.gateway.core.defaults import completed
+from mainspring.gateway.core.catalog import completed
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.model import TensorSpec

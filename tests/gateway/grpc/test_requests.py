@@ -13,8 +13,8 @@ from tritonclient.grpc._utils import _get_inference_request
 
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc import requests
-from mainspring.gateway.grpc.contents import FIELDS
 from mainspring.gateway.grpc.messages import ModelInferRequest
+from mainspring.gateway.grpc.requests import FIELDS
 from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.oip.spans import Span
 from mainspring.messages.codes import Reason

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from mainspring.gateway.delays import Back
+from mainspring.messages.delays import Back
 from tests.gateway.fakes import wait_until
 from tests.gateway.grpc.conftest import Fake
 from tests.gateway.grpc.tensors import encoded

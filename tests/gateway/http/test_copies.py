@@ -21,16 +21,15 @@ import msgspec
 import pytest
 import uvloop
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Answer, Connection
-from mainspring.gateway.delays import Back
 from mainspring.gateway.http.server import HttpServer, serve_http
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.peer_connections import WorkerLinks
-from mainspring.gateway.uploads import Uploads
+from mainspring.gateway.uploads import Budget, Uploads
 from mainspring.messages.clients import InferRequest
+from mainspring.messages.delays import Back
 from mainspring.messages.peers import Input, TensorHeader
 from mainspring.transport.hub import Hub
 from tests.blocking import Server

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.http.exchange import Exchange, Fault
 from mainspring.gateway.http.receiver import LONGEST_BYTES, MOST, Head, Heads, Receiver, head_of
+from mainspring.gateway.uploads import Budget
 from tests.gateway.http.raw import request
 
 

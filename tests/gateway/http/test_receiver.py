@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.http.exchange import Exchange, Fault
 from mainspring.gateway.http.receiver import READ_BYTES, Receiver
+from mainspring.gateway.uploads import Budget
 from tests.gateway.http.raw import request
 
 MAX_BODY = 300_000

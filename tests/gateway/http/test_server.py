@@ -18,7 +18,6 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from mainspring.gateway import server
-from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.http import connection
@@ -29,7 +28,7 @@ from mainspring.gateway.http.routes import routes
 from mainspring.gateway.http.server import HttpServer, parse_address
 from mainspring.gateway.http.shared_memory import SharedMemory
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.uploads import Uploads
+from mainspring.gateway.uploads import Budget, Uploads
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.http.conftest import Served
 from tests.gateway.http.raw import Peer, infer_body, request

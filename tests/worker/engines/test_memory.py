@@ -14,8 +14,8 @@ import pytest
 
 from mainspring.cluster.pages import PageTable
 from mainspring.worker.engine import Bytes
-from mainspring.worker.engines import memory as host
-from mainspring.worker.engines.memory import Arena, MappedFile, allocate, take
+from mainspring.worker.engines import artifacts as host
+from mainspring.worker.engines.artifacts import Arena, MappedFile, allocate, take
 
 SIZE = 3 * mmap.PAGESIZE + 17
 

@@ -15,8 +15,8 @@ from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.engines.artifacts import allocate
 from mainspring.worker.engines.cpu import Placements
-from mainspring.worker.engines.memory import allocate
 
 WIDTH = 8
 

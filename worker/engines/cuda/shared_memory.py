@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from mainspring.worker.engine import Bytes, EngineError
+from mainspring.worker.engines.artifacts import HUGE_PAGE_BYTES
 from mainspring.worker.engines.cuda.numa import interleave
-from mainspring.worker.engines.memory import HUGE_PAGE_BYTES
 
 LOG = logging.getLogger(__name__)
 

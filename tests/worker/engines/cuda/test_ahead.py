@@ -14,13 +14,12 @@ import pytest
 from mainspring.messages.actions import Action, Infer, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.batches import Ended
+from mainspring.worker.batches import Ended, Outbox
 from mainspring.worker.config import MIB
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engines.cuda.runs import Run
 from mainspring.worker.executors import EXPIRY_NS, Executors
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from tests.fuzz import seeded
 from tests.patience import PATIENCE_S
