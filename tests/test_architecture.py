@@ -92,11 +92,11 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 125_750,
-    "files of the product": 653,
+    "lines of the product": 125_650,
+    "files of the product": 637,
     "lines of the lab": 25_200,
-    "files on the way of a request over ZeroMQ": 106,
-    "files on the way of a request over HTTP": 103,
+    "files on the way of a request over ZeroMQ": 95,
+    "files on the way of a request over HTTP": 91,
 }
 """What the house may have at most (`measured_house`). Goals: 100,000 lines and 560 files of the product,
 22,000 lines of the lab, 80 files over ZeroMQ and 85 over HTTP. Whoever needs more makes room, or raises a
