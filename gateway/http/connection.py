@@ -253,7 +253,7 @@ class HttpConnection:
             fault.extra = exchange.extra
             raise fault
         wanted = self._host.route(exchange)
-        expect = exchange.headers.get(b"expect")
+        expect = exchange.headers.get(b"expect") if exchange.version != "1.0" else None
         if expect is not None and not self._queue and self._transport is not None:
             if expect.lower() != b"100-continue":
                 raise Fault(417, "the only expectation that can be met is 100-continue")

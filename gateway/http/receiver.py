@@ -25,6 +25,11 @@ MOST = 1_024
 LONGEST_BYTES = 1_024
 """Of a head that is remembered."""
 _END = b"\r\n\r\n"
+_VERSIONS = ("1.0", "1.1")
+_OTHER_VERSION = (
+    "the version of HTTP that this request names is not spoken at this address: use HTTP/1.1 or 1.0; gRPC, "
+    "over HTTP/2, is spoken at the gateway's grpc_address"
+)
 _PASSING = (
     *(b"authorization", b"cookie", b"expect", b"proxy-authorization"),
     *(b"traceparent", b"tracestate", b"transfer-encoding", b"upgrade"),
@@ -246,7 +251,9 @@ class Receiver:
             return
         exchange = Exchange(self._sink, parser.get_method(), self._target, self._headers, self.began_ns)
         exchange.version = parser.get_http_version()
-        exchange.keeps_alive = parser.should_keep_alive()
+        # Of an older request in chunks proxies may have seen another end.
+        coded = exchange.version == "1.0" and b"transfer-encoding" in self._headers
+        exchange.keeps_alive = parser.should_keep_alive() and not coded
         length = self._headers.get(b"content-length")
         self._length = 0 if length is None else int(length)
         self._exchange = exchange
@@ -254,10 +261,18 @@ class Receiver:
         if self._head:
             head, self._head = self._head, b""
             self._expect(len(head), self._length)
-            if exchange.keeps_alive and exchange.method != b"CONNECT":
+            if exchange.keeps_alive and exchange.method != b"CONNECT" and exchange.version in _VERSIONS:
                 found = Head(exchange.method, self._target, self._headers, exchange.version, self._length)
                 self._heads.keep(head, found)
         try:
+            if exchange.version not in _VERSIONS:
+                raise Fault(505, _OTHER_VERSION)
+            if (coding := self._headers.get(b"transfer-encoding", b"chunked").lower()) != b"chunked":
+                raise Fault(
+                    501,
+                    f"the transfer coding {coding[:40].decode('latin-1')!r} is not taken: send the body with "
+                    "Content-Length or as chunked, and compress it by Content-Encoding",
+                )
             if parser.should_upgrade() and (length is not None or exchange.method == b"CONNECT"):
                 # The parser takes no body for such a request's own.
                 raise Fault(400, "only HTTP/1.1 is spoken here; send a body without asking for another")
@@ -352,7 +367,9 @@ class Receiver:
             return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             if not self._ended:
-                self._fault = self._fault or Fault(400, f"this is not an HTTP request: {error}")
+                other = any(each in str(error) for each in ("PRI/Upgrade", "HTTP version"))
+                fault = Fault(505, _OTHER_VERSION) if other else None
+                self._fault = self._fault or fault or Fault(400, f"this is not an HTTP request: {error}")
         return data[:0]
 
     def _expect(self, head_bytes: int, body_bytes: int) -> None:

@@ -126,11 +126,19 @@ def test_a_body_that_waits_to_be_asked_for(served: Served) -> None:
         assert peer.ended()
 
 
+def test_what_an_older_request_expects_is_not_said(served: Served) -> None:
+    body = infer_body(2)
+    head = request("POST", INFER, expect="100-continue", content_length=str(len(body)))
+    with Peer(served.host) as peer:
+        peer.send(head.replace(b"HTTP/1.1", b"HTTP/1.0") + body)
+        assert len(twice(peer.reply())) == 8
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         (request("POST", INFER, content_length="-1"), 400),
         (request("POST", INFER, content_length="3", transfer_encoding="chunked"), 400),
         (request("POST", INFER, transfer_encoding="chunked") + b"-1\r\n", 400),

@@ -161,7 +161,15 @@ def test_what_is_not_wanted_is_not_kept() -> None:
     ("data", "status", "said"),
     [
         (b"nonsense\r\n\r\n", 400, "not an HTTP request"),
-        (b"GET / HTTP/9.9\r\n\r\n", 400, "not an HTTP request"),
+        *(
+            (f"GET / HTTP/{version}\r\nhost: t\r\n\r\n".encode(), 505, "use HTTP/1.1 or 1.0")
+            for version in ("0.9", "2.0", "3.0", "9.9")
+        ),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "over HTTP/2, is spoken at the gateway's grpc_address"),
+        *(
+            (CODED + coding + b"\r\n\r\n0\r\n\r\n", 501, "compress it by Content-Encoding")
+            for coding in (b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked", b"deflate,Chunked")
+        ),
         (b"POST / HTTP/1.1\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\n", 400, "Duplicate"),
         (b"POST / HTTP/1.1\r\ncontent-length: -3\r\n\r\n", 400, "Content-Length"),
         (b"POST / HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n", 400, "overflow"),
@@ -175,7 +183,7 @@ def test_what_is_not_wanted_is_not_kept() -> None:
             400,
             "not an HTTP request",
         ),
-        (CODED + b"gzip\r\n\r\n", 400, "Transfer-Encoding"),
+        (CODED + b"gzip\r\n\r\n", 501, "the transfer coding 'gzip' is not taken"),
         (
             b"POST / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc",
             400,
