@@ -190,7 +190,7 @@ class Regions:
             raise self._said(
                 BAD_REQUEST,
                 f"region {name!r} has offset {offset} and byte_size {byte_size}; the offset is 0 or more, "
-                "the size more than 0",
+                f"the size more than 0, and their sum at most {(1 << 63) - 1}",
                 f"failed to register shared memory region '{name}': invalid args",
             )
         own = self._owned.get(owner, {})

@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 from mainspring.gateway.core.effects import Accepted, Turn
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.durations import in_milliseconds
+from mainspring.messages.durations import LONGEST_NS, in_milliseconds
 from mainspring.messages.model import ModelSpec, TensorSpec, is_dtype, slot_bytes
 from mainspring.messages.peers import TensorHeader
 from mainspring.messages.sequences import check_sequencing
@@ -235,9 +235,10 @@ def _check_slo(slo_ns: int | None, max_slo_ns: int) -> None:
     if slo_ns is None or 0 < slo_ns <= max_slo_ns:
         return
     wrong = "not positive" if slo_ns <= 0 else "absurdly long"
+    more = " or more" if slo_ns >= LONGEST_NS else ""
     raise BadRequest(
         Reason.BAD_SLO,
-        f"an SLO of {in_milliseconds(slo_ns)} is {wrong}; give more than 0 and at most "
+        f"an SLO of {in_milliseconds(slo_ns)}{more} is {wrong}; give more than 0 and at most "
         f"{in_milliseconds(max_slo_ns)}, or none for best effort",
     )
 

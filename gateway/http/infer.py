@@ -342,7 +342,7 @@ def _json_bytes(exchange: Exchange) -> int | None:
     value = exchange.headers.get(_JSON_BYTES)
     if value is None:
         return None
-    if value.isdigit() and len(value) < 16:
+    if value.isdigit() and len(value) < 400:
         return int(value)
     raise BadRequest(
         Reason.BAD_MESSAGE,

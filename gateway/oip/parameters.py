@@ -12,12 +12,14 @@ from the moment at which the gateway had the request's first bytes to the reply 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.json_data import whole
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import LONGEST_NS
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel
 
@@ -25,10 +27,13 @@ SLO_HEADER = "x-mainspring-slo-ms"
 """HTTP header, or gRPC metadata, with an SLO in milliseconds."""
 SLO_PARAMETER = "slo_ms"
 TIMEOUT_PARAMETER = "timeout"
-MAX_NS = (1 << 63) - 1
+_LONGEST_TEXT = 400
+"""Characters of a number; as many as a float has at most."""
 PRIORITY_PARAMETER = "priority"
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 _LOWEST = (1 << 31) - 1
+_HIGHEST = 10**18 - 1
+"""Version."""
 _IDS = "a number is from 1 to 18446744073709551615, or 0 for none"
 
 
@@ -36,11 +41,11 @@ def version_of(text: str) -> int | None:
     """Return a version by its text; None for the default, which is empty text. Raises `Unfit`."""
     if not text:
         return None
-    if text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0:
+    if text.isascii() and text.isdecimal() and len(text) <= len(str(_HIGHEST)) and int(text) > 0:
         return int(text)
     raise Unfit(
         Reason.BAD_INPUT,
-        f"the model's version is {text[:40]!r}; it is a whole number from 1 on, or empty",
+        f"the model's version is {text[:40]!r}; it is a whole number from 1 to {_HIGHEST}, or empty",
         f"failed to get model version from specified version string '{text[:40]}', version should be an "
         "integral value > 0",
     )
@@ -51,7 +56,7 @@ def priority_of(value: object) -> int:
     if value is None:
         return 0
     value = whole(value)
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < _LONGEST_TEXT:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise Unfit(
@@ -141,7 +146,7 @@ def _nearer(one: int | None, other: int) -> int:
 def _timeout_ns(value: object) -> int:
     if not isinstance(value, int):
         value = whole(value)
-    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+    if isinstance(value, str) and value.isdecimal() and len(value) < _LONGEST_TEXT:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise Unfit(
@@ -149,21 +154,21 @@ def _timeout_ns(value: object) -> int:
             f"the parameter {TIMEOUT_PARAMETER} is {_shown(value)}; it is a whole number of microseconds, "
             "0 for none",
         )
-    return min(value * 1_000, MAX_NS)
+    return min(value * 1_000, LONGEST_NS)
 
 
 def _milliseconds_ns(what: str, value: object) -> int:
     given = value
     if isinstance(value, str):
         try:
-            value = float(value) if len(value) < 40 else None
+            value = float(value) if len(value) < _LONGEST_TEXT else None
         except ValueError:
             value = None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise Unfit(
             Reason.BAD_SLO, f"{what} is {_shown(given)}; it is a number of milliseconds, greater than 0"
         )
-    return round(value * 1e6) or 1
+    return min(round(min(value, LONGEST_NS) * 1e6) or 1, LONGEST_NS)
 
 
 def _shown(value: object) -> str:

@@ -85,7 +85,8 @@ def span_of(what: str, parameters: Mapping[str, Any], reason: Reason = Reason.BA
 def _number(what: str, name: str, value: Any, reason: Reason) -> int:
     value = whole(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise Unfit(reason, f"{what} has {name} {str(value)[:40]}; it is a number of bytes")
+        given = f"{what} has {name} {str(value)[:40]}"
+        raise Unfit(reason, f"{given}; it is a number of bytes from 0 to {(1 << 63) - 1}")
     return value
 
 

@@ -14,6 +14,7 @@ from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.errors import STATUSES, error_body, grpc_code, http_status
 from mainspring.gateway.oip.parameters import default_slo_ns, slo_ns
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import LONGEST_NS
 from mainspring.messages.served import ServedModel
 
 MS = 1_000_000
@@ -43,7 +44,18 @@ def test_durations_are_taken_in_each_form_that_clients_send() -> None:
     assert slo_ns(timeout_us="2500") == 2_500_000
     assert slo_ns(slo_ms=2.5) == slo_ns(slo_ms="2.5") == slo_ns(header="2.5") == 2_500_000
     assert slo_ns(header="1e-9") == 1
-    assert slo_ns(timeout_us=1 << 70) == (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"timeout_us": each} for each in (1 << 70, 1e30, "9" * 30, "9" * 399)),
+        *({"slo_ms": each} for each in (1 << 70, 1e30, 1e308, "1e300", 10**400, "9" * 50)),
+        {"header": "9" * 300},
+    ],
+)
+def test_a_duration_however_long_is_one_that_is_too_long(given: dict[str, Any]) -> None:
+    assert slo_ns(**given) == LONGEST_NS
 
 
 @pytest.mark.parametrize(
