@@ -126,7 +126,8 @@ class Inputs:
         places = arrived.places or (None,) * len(wanted)
         placed = zip(batch.inputs, wanted, batch.io.layout.inputs, arrived.frames, places, strict=True)
         for tensor, own, start, frame, place in placed:
-            as_it_is = own.shape == tensor.shape and (not own.rows_axis or end - first == 1)
+            truths = tensor.dtype == "bool"
+            as_it_is = own.shape == tensor.shape and (not own.rows_axis or end - first == 1) and not truths
             shared = _copies(arrived, place) if as_it_is else None
             if shared is not None and place is not None:
                 shared.send(batch.io, start + first * tensor.row_bytes, place.offset, place.size)
@@ -138,6 +139,9 @@ class Inputs:
                     to_rows(rows, tensor, frame)
                 else:
                     rows[:] = np.frombuffer(frame, np.uint8)
+                if truths:
+                    # Engines take other bytes than 0 and 1 for neither.
+                    np.not_equal(rows, 0, out=rows)
                 if self.transfers is not None:
                     self._send(self.transfers, batch, tensor, start, first, end)
         batch.senders[request_id] = arrived.sender

@@ -42,6 +42,16 @@ def test_rows_of_requests_lie_in_order_and_padding_is_zero() -> None:
     assert set(memory[:64]) == {255}, "nothing may be written before the slot"
 
 
+def test_truth_values_are_zero_or_one_in_memory() -> None:
+    memory = np.full(1024, 255, np.uint8)
+    inputs = Inputs(memory, 3, 100, 50)
+    truths = msgspec.structs.replace(spec(), inputs=(TensorSpec("data", "bool", (12,)),))
+    layout = slot_layout(truths, 1)
+    inputs.open(infer(1, (7,)), truths, Reservation(Slot(64, layout.size), layout))
+    assert inputs.place(1, 7, HeldInput(b"g", [bytes([0, 1, 2, 255] * 3)], 0, 12)) == ""
+    assert bytes(memory[64:76]) == bytes([0, 1, 1, 1] * 3)
+
+
 def test_withdrawn_rows_are_zero_and_want_no_outputs() -> None:
     memory = np.full(1024, 255, np.uint8)
     inputs = Inputs(memory, 3, 100, 50)
