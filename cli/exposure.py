@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.messages.tables import ConfigError
+from mainspring.transport.addresses import PREFIX, parse_tcp
 
 if TYPE_CHECKING:
     from mainspring.cli.configuration.config import Config
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from mainspring.repository.serving import ServingConfig
 
 KEYS_REMEDY = "give it keys ([cluster] keys or --keys; `mainspring keys` makes them)"
+_LOCAL = ("unix", "name", "ipc")
+"""Schemes of addresses that only processes of this host reach."""
+PORTS = {"tcp": 7400, "http": 8000, "https": 8000, "grpc": 8001, "grpcs": 8001}
+"""A port for the example of an address, by its scheme."""
 TLS_REMEDY = "serve it at {scheme}:// with {table} tls (`mainspring keys issue` makes the folder)"
 
 
@@ -28,6 +33,8 @@ class Door(NamedTuple):
     encrypted: bool
     remedy: str
     """Advice on how to have its traffic encrypted."""
+    scheme: str = "tcp"
+    """The first part of such addresses where nothing is encrypted."""
     always: bool = False
     """True if it has to be encrypted even where the operator allows what is insecure."""
 
@@ -39,6 +46,7 @@ def check_exposed(doors: Iterable[Door], insecure: bool) -> None:
     keys alone.
     """
     for door in doors:
+        _check_form(door)
         if door.encrypted or (insecure and not door.always) or not reaches_beyond(door.address):
             continue
         otherwise = "" if door.always else ", or say insecure = true in [cluster], or --insecure"
@@ -48,10 +56,27 @@ def check_exposed(doors: Iterable[Door], insecure: bool) -> None:
         )
 
 
+def _check_form(door: Door) -> None:
+    """Raise `ConfigError` for an address that is none; one within this host is left to who listens there."""
+    scheme, _, rest = door.address.partition("://")
+    if not door.address or scheme in _LOCAL:
+        return
+    try:
+        if not rest:
+            raise ValueError("there is no scheme")
+        parse_tcp(f"{PREFIX}{rest.rstrip('/')}", listens=True)
+    except ValueError:
+        wanted = scheme if scheme in PORTS else door.scheme
+        raise ConfigError(
+            f"{door.key} is {door.address!r}, which is not an address; write it like "
+            f"{wanted}://127.0.0.1:{PORTS[wanted]}, or {wanted}://[::1]:{PORTS[wanted]}"
+        ) from None
+
+
 def reaches_beyond(address: str) -> bool:
     """Say whether other hosts may reach an address: whether it is of TCP and not the loopback's."""
     scheme, _, rest = address.partition("://")
-    if not rest or scheme in ("unix", "name"):
+    if not rest or scheme in _LOCAL:
         return False
     host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
     try:
@@ -81,6 +106,7 @@ def of_gateway(gateway: GatewayConfig) -> list[Door]:
                 address,
                 address.startswith(f"{scheme}://"),
                 TLS_REMEDY.format(scheme=scheme, table="[gateway]"),
+                scheme.removesuffix("s"),
             )
             for name, address, scheme in (
                 ("http_address", gateway.http_address, "https"),
@@ -94,12 +120,12 @@ def of_gateway(gateway: GatewayConfig) -> list[Door]:
 def of_console(console: ConsoleConfig) -> Door:
     """Return the door that browsers come in by."""
     remedy = TLS_REMEDY.format(scheme="https", table="[console]")
-    return Door("[console] address", console.address, console.encrypted, remedy)
+    return Door("[console] address", console.address, console.encrypted, remedy, "http")
 
 
 def of_store(store: ServingConfig) -> Door:
     """Return the door that workers fetch models by."""
-    return Door("--address", store.address, store.encrypted, "serve it at https:// with --tls")
+    return Door("--address", store.address, store.encrypted, "serve it at https:// with --tls", "http")
 
 
 def of_cluster(config: Config) -> list[Door]:

@@ -180,6 +180,7 @@ class ShortCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options; of a value that is none of an option's, the error says which was meant."""
         try:
+            self._check_paths(ctx, args)
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             if (found := _NO_CHOICE.search(error.message)) is not None:
@@ -190,6 +191,19 @@ class ShortCommand(TyperCommand):
             if instead := _instead(ctx, getattr(error, "option_name", "")):
                 raise typer.BadParameter(instead) from None
             raise
+
+    def _check_paths(self, ctx: Any, args: list[str]) -> None:
+        """Refuse a path that is empty, which means the working folder to the system, or ``-``."""
+        given = self.make_parser(ctx).parse_args(args=list(args))[0]
+        parameters: Iterable[Any] = self.get_params(ctx)
+        for parameter in parameters:
+            found = given.get(parameter.name)
+            for path in found if isinstance(found, list | tuple) else [found]:
+                if path in ("", "-") and _kind(parameter) is Path:
+                    why = "nothing is read from or written to it" if path else "an empty path names nothing"
+                    raise typer.BadParameter(
+                        f"{path!r} is not a path here, {why}; give a file or folder", ctx, parameter
+                    )
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with short words for types."""
@@ -223,10 +237,16 @@ def _instead(ctx: Any, word: str) -> str:
 def _shorten(parameters: Iterable[Any]) -> None:
     """Give each option that says nothing of its own the word for its type."""
     for parameter in parameters:
+        kind = _kind(parameter)
+        if parameter.param_type_name == "option" and parameter.metavar is None and kind in WORDS:
+            parameter.metavar = WORDS[kind]
+
+
+def _kind(parameter: Any) -> Any:
+    """Return the Python type of a parameter's value, or of each of its values; None if that is not told."""
+    described = getattr(parameter, "type_descriptor", None)
+    if described is None:
         # Releases of typer that describe types otherwise have short words themselves.
-        described = getattr(parameter, "type_descriptor", None)
-        annotation = getattr(described, "annotation", None)
-        if typing.get_origin(annotation) is list:
-            annotation = typing.get_args(annotation)[0]
-        if parameter.param_type_name == "option" and parameter.metavar is None and annotation in WORDS:
-            parameter.metavar = WORDS[annotation]
+        return Path if hasattr(getattr(parameter, "type", None), "path_type") else None
+    annotation = described.annotation
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is list else annotation

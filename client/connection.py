@@ -82,6 +82,7 @@ from mainspring.messages.clients import (
 )
 from mainspring.messages.codec import TO_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
+from mainspring.transport.addresses import PREFIX, parse_tcp
 from mainspring.transport.curve import ClientKeys, read_client_keys
 
 TOKEN_VARIABLE = "MAINSPRING_TOKEN"
@@ -313,10 +314,12 @@ class Connection(OfOneProcess):
 
     def _by_zeromq(self) -> Transport:
         try:
+            if self.address.startswith(PREFIX):
+                parse_tcp(self.address)
             return ZeroMqTransport(self._zeromq, self._context)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, ValueError):
             raise GatewayUnreachable(
-                f"{self.address!r} is not an address ({error}); write it like tcp://127.0.0.1:7400"
+                f"{self.address!r} is not an address; write it like tcp://127.0.0.1:7400"
             ) from None
 
     def _follow_link(self) -> bool:

@@ -89,7 +89,7 @@ def parse_tcp(address: str, listens: bool = False) -> Address:
         )
     if listens:
         host, port = ("0.0.0.0" if host == "*" else host), ("0" if port == "*" else port)
-    number = int(port) if port.isdecimal() and len(port) < 6 else -1
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else -1
     sound = address.startswith(PREFIX) and host and host.isprintable() and not set(host) & set(" []/")
     if not sound or not (0 if listens else 1) <= number < 1 << 16:
         raise ValueError(f"{address!r} is not an address; write it like tcp://127.0.0.1:7401")

@@ -51,8 +51,6 @@ def trace(
     from mainspring.cli.places import find_for
     from mainspring.cli.spans import chosen_run
 
-    if perfetto == Path("-"):
-        raise typer.BadParameter("a trace is written to a file: give a name such as run.json, not -")
     if not perfetto.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {perfetto.parent}; make it first")
     if log is None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mainspring.cli.authority import Authority
 from mainspring.cli.configuration.config import read_config
-from mainspring.cli.exposure import reaches_beyond
+from mainspring.cli.exposure import check_exposed, of_cluster, reaches_beyond
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.main import build_app
 from mainspring.messages.tables import ConfigError
@@ -39,6 +39,32 @@ from mainspring.messages.tables import ConfigError
 )
 def test_who_may_reach_an_address(address: str, beyond: bool) -> None:
     assert reaches_beyond(address) is beyond
+
+
+@pytest.mark.parametrize(
+    "rest", ["127.0.0.1:99999", "127.0.0.1", "::1:80", "127.0.0.1:７４００", ":80", "h:80/x"]
+)
+@pytest.mark.parametrize(
+    ("table", "key", "scheme"),
+    [
+        ("controller", "address", "tcp"),
+        ("worker", "data_address", "tcp"),
+        ("gateway", "address", "tcp"),
+        ("gateway", "http_address", "http"),
+        ("gateway", "grpc_address", "grpc"),
+        ("gateway", "metrics_address", "http"),
+    ],
+)
+def test_what_is_no_address_is_named_with_its_key(table: str, key: str, scheme: str, rest: str) -> None:
+    config = read_config({table: {key: f"{scheme}://{rest}"}}, "")
+    with pytest.raises(ConfigError, match=rf"^\[{table}\] {key} is '.*; write it like {scheme}://127"):
+        check_exposed(of_cluster(config), insecure=True)
+
+
+def test_an_address_without_a_scheme_is_shown_the_one_of_its_key() -> None:
+    config = read_config({"gateway": {"http_address": "127.0.0.1:8000"}}, "")
+    with pytest.raises(ConfigError, match=r"write it like http://127\.0\.0\.1:8000"):
+        check_exposed(of_cluster(config), insecure=True)
 
 
 OPEN: list[tuple[dict[str, dict[str, Any]], str, dict[str, dict[str, Any]]]] = [

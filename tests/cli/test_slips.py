@@ -35,6 +35,26 @@ def test_a_store_in_the_place_of_a_repository_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["up", "--store", ""], "--store"),
+        (["up", "--store="], "--store"),
+        (["up", "--run-dir", "-"], "--run-dir"),
+        (["infer", "m", "--output-dir", "-"], "--output-dir"),
+        (["log", "slice", "events", "-"], "OUT"),
+        (["compile", ""], "model"),
+        (["trace", "--perfetto", "-"], "--perfetto"),
+    ],
+)
+def test_a_path_that_is_empty_or_a_dash_is_refused(command: list[str], option: str) -> None:
+    told = CliRunner().invoke(build_app(), command)
+    assert told.exit_code == 2
+    said = " ".join(told.output.replace("│", " ").split())
+    assert option in said
+    assert "is not a path here" in said
+
+
+@pytest.mark.parametrize(
     ("content", "why"), [(b"junk", "it is no array"), (b"", "it is no array"), (None, "No such file")]
 )
 def test_an_input_that_is_no_array_is_refused_before_anything_is_asked(

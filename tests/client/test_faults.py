@@ -42,9 +42,13 @@ def test_a_request_does_not_wait_longer_for_a_gateway_than_its_slo() -> None:
         client.infer("m", {"data": X}, slo_ms=50)
 
 
-def test_an_address_that_is_none_is_a_clear_error() -> None:
-    with pytest.raises(mainspring.GatewayUnreachable, match="write it like tcp://"):
-        Client("nonsense")
+@pytest.mark.parametrize(
+    "address",
+    ["nonsense", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:0", "tcp://[::1", "tcp://::1:7400", "unix:///x"],
+)
+def test_an_address_that_is_none_is_a_clear_error(address: str) -> None:
+    with pytest.raises(mainspring.GatewayUnreachable, match="is not an address; write it like tcp://"):
+        Client(address)
 
 
 def test_a_gateway_that_never_answers_is_given_up_after_the_guard() -> None:
