@@ -238,6 +238,7 @@ OPTIONS: dict[str, str] = {
     "replay --scale": "multiply --rate instead",
     "replay --start": "cut the trace's file instead",
     "replay --cv": "simulate a workload of kind gamma, or replay a trace",
+    "replay --zipf": "the workload synthetic is skewed over models; or simulate one with zipf_exponent",
     "replay --think": "simulate a workload of kind closed with think_ms, or send less by --concurrency",
     "models index --ready": "--json says the state of each",
     "models live": "mainspring models --watch shows the same",

@@ -73,7 +73,6 @@ def replay(
     time_scale: TimeScale = 1.0,
     rows: Rows = 1,
     shapes: Shapes = None,
-    zipf: Annotated[float, typer.Option(min=0, help="poisson, gamma: skew over models; 0 is none.")] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
     retry: Retry = "none",
     address: GatewayAddress = DEFAULT_GATEWAY,
@@ -97,7 +96,6 @@ def replay(
         time_scale=time_scale,
         rows=rows,
         shapes=parse_shapes(shapes or []),
-        zipf_exponent=zipf,
         concurrency=concurrency,
     )
     retry_ns = duration_or_none_ns(retry, "--retry") or 0

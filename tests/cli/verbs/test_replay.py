@@ -122,6 +122,7 @@ def test_a_trace_is_played_without_naming_its_kind(app: typer.Typer, tmp_path: P
         (["--workload", "poisson", "--trace", "t.csv"], "generated and would not read t.csv"),
         (["--duration", "5 parsecs"], "'5 parsecs' is not a duration"),
         (["--duration", "none"], "not a time above 0"),
+        (["--zipf", "1.2"], "there is no --zipf any more: the workload synthetic is skewed"),
         (["--think", "1s"], "there is no --think any more: simulate a workload of kind closed"),
         (["--slo", "0ms"], "write it like 100ms, or none"),
     ],
