@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 OUTPUT = Path("out/bench")
-_WIDTH = 140
+_WIDTH = 150
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from mainspring.experiments.bench.report import wide_console
 from mainspring.experiments.figures import (
     figure5,
     figure6,
@@ -20,7 +21,7 @@ from mainspring.experiments.figures import (
     table65,
 )
 from mainspring.experiments.figures import options as choices
-from mainspring.experiments.figures.experiment import Experiment, make_console, run
+from mainspring.experiments.figures.experiment import Experiment, run
 from mainspring.experiments.figures.options import OUTPUT, PROFILES, TRACES, Options
 from mainspring.experiments.figures.profiles import ProfilesMissing
 
@@ -52,7 +53,7 @@ def main(
         policies=tuple(policy or ()), live=live, full=full, length=length, profiles=profiles, traces=traces,
         output=output, seed=seed, processes=processes,
     )  # fmt: skip
-    console = make_console()
+    console = wide_console()
     took = []
     for experiment in EXPERIMENTS:
         try:

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from mainspring.experiments.bench.report import this_machine
+from mainspring.experiments.bench.report import this_machine, wide_console
 from mainspring.experiments.figures import options as choices
 from mainspring.experiments.figures.case import Case, Observed
 from mainspring.experiments.figures.execution import execute
@@ -21,7 +21,6 @@ from mainspring.experiments.figures.report import Line, Report
 from mainspring.telemetry.report import write_json
 
 Row = TypeVar("Row", bound=msgspec.Struct)
-_WIDTH = 150
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,6 @@ def run(experiment: Experiment[Row], options: Options, console: Console) -> Figu
     return report
 
 
-def make_console() -> Console:
-    """Return a console that does not cut tables off where it is not a terminal."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDTH
-    return console
-
-
 def main(experiment: Experiment[Row]) -> None:
     """Run one experiment as the command line says."""
 
@@ -106,7 +97,7 @@ def main(experiment: Experiment[Row]) -> None:
             traces=traces, output=output, seed=seed, processes=processes, log=log,
         )  # fmt: skip
         try:
-            run(experiment, options, make_console())
+            run(experiment, options, wide_console())
         except ValueError as error:
             raise SystemExit(f"{experiment.name}: {error}") from None
 

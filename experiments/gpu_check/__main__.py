@@ -12,11 +12,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-from mainspring.experiments.bench.report import this_machine
-from mainspring.experiments.figures.experiment import make_console
+from mainspring.experiments.bench.report import this_machine, wide_console
 from mainspring.experiments.gpu_check.bundle import contents
-from mainspring.experiments.gpu_check.isolation import run_alone
-from mainspring.experiments.gpu_check.parts import PARTS, least_s, no_room, patience_s
+from mainspring.experiments.gpu_check.parts import PARTS, least_s, no_room, patience_s, run_alone
 from mainspring.experiments.gpu_check.rehearsal import bindings
 from mainspring.experiments.gpu_check.settings import OUTPUT, Settings, rehearsal, the_zoo
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, good, markdown, not_run, summary, table
@@ -150,7 +148,7 @@ def main(
     ] = None,
 ) -> None:
     """Check on a GPU what can't be proven without one, and print one table."""
-    console = make_console()
+    console = wide_console()
     names = parse_parts(only)
     if rehearse:
         os.environ[BINDINGS] = bindings.__name__

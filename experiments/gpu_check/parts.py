@@ -1,13 +1,23 @@
 """The checks by name, in the order in which they run: the telling ones first, the long ones last.
 
-Each takes settings and gives verdicts as it finds them.
+Each takes settings and gives verdicts as it finds them, in a process of its own and within a limit of time
+(`run_alone`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
+import msgspec
 import psutil
 
 from mainspring.compiler.artifact.errors import StoreError
@@ -16,8 +26,7 @@ from mainspring.experiments.gpu_check.allocations import check_allocations
 from mainspring.experiments.gpu_check.beside_torch import check_beside_torch
 from mainspring.experiments.gpu_check.cluster import check_cluster, check_many
 from mainspring.experiments.gpu_check.cycling import check_cycling
-from mainspring.experiments.gpu_check.device import tell_device
-from mainspring.experiments.gpu_check.executing import check_executing
+from mainspring.experiments.gpu_check.executing import check_executing, tell_device
 from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.loading import check_loading, check_pinning
 from mainspring.experiments.gpu_check.opening import check_opening
@@ -27,7 +36,7 @@ from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, TVM, Setti
 from mainspring.experiments.gpu_check.shared import SHARED_BYTES, check_shared
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.tiles import check_tiles
-from mainspring.experiments.gpu_check.verdicts import Verdict, not_run
+from mainspring.experiments.gpu_check.verdicts import Verdict, as_rehearsed, failed, not_run
 from mainspring.worker.config import MIB
 
 ROOM = 1.25
@@ -155,3 +164,76 @@ def patience_s(name: str, settings: Settings) -> float:
         "cluster": settings.cluster_s * len(settings.cluster_slos_ms),
     }
     return PARTS[name].patience_s + told.get(name, 0.0)
+
+
+END_S = 5.0
+_LAST = b""
+
+
+def run_alone(
+    name: str, settings: Settings, limit_s: float, on_verdict: Callable[[Verdict], None] = lambda _: None
+) -> list[Verdict]:
+    """Return the verdicts of a check; its processes have ended then.
+
+    If it is cut or dies, what it has found until then is kept, and one more says how it went wrong.
+    ``on_verdict`` is told each as it comes.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=carry_out, args=(PARTS[name].check, name, settings, theirs))
+    process.start()
+    theirs.close()
+    found: list[Verdict] = []
+    for verdict in received(name, process, ours, limit_s):
+        found.append(verdict)
+        on_verdict(verdict)
+    return found
+
+
+def received(name: str, process: BaseProcess, answers: Connection, limit_s: float) -> Iterator[Verdict]:
+    """Yield the verdicts of a process that runs `carry_out`, and one more if it does not end well."""
+    end_s = time.monotonic() + limit_s
+    ended = False
+    try:
+        while answers.poll(max(0.0, end_s - time.monotonic())):
+            message = answers.recv_bytes()
+            if message == _LAST:
+                ended = True
+                return
+            yield msgspec.json.decode(message, type=Verdict)
+        yield failed(f"check {name}", f"it had not ended after {limit_s:.0f} s")
+    except EOFError:
+        process.join(END_S)
+        yield failed(f"check {name}", f"its process died: {_death(process.exitcode)}")
+    finally:
+        process.join(END_S if ended else 0)
+        _end(process)
+
+
+def carry_out(check: Check, name: str, settings: Settings, answers: Connection) -> None:
+    """Send each verdict of a check as it is found, in a process of its own; then that it was the last."""
+    # A group of its own, so that what it starts can be ended with it.
+    os.setpgid(0, 0)
+    try:
+        for found in check(settings):
+            verdict = as_rehearsed(found) if settings.rehearsed else found
+            answers.send_bytes(msgspec.json.encode(verdict))
+    except Exception as error:
+        # Where GPUs are lent for minutes, nobody can come back to ask where it was raised.
+        traceback.print_exc()
+        answers.send_bytes(msgspec.json.encode(failed(f"check {name}", str(error) or repr(error))))
+    answers.send_bytes(_LAST)
+
+
+def _end(process: BaseProcess) -> None:
+    if process.pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"

@@ -31,9 +31,8 @@ from mainspring.client.connection import Connection
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish, wide_console
 from mainspring.experiments.bench.triton.load import before_others, poisson
-from mainspring.experiments.mixed.fleet import STREAM, Subject, compiled, sources
+from mainspring.experiments.mixed.fleet import STREAM, Subject, compiled, judge, sources
 from mainspring.experiments.mixed.offering import Offering, figures, models_table, shortfalls
-from mainspring.experiments.mixed.streams import judge
 
 RUN = "mixed-run"
 """Folder of the cluster's run beside the report: `mainspring explain` tells why a request was refused."""

@@ -18,8 +18,7 @@ from rich.table import Table
 
 from mainspring.client.connection import Connection
 from mainspring.experiments.bench.report import Figure
-from mainspring.experiments.mixed.fleet import ERRATIC, STREAM, Question, Subject
-from mainspring.experiments.mixed.streams import Judged, Step, Stream
+from mainspring.experiments.mixed.fleet import ERRATIC, STREAM, Judged, Question, Step, Stream, Subject
 from mainspring.experiments.wild.reference import Arrays, compare
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest
 from mainspring.messages.codes import Reason

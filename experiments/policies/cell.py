@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.experiments.policies.bounds import bound_of
 from mainspring.experiments.policies.played import (
     Instants,
     Served,
     Table,
     arrivals,
+    bound_of,
     fluid_rate,
     instants,
     models_of,

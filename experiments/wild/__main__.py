@@ -20,6 +20,7 @@ import onnx
 import onnxruntime
 import typer
 
+from mainspring.experiments.wild.asking import RUN, Site, lay, predictions, site
 from mainspring.experiments.wild.files import (
     LIST,
     WildFile,
@@ -28,7 +29,6 @@ from mainspring.experiments.wild.files import (
     packaged,
     read_list,
 )
-from mainspring.experiments.wild.site import RUN, Site, lay, predictions, site
 from mainspring.experiments.wild.trial import FAILED, REFUSED, SERVED, SKIPPED, WRONG, Drawing, Row, Trial
 
 ERRATIC = 3.0

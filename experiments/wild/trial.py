@@ -9,11 +9,10 @@ from pathlib import Path
 import msgspec
 
 from mainspring.experiments.apart import Apart, Crashed
-from mainspring.experiments.wild.asking import GRPC, HTTP, Client, Described, NoAnswer, ways_of
+from mainspring.experiments.wild.asking import GRPC, HTTP, Client, Described, NoAnswer, Site, ways_of
 from mainspring.experiments.wild.drawing import Case, Cases, Task, Undrawable, draw, first_line
 from mainspring.experiments.wild.files import WildFile
 from mainspring.experiments.wild.reference import compare
-from mainspring.experiments.wild.site import Site
 
 SERVED, REFUSED, WRONG, FAILED, SKIPPED = "served", "refused", "wrong", "failed", "skipped"
 DRAWING_S = 400.0

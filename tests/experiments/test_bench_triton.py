@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from mainspring.experiments.bench import foreign
 from mainspring.experiments.bench.triton import compare, contestants, load
-from mainspring.experiments.bench.triton.subjects import Subject
+from mainspring.experiments.bench.triton.contestants import Subject
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)

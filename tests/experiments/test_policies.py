@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from mainspring.experiments.policies import __main__ as command
-from mainspring.experiments.policies import bounds, highest
+from mainspring.experiments.policies import highest, played
 from mainspring.experiments.policies.cell import Job, configuration, play_cell
 from mainspring.experiments.policies.scenarios import LOADS
 
@@ -77,8 +77,8 @@ def test_rates_swing_and_crowds_come_as_the_scenario_says() -> None:
 
 
 def test_a_floor_lowers_what_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "ITERATIONS", 40)
-    monkeypatch.setattr(bounds, "SEARCHES", 3)
+    monkeypatch.setattr(played, "ITERATIONS", 40)
+    monkeypatch.setattr(played, "SEARCHES", 3)
     asked = job("halves", "mainspring", 2.0, most_requests=600, bounds=str(tmp_path))
     free, floored = (play_cell(msgspec.structs.replace(asked, fairness=each)) for each in (0.0, 1.0))
     assert free.bound is not None

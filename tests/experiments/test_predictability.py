@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from mainspring.experiments.figures.report import read_report
 from mainspring.experiments.predictability import __main__ as command
+from mainspring.experiments.predictability.__main__ import LatencyReport
 from mainspring.experiments.predictability.concurrent import run_together
-from mainspring.experiments.predictability.report import LatencyReport
 from tests.patience import PATIENCE_S
 
 

@@ -1,6 +1,6 @@
 """The worth of a deadline: Mainspring and Triton at the same rates, with the same deadline.
 
-SqueezeNet (`subjects`) through ONNX Runtime on one core, Poisson
+SqueezeNet (`contestants`) through ONNX Runtime on one core, Poisson
 arrivals, the deadline as the parameter ``timeout`` of each request. Triton's saturation, in a closed loop,
 sets the rates; it is measured until it settles, and ``--rate-hz`` takes a rate in its place, so that runs can
 be compared. At each, the servers (`contestants`) take turns, short ones and in changing order, so that
@@ -23,16 +23,17 @@ import typer
 
 from mainspring.experiments.bench.foreign import Unavailable
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.triton import load, subjects
+from mainspring.experiments.bench.triton import contestants, load
 from mainspring.experiments.bench.triton.contestants import (
     BESIDE,
     MAINSPRING,
     TRITON,
+    Subject,
     Wanted,
     servers,
+    squeezenet,
     wanted_of,
 )
-from mainspring.experiments.bench.triton.subjects import Subject, squeezenet
 from mainspring.messages.model import ModelSpec
 
 _CLIENTS = 8
@@ -88,7 +89,7 @@ class Contest:
         self.alone_ms = dict.fromkeys(addresses, 0.0)
         self.all_saturations_hz: dict[str, list[float]] = {name: [] for name in addresses}
         """Answers a second in each turn of a closed loop."""
-        self._bare = subjects.runner(subject.models(models[:1])[names[0]], inputs)
+        self._bare = contestants.runner(subject.models(models[:1])[names[0]], inputs)
         self._bare_ms = np.zeros(0)
         self.all_bare_ms: list[float] = []
         """Durations of all runs of the bare model."""
@@ -134,7 +135,7 @@ class Contest:
             reasons=found.reasons,
             late=found.codes.get("OK", 0) - in_time,
             refused_at=[round(each / self.deadline_ms, 3) for each in sorted(found.refused_ms)],
-            possible_percent=subjects.in_time_percent(
+            possible_percent=contestants.in_time_percent(
                 instants, self._bare_ms, self.deadline_ms, beside_ms, seed
             ),
         )

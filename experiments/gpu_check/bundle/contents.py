@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import WeightTensor
 from mainspring.compiler.artifact.plan import arch_number
-from mainspring.experiments.gpu_check.references import Array, Batch
+from mainspring.experiments.gpu_check.outputs import Array, Batch
 from mainspring.experiments.gpu_check.settings import STORES, TVM, Settings
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.engines.cuda.compiling import runs_code

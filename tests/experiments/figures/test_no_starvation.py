@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mainspring.experiments.figures import figure5
+from mainspring.experiments.figures.execution import simulate_case
 from mainspring.experiments.figures.options import Options
-from mainspring.experiments.figures.virtual import simulate_case
 
 LENGTH_S = 2.5
 LONGEST_S = 1.0

@@ -23,8 +23,13 @@ from mainspring.experiments.gpu_check.cluster import check_cluster, check_many
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.models import jobs_of
-from mainspring.experiments.gpu_check.outputs import check_buckets, check_large_tensor, check_outputs, compare
-from mainspring.experiments.gpu_check.references import stock
+from mainspring.experiments.gpu_check.outputs import (
+    check_buckets,
+    check_large_tensor,
+    check_outputs,
+    compare,
+    stock,
+)
 from mainspring.experiments.gpu_check.settings import LARGE, LENGTHS, ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, told
 from mainspring.messages.model import ModelSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.experiments.gpu_check.device import READINGS, of_readings
+from mainspring.experiments.gpu_check.executing import READINGS, of_readings
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.worker.engines.cuda.nvml import NvmlMissing
 from mainspring.worker.engines.cuda.state import GpuState

@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check import __main__ as command
-from mainspring.experiments.gpu_check import isolation, parts
-from mainspring.experiments.gpu_check.isolation import run_alone
-from mainspring.experiments.gpu_check.parts import PARTS, patience_s
+from mainspring.experiments.gpu_check import parts
+from mainspring.experiments.gpu_check.parts import PARTS, patience_s, run_alone
 from mainspring.experiments.gpu_check.rehearsal import bindings
 from mainspring.experiments.gpu_check.settings import LARGE, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, at_least, failed, not_run, told
@@ -191,11 +190,11 @@ def _found_and_then(what: str) -> Iterator[Verdict]:
 def test_what_a_check_had_found_before_it_was_cut_is_kept(what: str, says: str, settings: Settings) -> None:
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
-        target=isolation.carry_out, args=(lambda _: _found_and_then(what), "x", settings, theirs)
+        target=parts.carry_out, args=(lambda _: _found_and_then(what), "x", settings, theirs)
     )
     process.start()
     theirs.close()
-    came = list(isolation.received("x", process, ours, 1.0 if what == "hangs" else 60.0))
+    came = list(parts.received("x", process, ours, 1.0 if what == "hangs" else 60.0))
     assert [verdict.found for verdict in came] == ["1", "2", says]
     assert not process.is_alive()
 

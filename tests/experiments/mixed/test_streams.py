@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mainspring.experiments.mixed.fleet import STATE, STREAM, sources
-from mainspring.experiments.mixed.streams import Step, Stream, judge
+from mainspring.experiments.mixed.fleet import STATE, STREAM, Step, Stream, judge, sources
 from mainspring.experiments.wild.reference import Reference
 
 KILLED_S = 3.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.experiments.mixed.fleet import ERRATIC, FIXED, STREAM
+from mainspring.experiments.mixed.fleet import ERRATIC, FIXED, STREAM, Judged
 from mainspring.experiments.mixed.offering import STREAMS, Tally, figures, models_table, shortfalls
-from mainspring.experiments.mixed.streams import Judged
 
 WELL = Judged(0, "", 0, STREAMS)
 

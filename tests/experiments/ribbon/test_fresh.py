@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.experiments.ribbon.fresh import first_sure, share_of
+from mainspring.experiments.ribbon.optima import first_sure, share_of
 from mainspring.planner.estimate import Estimate
 from mainspring.planner.problem import Pool
 

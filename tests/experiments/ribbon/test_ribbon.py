@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.experiments.ribbon.agreement import agreement
+from mainspring.experiments.ribbon.__main__ import agreement
 from mainspring.experiments.ribbon.data import SETTINGS, spec_of
 from mainspring.experiments.ribbon.optima import optimum
 from mainspring.planner.problem import read_problem

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from mainspring.experiments.wild.__main__ import collect, wanted
+from mainspring.experiments.wild.asking import lay
 from mainspring.experiments.wild.files import LIST, Package, PackageFile, made, packaged, read_list
-from mainspring.experiments.wild.site import lay
 
 
 def test_the_list_is_well_formed_and_names_are_used_once(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.experiments.wild.asking import Site, lay, predictions, site
 from mainspring.experiments.wild.files import WildFile
-from mainspring.experiments.wild.site import Site, lay, predictions, site
 from mainspring.experiments.wild.trial import REFUSED, SERVED, SKIPPED, WRONG, Drawing, Row, Trial
 from tests.made_models import Made, save
 
