@@ -207,8 +207,7 @@ def _arrived(cluster: Cluster, now_ns: int, event: RequestArrived) -> Change:
     request = cluster.arrived(now_ns, event)
     if request is None:
         return NOTHING
-    change = cluster.change
-    change.renew(None)
+    change = cluster.arrival
     cluster.undecided = change.requests = [request]
     return change
 
@@ -251,7 +250,7 @@ def _ended(cluster: Cluster, now_ns: int, result: Result) -> Change:
     worker = cluster.workers.get(result.worker)
     if worker is None:
         return NOTHING
-    change = cluster.change
+    change = cluster.ended
     change.renew(worker)
     if result.status is _STOPPING and not worker.stopping:
         change.stops = True
@@ -311,7 +310,7 @@ def left(cluster: Cluster, name: str) -> Change:
     if worker is None:
         return NOTHING
     # The change of the last result keeps nothing of a worker that has gone.
-    cluster.change.renew(None)
+    cluster.ended.renew(None)
     change = Change(worker)
     change.requests = orphans(cluster, worker)
     cluster.undecided = [*cluster.undecided, *change.requests]

@@ -92,11 +92,17 @@ def infer_ended(
         index = slot.size_index = placement.times.sizes.index(action.batch_size)
     requests = cluster.running.pop(action.action_id)
     placement.base.infers -= 1
-    base = placement.model.base
-    _inputs_ended(now_ns, placement, index, slot, requests, result)
-    if result.status is _OK:
-        _measured(cluster, now_ns, placement, index, action, result)
+    base, status, inputs_ns = placement.model.base, result.status, result.inputs_ns
+    if inputs_ns:
+        placement.times.add_transfer(now_ns, index, worker.exec.transferred_ns(slot, inputs_ns))
+    elif status is _INPUT_MISSING:
+        taken_ns = worker.exec.transferred_ns(slot, result.end_ns)
+        # If a request was cancelled its gateway may be gone, which says nothing of others' inputs.
+        if not any(request.place is _GONE for request in requests):
+            placement.times.add_transfer(now_ns, index, taken_ns * MISSED_FACTOR[0] // MISSED_FACTOR[1])
+    if status is _OK:
         end_ns, counts = result.end_ns, placement.model.counts
+        _measured(cluster, now_ns, placement, index, action, end_ns - result.begin_ns)
         if base.overdue:
             base.overdue.pop(worker.name, None)
         base.losses = None
@@ -118,7 +124,7 @@ def infer_ended(
             kind.in_time += in_time
             kind.late += late
     else:
-        if result.status is Status.OVERRUN:
+        if status is Status.OVERRUN:
             # How long it would have taken is not known, so no estimate learns of it.
             took_too_long(cluster, base, worker)
         _come_back(requests)
@@ -126,10 +132,9 @@ def infer_ended(
 
 
 def _measured(
-    cluster: Cluster, now_ns: int, placement: Placement, index: int, action: Infer, result: Result
+    cluster: Cluster, now_ns: int, placement: Placement, index: int, action: Infer, taken_ns: int
 ) -> None:
     """Learn from how long an INFER took that ended well."""
-    taken_ns = result.end_ns - result.begin_ns
     if placement.of is not None:
         taken_ns = placement.at_ceilings_ns(taken_ns, action.batch_size, action.sizes)
     times, name = placement.times, placement.worker.name
@@ -197,27 +202,3 @@ def _come_back(requests: list[Request]) -> None:
     for request in requests:
         if request.place is _DISPATCHED:
             request.place = _UNDECIDED
-
-
-def _inputs_ended(
-    now_ns: int,
-    placement: Placement,
-    index: int,
-    slot: Slot[Executed],
-    requests: list[Request],
-    result: Result,
-) -> None:
-    """Learn how long a batch's inputs were on their way; those that did not come take longer than that.
-
-    Nothing is learnt if a request was cancelled: its gateway may be gone.
-    """
-    missed = result.status is _INPUT_MISSING and not result.inputs_ns
-    if not missed and not result.inputs_ns:
-        return
-    taken_ns = placement.worker.exec.transferred_ns(slot, result.inputs_ns or result.end_ns)
-    if missed:
-        if any(request.place is Place.GONE for request in requests):
-            return
-        factor, divisor = MISSED_FACTOR
-        taken_ns = taken_ns * factor // divisor
-    placement.times.add_transfer(now_ns, index, taken_ns)

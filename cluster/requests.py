@@ -177,6 +177,11 @@ class DeadlineQueue:
         first = requests[0]
         index = 0 if items and items[0] is first else self._index(first)
         end = index + len(requests)
+        if not index and end == len(items) and items == requests:
+            items.clear()
+            self.dues.clear()
+            self.rows = 0
+            return
         if items[index:end] != requests:
             for request in requests:
                 self.remove(request)

@@ -77,8 +77,8 @@ class Cluster:
         """The requests of each outstanding INFER, by action."""
         self.queued = 0
         """The number of requests in any queue."""
-        self.change = Change()
-        """The change by the last arrival or result, used again: one for each would cost 2 % of a request."""
+        self.arrival, self.ended = Change(), Change()
+        """The changes by the last arrival and result, used again: new ones would cost 2 % of a request."""
         self.undecided = NO_REQUESTS
         """Requests of which the next entry says what becomes of them (`apply`); to be read only."""
         self.drained: dict[str, None] = {}
@@ -224,20 +224,25 @@ class Cluster:
         Returns None, and changes nothing, if its id is known already or its model is not.
         """
         model = self.model_of(event)
-        if model is None or event.request_id in self.requests:
+        if model is None:
             return None
-        model.counts.came(now_ns, event.deadline_ns)
         deadline_ns = event.deadline_ns
         # When EXEC must have ended for it.
         due_ns = None if deadline_ns is None else deadline_ns - self.response_margin_ns
         request = Request(event, model, now_ns, due_ns, is_cold(model))
+        if request.id in self.requests:
+            return None
+        model.counts.came(now_ns, deadline_ns)
         self.requests[request.id] = request
         return request
 
     def model_of(self, event: RequestArrived) -> Model | None:
         """Return the model or the bucket that a request is for; None if it is not served."""
         model = self.models.get(event.model)
-        return model if model is None or not (model.buckets or event.sizes) else model.find(event.sizes)
+        if model is None:
+            return None
+        sizes = event.sizes
+        return model.find(sizes) if sizes or model.buckets else model
 
     def enqueue(self, request: Request) -> None:
         """Put a request that is in no queue into its model's."""
@@ -309,10 +314,16 @@ class Change:
     )
 
     def __init__(self, worker: Worker | None = None) -> None:
+        self.model: Model | None = None
+        """The model that was added."""
+        self.removed: Model | None = None
+        """The model that is served no more; its queue is as it was."""
+        self.taken = False
+        """True if an operator's setting was entered: nothing forbade it."""
         self.renew(worker)
 
     def renew(self, worker: Worker | None) -> None:
-        """Have touched nothing but a worker, or nothing at all."""
+        """Have nothing of a result but the worker that it came from, if any."""
         self.worker = worker
         """The worker that a result came from, that came, that is gone, or that operators drain or resume."""
         self.stops = False
@@ -330,12 +341,6 @@ class Change:
         """Models that are to be taken off workers (`Placement.leaving`), or that these try no more."""
         self.successor: Model | None = None
         """The model that replaces one that is off the worker now."""
-        self.model: Model | None = None
-        """The model that was added."""
-        self.removed: Model | None = None
-        """The model that is served no more; its queue is as it was."""
-        self.taken = False
-        """True if an operator's setting was entered: nothing forbade it."""
 
 
 NOTHING: Final = Change()

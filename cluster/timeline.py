@@ -164,7 +164,7 @@ class Timeline(Generic[Windowed]):
             self.free_ns = end_ns
             self.last_id = 0
             return slot
-        was_first = next(iter(slots)) == action_id
+        was_first = self.first() is slot
         del slots[action_id]
         self._retime(end_ns if was_first else None)
         if action_id == self.last_id:

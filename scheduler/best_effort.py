@@ -15,6 +15,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
 from mainspring.cluster.residency_bits import is_loadable
+from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch, Policy
@@ -295,30 +296,37 @@ class BestEffort:
 
 
 class _Slacks:
-    """The least slack of `WATCHED_NS`: those that none less has followed since, in two lists."""
+    """The least slack of `WATCHED_NS`: those that none less has followed since, in two lists but the last."""
 
-    __slots__ = ("_seen_ns", "_slacks_ns")
+    __slots__ = ("_last_ns", "_last_seen_ns", "_seen_ns", "_slacks_ns")
 
     def __init__(self) -> None:
         self._slacks_ns: list[int] = []
         self._seen_ns: list[int] = []
+        # The last slack, and when it was seen: compiled, a number in a list is an object.
+        self._last_ns, self._last_seen_ns = NEVER_NS, -WATCHED_NS - 1
 
     def add(self, now_ns: int, slack_ns: int) -> None:
         """Note a slack."""
         slacks_ns, seen_ns = self._slacks_ns, self._seen_ns
-        while slacks_ns and slacks_ns[-1] >= slack_ns:
-            slacks_ns.pop()
-            seen_ns.pop()
-        slacks_ns.append(slack_ns)
-        seen_ns.append(now_ns)
+        if self._last_ns < slack_ns:
+            slacks_ns.append(self._last_ns)
+            seen_ns.append(self._last_seen_ns)
+        else:
+            while slacks_ns and slacks_ns[-1] >= slack_ns:
+                slacks_ns.pop()
+                seen_ns.pop()
+        self._last_ns, self._last_seen_ns = slack_ns, now_ns
 
     def least_ns(self, now_ns: int) -> int | None:
         """Return the least; None without any."""
-        old = 0
-        while old < len(self._seen_ns) and self._seen_ns[old] < now_ns - WATCHED_NS:
+        old, since_ns = 0, now_ns - WATCHED_NS
+        while old < len(self._seen_ns) and self._seen_ns[old] < since_ns:
             old += 1
         del self._slacks_ns[:old], self._seen_ns[:old]
-        return self._slacks_ns[0] if self._slacks_ns else None
+        if self._slacks_ns:
+            return self._slacks_ns[0]
+        return self._last_ns if self._last_seen_ns >= since_ns else None
 
 
 class _Busy:

@@ -57,13 +57,13 @@ class RequestLifecycle:
         It is rejected if no plan (`cluster.plans`) is in time, though a plan puts it before everything that
         is queued; it is told what was possible.
         """
-        cluster, rows = self._state.cluster, event.rows
+        cluster = self._state.cluster
         if not change.requests:
             if event.request_id not in cluster.requests:
                 self._state.emit(now_ns, Reject(event.request_id, *self._unserved(event)))
             return
         request = change.requests[0]
-        model, due_ns = request.model, request.due_ns
+        model, rows, due_ns = request.model, request.rows, request.due_ns
         bounded = bool(cluster.operations or self._max_queue_sizes) or cluster.queued >= self._bound
         if not 1 <= rows <= model.max_rows or bounded:
             refusal = self._refusal(now_ns, event, model)

@@ -137,7 +137,8 @@ class ReadyQueuePolicy(Policy):
         inputs_ns = worker.exec.inputs_at_ns(now_ns + self.state.ns.dispatch_delay, 0)
         best: Placement | None = None
         best_key = best_number = best_index = best_first = 0
-        seen: list[tuple[int, Placement | Copies]] = []
+        seen: list[Placement | Copies] = []
+        keys: list[int] = []
         elsewhere: list[Ready] = []
         while own or shared:
             heap = own if not shared or (own and own[0].precedes(shared[0])) else shared
@@ -146,7 +147,9 @@ class ReadyQueuePolicy(Policy):
             if best is not None and (bound > best_key or (bound == best_key and number > best_number)):
                 break
             pop(heap)
-            if what.note != bound:
+            entered = what.note
+            # Compiled, two numbers are compared sooner than two objects.
+            if entered is None or cast("int", entered) != bound:
                 continue
             placement = what if isinstance(what, Placement) else what.model.usable.get(worker.name)
             if placement is None:
@@ -159,15 +162,19 @@ class ReadyQueuePolicy(Policy):
             found = None if left_out else self.candidate(now_ns, placement, available_ns, inputs_ns)
             if found is None:
                 # What can't be in time now may be after all: EXEC may be free earlier than predicted.
-                seen.append((NO_KEY, what))
+                seen.append(what)
+                if self._keeps_keys:
+                    keys.append(NO_KEY)
                 continue
             key, index, first = found
             if index < 0:
                 continue
-            seen.append((max(bound, key) if self._keeps_keys else NO_KEY, what))
+            seen.append(what)
+            if self._keeps_keys:
+                keys.append(max(bound, key))
             if best is None or key < best_key or (key == best_key and number < best_number):
                 best, best_key, best_number, best_index, best_first = placement, key, number, index, first
-        self._put_back(shared, seen, elsewhere)
+        self._put_back(shared, seen, keys, elsewhere)
         return None if best is None else self.batch(now_ns, best, best_index, best_first)
 
     def validate(self) -> None:
@@ -197,21 +204,22 @@ class ReadyQueuePolicy(Policy):
         return note.shared
 
     def _put_back(
-        self, shared: list[Entry], seen: list[tuple[int, Placement | Copies]], elsewhere: list[Ready]
+        self, shared: list[Entry], seen: list[Placement | Copies], keys: list[int], elsewhere: list[Ready]
     ) -> None:
-        """Enter again what a choice took out: what it looked at, and what its worker does not hold."""
+        """Enter again what a choice took out: what it looked at, by its key if ``keys`` has them, and what
+        its worker does not hold."""
         for entry in elsewhere:
             if entry.what.model.queue.dues:
                 push(shared, entry)
             else:
                 entry.what.note = None
-        for key, what in seen:
+        for index, what in enumerate(seen):
             if not isinstance(what, Placement):
                 self.offer_copies(what)
-            elif key == NO_KEY:
+            elif not keys or keys[index] == NO_KEY:
                 self.offer(what)
             else:
-                enter(what, key)
+                enter(what, keys[index])
 
     def _heap_of(self, kind: str) -> ReadyHeap:
         heap = self._heaps.get(kind)
