@@ -273,9 +273,10 @@ class Receiver:
                     f"the transfer coding {coding[:40].decode('latin-1')!r} is not taken: send the body with "
                     "Content-Length or as chunked, and compress it by Content-Encoding",
                 )
-            if parser.should_upgrade() and (length is not None or exchange.method == b"CONNECT"):
-                # The parser takes no body for such a request's own.
-                raise Fault(400, "only HTTP/1.1 is spoken here; send a body without asking for another")
+            if exchange.method == b"CONNECT" or (
+                parser.should_upgrade() and b"transfer-encoding" in self._headers
+            ):
+                raise Fault(400, "only HTTP/1.1 is spoken here; send Content-Length beside Upgrade")
             if exchange.version == "1.1" and self._hosts != 1:
                 raise Fault(400, f"an HTTP/1.1 request has one header Host; this one has {self._hosts}")
             self._wanted = self._sink.begun(exchange, self._length)
@@ -297,7 +298,8 @@ class Receiver:
 
     def on_message_complete(self) -> None:
         """The request is there whole."""
-        if self._fault is None and self._parser is not None:
+        parser = self._parser
+        if self._fault is None and parser is not None and not (self._length and parser.should_upgrade()):
             self._finish(memoryview(self._pieces or self._piece))
 
     # --- inside ---
@@ -364,13 +366,26 @@ class Receiver:
             # Other protocols are not spoken here; what follows is HTTP as before.
             if self._parser is not None:
                 self._parser = httptools.HttpRequestParser(self)
-            return data[upgrade.args[0] :]
+            return self._behind_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if not self._ended:
                 other = any(each in str(error) for each in ("PRI/Upgrade", "HTTP version"))
                 fault = Fault(505, _OTHER_VERSION) if other else None
                 self._fault = self._fault or fault or Fault(400, f"this is not an HTTP request: {error}")
         return data[:0]
+
+    def _behind_upgrade(self, data: memoryview) -> memoryview:
+        """Take the body of a request for another protocol, which the parser leaves; return the rest."""
+        exchange, length = self._exchange, self._length
+        if exchange is None or self._fault is not None:
+            return data
+        if not self._wanted:
+            exchange.keeps_alive = False
+        elif len(data) < length:
+            self._piece = bytes(data)
+            return data[:0]
+        self._finish(memoryview(bytes(data[:length])))
+        return data[length:]
 
     def _expect(self, head_bytes: int, body_bytes: int) -> None:
         """Take the next request for one like this, as most clients send: of a large body the kernel is to

@@ -61,18 +61,17 @@ BODIES = st.binary(max_size=50) | st.sampled_from([b"x" * READ_BYTES, b"y" * (RE
 
 
 @given(
-    st.lists(st.tuples(BODIES, st.booleans()), min_size=1, max_size=4),
+    st.lists(st.tuples(BODIES, st.sampled_from(["as it is", "chunked", "upgrade"])), min_size=1, max_size=4),
     st.lists(st.integers(1, 200_000), max_size=6),
 )
-def test_requests_arrive_however_they_are_cut(bodies: list[tuple[bytes, bool]], cuts: list[int]) -> None:
+def test_requests_arrive_however_they_are_cut(bodies: list[tuple[bytes, str]], cuts: list[int]) -> None:
     stream = b""
-    for number, (body, chunked) in enumerate(bodies):
-        if not chunked:
-            stream += (
-                request("POST", f"/{number}", body, content_length="0")
-                if not body
-                else request("POST", f"/{number}", body)
-            )
+    for number, (body, form) in enumerate(bodies):
+        if form != "chunked":
+            more = {"connection": "Upgrade", "upgrade": "h2c"} if form == "upgrade" else {}
+            if not body:
+                more["content_length"] = "0"
+            stream += request("POST", f"/{number}", body, **more)
             continue
         half = len(body) // 2
         chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:half], body[half:]) if part)
@@ -185,9 +184,9 @@ def test_what_is_not_wanted_is_not_kept() -> None:
         ),
         (CODED + b"gzip\r\n\r\n", 501, "the transfer coding 'gzip' is not taken"),
         (
-            b"POST / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc",
+            CODED + b"chunked\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
             400,
-            "HTTP/1.1",
+            "send Content-Length beside Upgrade",
         ),
         (b"CONNECT a:80 HTTP/1.1\r\n\r\n", 400, "only HTTP/1.1"),
         (b"GET / HTTP/1.1\r\nlong: " + b"x" * 2_000 + b"\r\n\r\n", 431, "more than 1,000 bytes"),
@@ -251,6 +250,17 @@ def test_an_upgrade_that_is_not_taken_does_not_end_the_connection() -> None:
     each, _ = receiver(sink)
     feed(each, request("GET", "/a", connection="Upgrade", upgrade="h2c") + request("GET", "/b"))
     assert [target for _, target, _ in sink.requests] == [b"/a", b"/b"]
+
+
+def test_a_body_that_is_not_wanted_ends_the_connection_behind_an_upgrade() -> None:
+    sink = Sink(wanted=False)
+    each, budget = receiver(sink)
+    feed(
+        each, request("POST", "/a", b"GET /b HTTP/1.1\r\nhost: t\r\n\r\n", connection="Upgrade", upgrade="x")
+    )
+    feed(each, request("GET", "/c"))
+    assert [target for _, target, _ in sink.requests] == [b"/a"]
+    assert budget.held_bytes == 0
 
 
 def test_nothing_is_taken_behind_a_request_that_closes() -> None:
