@@ -60,7 +60,13 @@ class Retire(NamedTuple):
     name: str
 
 
-Step = Compile | Add | Warm | Serve | Retire
+class Look(NamedTuple):
+    """Look at a model's folder again: a version that failed may give way to another one."""
+
+    model: str
+
+
+Step = Compile | Add | Warm | Serve | Retire | Look
 
 
 class Reconciler:
@@ -232,14 +238,17 @@ class Reconciler:
         wanted = record.wanted
         if any(build.pending and not record.fault(build) for build in wanted.values()):
             return True
-        config, digests = record.found.config, record.found.digests
-        if any(self.has_failed(record.name, config, number, digests[number]) for number in wanted):
-            # It gives way to another version, if there is one, when the folder is looked at again.
+        if self._gives_way(record, wanted):
             return True
         table = self._table(record, wanted)
         return table is not None and table != self.cluster.served.get(
             record.name, ServedModel(record.name, {})
         )
+
+    def _gives_way(self, record: Record, wanted: Iterable[int]) -> bool:
+        """Say whether a version is to give way to another one, which happens when its folder is looked at."""
+        config, digests = record.found.config, record.found.digests
+        return any(self.has_failed(record.name, config, number, digests[number]) for number in wanted)
 
     def _only_compiles(self, record: Record) -> bool:
         """Return whether a model waits for nothing but its compilation."""
@@ -258,6 +267,8 @@ class Reconciler:
                 spec = self._spec(record, build)
                 if spec is not None:
                     yield Add(spec)
+        if self._gives_way(record, wanted):
+            yield Look(record.name)
         if not self.cluster.known:
             return
         table = self._table(record, wanted)

@@ -21,7 +21,17 @@ from mainspring.repository.compile_child import Job
 from mainspring.repository.compiling import CompileFailed, Compiler, sweep
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.controller_link import Links, Refusal
-from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Step, Warm, index_of
+from mainspring.repository.reconciler import (
+    Add,
+    Compile,
+    Look,
+    Reconciler,
+    Retire,
+    Serve,
+    Step,
+    Warm,
+    index_of,
+)
 from mainspring.repository.requests import Control, Requests
 from mainspring.repository.scanner import SETTLING_POLL_S, Scanner
 from mainspring.repository.served_files import ServedFiles, State
@@ -178,10 +188,12 @@ class Repository:
                 self._ask(f"load {name}", self._links.load(name))
             case Serve(model=model):
                 self._ask(f"serve {model.name}", self._serve(step))
+            case Look(model=name):
+                self._ask(f"look at model {name}", self._scanner.look(name, asked=False))
             case Retire(name=name):
                 self._ask(f"remove {name}", self._retire(step))
 
-    def _ask(self, what: str, doing: Coroutine[Any, Any, None]) -> None:
+    def _ask(self, what: str, doing: Coroutine[Any, Any, object]) -> None:
         """Do something once at a time; after a refusal, not at once again."""
         if what in self._busy or len(self._busy) >= MOST_AT_ONCE:
             doing.close()
@@ -281,11 +293,14 @@ class Repository:
             and each.state in (ModelState.UNAVAILABLE, ModelState.READY)
             and each.reason != "unloaded"
         ]
+        idle = "" if settled else "the folder of the model repository is looked at"
         fault = [self._scanner.fault] if self._scanner.fault else []
         state = State(
             settled=settled,
             models=len(reconciler.cluster.served),
-            waits_for="" if waits is None else f"model {waits.name} version {waits.version}: {waits.reason}",
+            waits_for=idle
+            if waits is None
+            else f"model {waits.name} version {waits.version}: {waits.reason}",
             problems=(*fault, *problems[:MOST_PROBLEMS]),
         )
         try:

@@ -227,7 +227,7 @@ class Running(ABC):
                 readiness.poll(READINESS_POLL_MS) and (self.first_look.done() or time.monotonic() > give_up)
             ):
                 self._tend()
-                waits_for = readiness.blocked_by or self.first_look.state.waits_for
+                waits_for = readiness.blocked_by or self.first_look.state.waits_for or "the repository starts"
                 self._step(f"waiting: {waits_for.partition(',')[0]}")
                 if readiness.failure:
                     raise ClusterError(readiness.failure)

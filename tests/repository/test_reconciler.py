@@ -15,7 +15,7 @@ from mainspring.messages.served import ServedModel
 from mainspring.repository.builds import Record, Stage
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy
-from mainspring.repository.reconciler import UNVERIFIED, Compile, Reconciler, Step
+from mainspring.repository.reconciler import UNVERIFIED, Compile, Look, Reconciler, Step
 from tests.repository.world import BROKEN, PATIENCE, PATIENCE_NS, UNFIT, World, spec
 
 
@@ -162,6 +162,12 @@ def test_a_model_that_fits_no_worker_says_so() -> None:
     world.status()
     world.step()
     assert "needs 9 pages" in world.index("net")["1"][1]
+    assert world.reconciler.moves("net"), "an older version might be served"
+    (look,) = world.reconciler.steps(0)
+    assert look == Look("net"), "in mode explicit nobody else looks"
+    world.look()
+    assert not world.reconciler.moves("net")
+    assert world.reconciler.settled()
 
 
 def test_files_that_are_being_changed_are_left_alone() -> None:
