@@ -16,15 +16,7 @@ from rich.progress import track
 
 from mainspring.experiments.policies import constants, highest
 from mainspring.experiments.policies.cell import Cell, Job, configuration
-from mainspring.experiments.policies.scenarios import (
-    ERRATIC,
-    HELD_OUT,
-    LOADS,
-    OTHERS,
-    SCENARIOS,
-    STUDY,
-    UNLIKE,
-)
+from mainspring.experiments.policies.scenarios import LOADS, SCENARIOS, scenarios_of
 from mainspring.experiments.policies.sweep import Results, play_all
 from mainspring.scheduler.policies.registry import policy_class
 
@@ -161,7 +153,7 @@ def main(
             fairness=floor,
             ample=ample,
         )
-        for scenario in _scenarios(scenarios or (FRONTIER if what == "frontier" else "study"))
+        for scenario in scenarios_of(scenarios or (FRONTIER if what == "frontier" else "study"))
         for load in ([1.0] if searched else _loads(loads))
         for policy in (frontier if what == "frontier" else _policies(policies))
         for seed in range(1 if searched else seeds)
@@ -200,25 +192,6 @@ def _run(what: str, jobs: list[Job], processes: int, output: Path) -> None:
         for load in results.loads:
             plot_frontier(results, fairness, load, output / f"fairness-{load:g}.png")
     console.print(f"{file}")
-
-
-def _scenarios(text: str) -> list[str]:
-    """Return the scenarios that are meant; raise `typer.BadParameter` for one that there is not."""
-    sets = {
-        "study": STUDY,
-        "others": OTHERS,
-        "held-out": HELD_OUT,
-        "unlike-requests": UNLIKE,
-        "erratic": ERRATIC,
-        "all": (*STUDY, *OTHERS, *HELD_OUT),
-    }
-    if text in sets:
-        return [scenario.name for scenario in sets[text]]
-    names = text.split(",")
-    for name in names:
-        if name not in SCENARIOS:
-            raise typer.BadParameter(f"there is no scenario {name!r}: choose among {', '.join(SCENARIOS)}")
-    return names
 
 
 def _policies(text: str) -> list[str]:

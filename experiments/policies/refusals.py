@@ -6,7 +6,9 @@ values of it, and compared request by request.
 
 from __future__ import annotations
 
+import math
 import os
+from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -20,7 +22,7 @@ from rich.table import Table
 
 from mainspring.experiments.policies.cell import Job, lengths, play_requests
 from mainspring.experiments.policies.played import fluid_rate, instants, models_of, read_table
-from mainspring.experiments.policies.scenarios import ERRATIC, OTHERS, SCENARIOS, STUDY, UNLIKE
+from mainspring.experiments.policies.scenarios import SCENARIOS, scenarios_of
 from mainspring.experiments.policies.sweep import on_all_cores
 from mainspring.messages.codes import Reason
 from mainspring.traces.arrival import SECOND_NS
@@ -29,8 +31,6 @@ from mainspring.traces.records import FIRST_REASON, NO_DEADLINE, OUTPUTS, REASON
 EARLY = FIRST_REASON + REASONS.index(Reason.OVERLOADED)
 """No queue has a bound here, so that nothing else is refused as overloaded."""
 TIMES = (0.25, 0.5, 0.75)
-SIX = ("A", "D", "G", "H", "slos", "mixed-slos")
-"""The scenarios by which the default was chosen."""
 
 
 class Refusals(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,12 +52,11 @@ class Refusals(msgspec.Struct, frozen=True, kw_only=True):
     answered: float
     """Share of those refused early that ``last`` answers in time: mostly in the place of others."""
 
-    @property
-    def lost(self) -> float:
-        """Requests lost in all for each that was refused early."""
-        early = self.early * self.refused
-        offered = self.refused / (1.0 - self.goodput) if self.goodput < 1.0 else 0.0
-        return (self.last - self.goodput) * offered / early if early else 0.0
+
+Way = tuple[str, float]
+"""Policy and load."""
+Means = dict[Way, dict[str, tuple[float, ...]]]
+"""By scenario the median refusal, points of goodput over none early, and the median without early ones."""
 
 
 def refusals_of(job: Job) -> Refusals:
@@ -90,12 +89,13 @@ def refusals_of(job: Job) -> Refusals:
 
 def main(
     scenarios: Annotated[
-        str, typer.Option(help="Names, or six, study, others, unlike-requests, erratic or all.")
+        str, typer.Option(help="Names, or six, study, others, held-out, unlike-requests, erratic or all.")
     ] = "all",
     policies: Annotated[str, typer.Option(help="Names with commas between.")] = "mainspring",
     loads: Annotated[str, typer.Option(help="Multiples of the fluid capacity.")] = "1,1.5",
     wrongly: Annotated[str, typer.Option(help="Values of refuse_wrongly.")] = "0.15",
     seed: Annotated[int, typer.Option(help="Of the arrivals.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from that on.")] = 1,
     seconds: Annotated[float, typer.Option(help="Measured virtual time.")] = 20.0,
     most_requests: Annotated[int, typer.Option(help="Most requests that are measured.")] = 12_000,
     retry_ms: Annotated[float, typer.Option(help="Clients come back once after this; 0: they do not.")] = 0.0,
@@ -113,7 +113,7 @@ def main(
             scenario=scenario,
             policy=_with(policy, f"refuse_wrongly={value}"),
             load=float(load),
-            seed=seed,
+            seed=seed + number,
             seconds=seconds,
             warm_up=3.0,
             most_requests=most_requests,
@@ -121,23 +121,17 @@ def main(
             bounds=None,
             retry_ms=retry_ms,
         )
-        for scenario in _scenarios(scenarios)
+        for scenario in scenarios_of(scenarios)
         for load in loads.split(",")
         for policy in policies.split(",")
         for value in wrongly.split(",")
+        for number in range(seeds)
     ]
-    found = list(
-        track(
-            on_all_cores(refusals_of, jobs, processes or os.cpu_count() or 1),
-            description="cells",
-            total=len(jobs),
-        )
-    )
+    played = on_all_cores(refusals_of, jobs, processes or os.cpu_count() or 1)
+    found = list(track(played, description="cells", total=len(jobs)))
     output.mkdir(parents=True, exist_ok=True)
     (output / "refusals.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-    console = Console(width=160)
-    console.print(table(found))
-    console.print(curve(found))
+    Console(width=160).print(table(found), curve(found))
 
 
 def table(found: list[Refusals]) -> Table:
@@ -145,7 +139,7 @@ def table(found: list[Refusals]) -> Table:
     shown = Table(title="early refusals: quartiles of refusal time / SLO, goodput in % of what was offered")
     for column in ("scenario", "load", "policy", "last", "early", "points", "median of last", "quartiles"):
         shown.add_column(column)
-    for column in ("refused early", "of these answered by last", "lost for each"):
+    for column in ("refused early", "of these answered by last"):
         shown.add_column(column, justify="right")
     for each in found:
         policy = each.job.policy.replace("refuse_wrongly=", "")
@@ -157,27 +151,64 @@ def table(found: list[Refusals]) -> Table:
                 f"{each.last_time:.2f}",
             ),
             " / ".join(f"{value:.2f}" for value in each.times),
-            *(f"{100 * each.early:.0f} %", f"{100 * each.answered:.0f} %", f"{100 * each.lost:.1f} %"),
+            *(f"{100 * each.early:.0f} %", f"{100 * each.answered:.0f} %"),
         )
     return shown
 
 
 def curve(found: list[Refusals]) -> Table:
-    """Return what refusals cost by how early they come, over all scenarios: one row for each way to refuse
-    and load."""
+    """Return what each way to refuse costs by how early it does; the least of `distances` is the knee."""
     shown = Table(title="the curve: points of goodput by the median refusal time / SLO, over the scenarios")
-    for column in ("policy", "load", "median, mean", "median, worst", "points, mean", "points, worst"):
+    columns = "policy", "load", "median, mean", "median, worst", "points, mean", "points, worst", "distance"
+    for column in columns:
         shown.add_column(column, justify="right")
-    of_way: dict[tuple[str, float], list[Refusals]] = {}
+    means = means_of(found)
+    away = distances(means)
+    for (policy, load), far in away.items():
+        medians, points, _ = zip(*means[policy, load].values(), strict=True)
+        told = fmean(medians), max(medians), fmean(points), min(points)
+        shown.add_row(policy, f"{load:g}", *(f"{value:+.2f}" for value in told), f"{far:.2f}")
+    knees = [
+        min((way for way in away if way[1] == load), key=away.__getitem__)
+        for load in {way[1] for way in away}
+    ]
+    shown.caption = "; ".join(f"knee at load {load:g}: {policy}" for policy, load in sorted(knees))
+    return shown
+
+
+def means_of(found: list[Refusals]) -> Means:
+    """Return the means of each way to refuse in each scenario in which it refused some."""
+    cells: dict[Way, dict[str, list[Refusals]]] = defaultdict(lambda: defaultdict(list))
     for each in found:
         if each.times:
-            of_way.setdefault((each.job.policy, each.job.load), []).append(each)
-    for (policy, load), cells in of_way.items():
-        medians = [each.times[TIMES.index(0.5)] for each in cells]
-        points = [100 * (each.goodput - each.last) for each in cells]
-        told = fmean(medians), max(medians), fmean(points), min(points)
-        shown.add_row(policy, f"{load:g}", *(f"{value:+.2f}" for value in told))
-    return shown
+            cells[each.job.policy, each.job.load][each.job.scenario].append(each)
+    of_each = [
+        lambda each: each.times[1],
+        lambda each: 100 * (each.goodput - each.last),
+        lambda each: each.last_time,
+    ]
+    return {
+        way: {name: tuple(fmean(map(of, own)) for of in of_each) for name, own in scenarios.items()}
+        for way, scenarios in cells.items()
+    }
+
+
+def distances(means: Means) -> dict[Way, float]:
+    """Return how far each way to refuse is from no cost at the earliest refusals, in the mean of scenarios.
+
+    In each of them medians are scaled so that 0 is the least of the load's ways and 1 that without early
+    refusals, and costs so that 1 is the highest.
+    """
+    far: dict[Way, float] = {}
+    for (policy, load), scenarios in means.items():
+        parts = []
+        for name, (median, points, last) in scenarios.items():
+            same = [each[name] for (_, other), each in means.items() if other == load and name in each]
+            least, cost = min(each[0] for each in same), max(-each[1] for each in same)
+            later = (median - least) / (last - least) if last > least else 0.0
+            parts.append(math.hypot(later, max(0.0, -points) / cost if cost > 0 else 0.0))
+        far[policy, load] = fmean(parts)
+    return far
 
 
 def _with(policy: str, options: str) -> str:
@@ -185,23 +216,6 @@ def _with(policy: str, options: str) -> str:
     if "refuse_wrongly=" in policy:
         policy = policy.partition("refuse_wrongly=")[0].rstrip(",@")
     return f"{policy}{',' if '@' in policy else '@'}{options}"
-
-
-def _scenarios(text: str) -> list[str]:
-    sets = {
-        "study": STUDY,
-        "others": OTHERS,
-        "unlike-requests": UNLIKE,
-        "erratic": ERRATIC,
-        "all": (*STUDY, *OTHERS),
-    }
-    names = [scenario.name for scenario in sets[text]] if text in sets else text.split(",")
-    if text == "six":
-        names = list(SIX)
-    for name in names:
-        if name not in SCENARIOS:
-            raise typer.BadParameter(f"there is no scenario {name!r}: choose among {', '.join(SCENARIOS)}")
-    return names
 
 
 if __name__ == "__main__":

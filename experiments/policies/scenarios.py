@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import msgspec
+import typer
 
 from mainspring.simulator.spec import Spread
 
@@ -370,3 +371,21 @@ Batches take as long as the slowest of their requests."""
 SCENARIOS = {scenario.name: scenario for scenario in (*STUDY, *OTHERS, *HELD_OUT, *UNLIKE, *ERRATIC)}
 LOADS = (0.7, 1.0, 1.5)
 """Multiples of the fluid capacity: what the devices could do if every batch were of its best size."""
+SETS = {
+    "study": [scenario.name for scenario in STUDY],
+    "others": [scenario.name for scenario in OTHERS],
+    "held-out": [scenario.name for scenario in HELD_OUT],
+    "unlike-requests": [scenario.name for scenario in UNLIKE],
+    "erratic": [scenario.name for scenario in ERRATIC],
+    "all": [scenario.name for scenario in (*STUDY, *OTHERS, *HELD_OUT)],
+    "six": ["A", "D", "G", "H", "slos", "mixed-slos"],
+}
+
+
+def scenarios_of(text: str) -> list[str]:
+    """Return the names of the scenarios that are meant; raise `typer.BadParameter` for any other."""
+    names = SETS.get(text) or text.split(",")
+    for name in names:
+        if name not in SCENARIOS:
+            raise typer.BadParameter(f"there is no scenario {name!r}: choose among {', '.join(SCENARIOS)}")
+    return names
