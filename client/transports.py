@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import zmq
 
 from mainspring.messages.roles import Role
-from mainspring.transport import addresses, ipc
+from mainspring.transport import addresses, curve
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.curve import ClientKeys
 from mainspring.transport.greeting import Pass
@@ -114,10 +114,10 @@ class ZeroMqSettings(NamedTuple):
     def in_folder(self) -> str:
         """Return the address of the gateway's socket in this user's folder; empty if there is none there."""
         try:
-            path = None if self.keys is not None else ipc.ipc_path(addresses.parse_tcp(self.address))
+            path = None if self.keys is not None else curve.ipc_path(addresses.parse_tcp(self.address))
         except ValueError:
             return ""
-        return f"{ipc.PREFIX}{path}" if path is not None and ipc.serves(path) else ""
+        return f"{curve.IPC_PREFIX}{path}" if path is not None and curve.serves(path) else ""
 
 
 class ZeroMqTransport:

@@ -13,7 +13,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.residency_bits import hosts, is_barred, is_loadable
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
-from mainspring.messages.readiness import CANT_BE_LOADED, NO_WORKER, STARTING, why
+from mainspring.messages.served import CANT_BE_LOADED, NO_WORKER, STARTING, why
 
 NOBODY: frozenset[str] = frozenset()
 

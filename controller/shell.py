@@ -23,7 +23,7 @@ from mainspring.controller.recovery import Awaited, ModelRecovery
 from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.controller.shards import Moves, Shards
-from mainspring.messages import PROTOCOL_VERSION, readiness
+from mainspring.messages import PROTOCOL_VERSION, served
 from mainspring.messages.actions import DropWorker, Infer, Reject, Result, Sent
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
@@ -305,7 +305,7 @@ class Shell:
                 self.administration.answer(now_ns, session, message)
             case ShardMap():
                 self.shards.told(message)
-            case readiness.Awaited():
+            case served.Awaited():
                 self.registry.readiness.await_(message)
             case Drained(name=name):
                 self.registry.drained(now_ns, session, name)

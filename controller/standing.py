@@ -16,7 +16,7 @@ from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.sessions import GatewaySession, SessionTable
 from mainspring.messages.observing import Unready
-from mainspring.messages.readiness import CANT_BE_LOADED, Awaited, Standing, why
+from mainspring.messages.served import CANT_BE_LOADED, Awaited, Standing, why
 
 AT_ONCE: Final = 2_000
 """Models that are looked at in one heartbeat after a change."""

@@ -24,8 +24,8 @@ from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
-from mainspring.gateway.core.observers import OwnRefusals
 from mainspring.gateway.core.readiness import Readiness
+from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.memory import Memory
@@ -38,7 +38,7 @@ from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, S
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
-from mainspring.messages.readiness import Awaited, Standing
+from mainspring.messages.served import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
 from mainspring.transport.tokens import TokenFile

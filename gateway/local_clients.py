@@ -19,8 +19,7 @@ from typing import Any, Final
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import file_limit, local_share
 from mainspring.gateway.driver import GatewayDriver
-from mainspring.gateway.memory import Memory
-from mainspring.gateway.uploads import Budget
+from mainspring.gateway.memory import Budget, Memory
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.messages.roles import Role
 from mainspring.transport.addresses import NAME_PREFIX, PREFIX

@@ -23,14 +23,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mainspring.gateway.config import TRITON, GatewayConfig
-from mainspring.gateway.memory import Memory
+from mainspring.gateway.memory import Budget, Memory
 from mainspring.gateway.oip.compression import BODY_KEY, TooLarge
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.errors import BAD_REQUEST, EXISTS, NOT_FOUND, OVERLOADED
 from mainspring.gateway.oip.spans import RegionError, SharedInput, Span, no_room
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.peer_users import PeerUsers
-from mainspring.gateway.uploads import Budget
 from mainspring.messages.codes import Reason
 from mainspring.transport.slab import LEAST_SHARED_BYTES
 from mainspring.transport.tokens import Credential, Gate

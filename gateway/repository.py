@@ -18,10 +18,9 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.validation import BadRequest, shorten
+from mainspring.gateway.memory import Budget
 from mainspring.gateway.oip.datatypes import Withheld
-from mainspring.gateway.uploads import Budget
 from mainspring.messages.codes import Reason
-from mainspring.messages.readiness import BEING_COMPILED, STARTING
 from mainspring.messages.repository import (
     MAX_FILES,
     MAX_LOAD_BYTES,
@@ -39,6 +38,7 @@ from mainspring.messages.repository import (
     UnloadModel,
 )
 from mainspring.messages.roles import Role
+from mainspring.messages.served import BEING_COMPILED, STARTING
 from mainspring.transport.bounds import Ended, Limits
 from mainspring.transport.greeting import present
 from mainspring.transport.handshake import Identity

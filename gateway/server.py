@@ -1,7 +1,8 @@
 """The gateway's process: one thread, one event loop for all sockets, each served a burst at a time.
 
 The connections to the controller and to the workers have a `Hub` of their own, whose descriptor the loop
-watches; ZeroMQ's clients are in it too. Other protocols run as the loop's tasks.
+watches; ZeroMQ's clients are in it too. Other protocols run as the loop's tasks:
+`STARTERS` has those that the configuration may give an address.
 
 Once no request has come for a while, `Reclaiming` gives the memory that a peak needed back to the system: the
 heap keeps what was freed in it, and memory that is shared with workers each page that was ever written.
@@ -10,32 +11,119 @@ heap keeps what was freed in it, and memory that is shared with workers each pag
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import uvloop
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import shortage
 from mainspring.gateway.driver import GatewayDriver
-from mainspring.gateway.front_ends import Addresses, Served, start
 from mainspring.gateway.local_clients import serve_local
+from mainspring.gateway.memory import Uploads
 from mainspring.gateway.services import Services
-from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
 from mainspring.transport.stopping import WhenSet
+
+
+class Addresses(NamedTuple):
+    """Where a gateway's clients connect, with real ports; empty for what is not served."""
+
+    zeromq: str
+    http: str = ""
+    grpc: str = ""
+    metrics: str = ""
+    trace: str = ""
+    """Where traces go."""
+    access_log: str = ""
+    """The file with a line for each request."""
+
+
+class Served(Protocol):
+    """A protocol that is being served."""
+
+    address: str
+    """With the real port."""
+
+    def leave(self) -> None:
+        """Tell clients to go, and serve them as before."""
+
+    async def close(self, grace_s: float) -> None:
+        """Take nothing new; let what is in flight be answered within ``grace_s``; then close all."""
+
+
+Starter = Callable[[Services, GatewayConfig], Awaitable[Served]]
+
+
+async def start_front_ends(services: Services, config: GatewayConfig) -> dict[str, Served]:
+    """Serve every protocol that has an address, by name; raise OSError, with none served, if one can't be."""
+    served: dict[str, Served] = {}
+    try:
+        for name, starter in STARTERS.items():
+            if getattr(config, _KEYS.get(name, f"{name}_address")):
+                served[name] = await starter(services, config)
+    except BaseException:
+        for each in served.values():
+            with contextlib.suppress(OSError):
+                await each.close(0)
+        raise
+    return served
+
+
+async def _serve_http(services: Services, config: GatewayConfig) -> Served:
+    from mainspring.gateway.http.server import serve_http
+
+    return await serve_http(services, config)
+
+
+async def _serve_grpc(services: Services, config: GatewayConfig) -> Served:
+    from mainspring.gateway.grpc.server import serve_grpc
+
+    return await serve_grpc(services, config)
+
+
+async def _serve_metrics(services: Services, config: GatewayConfig) -> Served:
+    from mainspring.gateway.metrics.server import serve_metrics
+
+    return await serve_metrics(services, config)
+
+
+async def _start_tracing(services: Services, config: GatewayConfig) -> Served:
+    from mainspring.gateway.otlp import start_tracing
+
+    return start_tracing(services, config)
+
+
+async def _start_access_log(services: Services, config: GatewayConfig) -> Served:
+    from mainspring.gateway.access_log import start_access_log
+
+    return start_access_log(services, config)
+
+
+_KEYS = {"access_log": "access_log"}
+STARTERS: dict[str, Starter] = {
+    "http": _serve_http,
+    "grpc": _serve_grpc,
+    "metrics": _serve_metrics,
+    "trace": _start_tracing,
+    "access_log": _start_access_log,
+}
+"""By the name of the protocol; ``NAME_address`` of `GatewayConfig` says where, or the key in `_KEYS`. Each
+imports what it needs when it is called, so that a gateway for ZeroMQ alone starts at once."""
+
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -88,7 +176,7 @@ async def _serve(
     server = _Server(config)
     front_ends: dict[str, Served] = {}
     try:
-        front_ends = await start(server.services, config)
+        front_ends = await start_front_ends(server.services, config)
         if (few := shortage(config)) is not None:
             log.warning("%s", few)
         server.watch()
@@ -271,7 +359,7 @@ WORTH_BYTES: Final = 16 << 20
 
 
 class Reclaiming:
-    """See the module's docstring."""
+    """Gives memory that a peak needed back to the system, as the module's docstring says."""
 
     def __init__(
         self, shared_bytes: Callable[[], int], renew: Callable[[], object], trim: Callable[[], object]

@@ -16,12 +16,12 @@ from mainspring.gateway.core.admin import AdminCommand, Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.driver import GatewayDriver
+from mainspring.gateway.memory import Budget, Uploads
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.gateway.regions import Regions
 from mainspring.gateway.repository import repository_of
 from mainspring.gateway.statistics import Statistics
-from mainspring.gateway.uploads import Budget, Uploads
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.delays import Back

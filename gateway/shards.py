@@ -18,7 +18,7 @@ from mainspring.gateway.core.catalog import DrainingModels
 from mainspring.gateway.peer_connections import ControllerLink
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.ids import MAX_GATEWAY, shard_of_gateway
-from mainspring.messages.readiness import NO_CONTROLLER, why
+from mainspring.messages.served import NO_CONTROLLER, why
 from mainspring.messages.sharding import ShardMap, map_fault
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import BAD_MESSAGE, ControllerSession

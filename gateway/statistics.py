@@ -15,8 +15,7 @@ from typing import Final
 
 from mainspring.gateway.core.cache import ModelCounts
 from mainspring.gateway.core.effects import Accepted, Dispatched
-from mainspring.gateway.core.requests import Pending
-from mainspring.gateway.core.timing import NO_TIMES
+from mainspring.gateway.core.requests import NO_TIMES, Pending
 from mainspring.gateway.core.validation import BadRequest, Resolve, Signature
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.statistics_report import BatchStatistics, Count, InferenceStatistics, ModelStatistics

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Dispatched
-from mainspring.gateway.core.requests import Pending
-from mainspring.gateway.core.timing import NO_TIMES, instants
+from mainspring.gateway.core.requests import NO_TIMES, Pending, instants
 from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason

@@ -22,13 +22,12 @@ from typing import Any, Protocol
 import msgspec
 
 from mainspring.gateway.client_memory import BadPlace, ClientMemories
-from mainspring.gateway.config import AGES, GatewayConfig, milliseconds
+from mainspring.gateway.config import AGES, GatewayConfig, installed_version, milliseconds
 from mainspring.gateway.core.admin import Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.driver import GatewayDriver
-from mainspring.gateway.release import installed_version
 from mainspring.gateway.zeromq_listener import ZeroMqListener
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply, InferReply

@@ -27,10 +27,9 @@ from mainspring.gateway.memory import Memory
 from mainspring.gateway.zeromq_connections import STRANGER_BYTES, Connections
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.curve import KnownClients, read_gateway_key
+from mainspring.transport.curve import IPC_PREFIX as IPC
+from mainspring.transport.curve import KnownClients, ipc_path, make_folder, read_gateway_key, serves
 from mainspring.transport.hub import Hub
-from mainspring.transport.ipc import PREFIX as IPC
-from mainspring.transport.ipc import ipc_path, make_folder, serves
 from mainspring.transport.slab import LEAST_SHARED_BYTES
 
 MOST_PARTS: Final = 255

@@ -17,9 +17,8 @@ from mainspring.messages.events import Resident
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import MoveWorker, ScaleWorkers, SetGoodputWeight, SetMaxQueue
-from mainspring.messages.readiness import Awaited, Told
 from mainspring.messages.scaling import Notice, Provide, ProviderHello, Running
-from mainspring.messages.served import ServedModel
+from mainspring.messages.served import Awaited, ServedModel, Told
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus
 

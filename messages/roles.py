@@ -18,9 +18,9 @@ from mainspring.messages import (
     observing,
     operating,
     peers,
-    readiness,
     repository,
     scaling,
+    served,
     sharding,
 )
 
@@ -48,7 +48,7 @@ def _types(*unions: object) -> frozenset[type[msgspec.Struct]]:
 
 
 _AS_GATEWAY = _types(peers.GatewayHello, peers.Pong, peers.Goodbye, peers.AdminRequest, peers.Drained)
-_FROM_REPOSITORY = _AS_GATEWAY | {readiness.Awaited}
+_FROM_REPOSITORY = _AS_GATEWAY | {served.Awaited}
 _FROM_GATEWAY = _AS_GATEWAY | _types(peers.Arrival, peers.Cancel, sharding.ShardMap)
 _FROM_OBSERVER = _types(observing.ObserverHello, peers.Pong, peers.Goodbye)
 

@@ -16,8 +16,7 @@ import msgspec
 
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown, ModelUp, Served
-from mainspring.messages.readiness import BEING_COMPILED, CANT_BE_LOADED, STARTING, why
-from mainspring.messages.served import ServedModel
+from mainspring.messages.served import BEING_COMPILED, CANT_BE_LOADED, STARTING, ServedModel, why
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus, ModelStatus
 from mainspring.repository.layout import FoundModel

@@ -24,9 +24,8 @@ from mainspring.messages.codec import TO_GATEWAY, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import AdminReply
-from mainspring.messages.readiness import Awaited
 from mainspring.messages.roles import Role
-from mainspring.messages.served import ServedModel
+from mainspring.messages.served import Awaited, ServedModel
 from mainspring.messages.sharding import ShardMap, first_map, hashed
 from mainspring.messages.status import ClusterStatus
 from mainspring.repository.builds import Cluster

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.readiness import CANT_BE_LOADED, why
 from mainspring.messages.repository import IndexEntry, ModelState
-from mainspring.messages.served import ServedModel
+from mainspring.messages.served import CANT_BE_LOADED, ServedModel, why
 from mainspring.repository.builds import Build, Cluster, Patience, Record, Stage, awaits
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, as_json

@@ -30,8 +30,7 @@ from mainspring.transport import addresses
 from mainspring.transport.bounds import MAX_TENSORS, PROGRESS_BYTES, Delivery, Ended, Limits
 from mainspring.transport.certificate import Certificate
 from mainspring.transport.handshake import Violation
-from mainspring.transport.secure import SecureSocket
-from mainspring.transport.unsent import FLAGS
+from mainspring.transport.secure import FLAGS, SecureSocket
 
 HEAD = struct.Struct("<II")
 """The bytes of the message proper, and the number of tensors."""

@@ -14,8 +14,7 @@ from mainspring.transport import addresses
 from mainspring.transport.bounds import Ended
 from mainspring.transport.handshake import Handshake, Unproved
 from mainspring.transport.keys import Keys, read_keys
-from mainspring.transport.secure import NotEncrypted, SecureSocket
-from mainspring.transport.unsent import FLAGS
+from mainspring.transport.secure import FLAGS, NotEncrypted, SecureSocket
 
 NEEDS_TLS = "this process asks for TLS: start the other one with --keys"
 

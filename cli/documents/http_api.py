@@ -9,8 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from mainspring.gateway.http.openapi import description
-from mainspring.gateway.http.schemas import EXAMPLE
+from mainspring.gateway.http.openapi import EXAMPLE, description
 
 Json = dict[str, Any]
 

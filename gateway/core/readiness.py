@@ -22,7 +22,7 @@ from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.readiness import LEAVING, NO_MODEL, STARTING, Awaited, Standing, why
+from mainspring.messages.served import LEAVING, NO_MODEL, STARTING, Awaited, Standing, why
 from mainspring.messages.status import ClusterStatus
 
 

@@ -1,19 +1,102 @@
-"""One request: what the core keeps of it, and its one reply; and the table of all that have none yet."""
+"""One request: what the core keeps of it, its one reply, and where its time went, in durations that add up.
+
+The gateway knows when a request came, when it was dispatched and when its outputs came; the worker tells how
+long it copied, loaded, waited and computed. What is left is the way there and back, which are taken to be
+equally long. Pure.
+"""
 
 from __future__ import annotations
 
-import heapq
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Accepted, Answer, Connection, Dispatched, Frame
-from mainspring.gateway.core.timing import computed, kept
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, TensorSpec
-from mainspring.messages.peers import Output, TensorHeader
+from mainspring.messages.peers import Output, OutputTimes, TensorHeader
+
+NO_TIMES: Final = OutputTimes(0, 0, 0)
+
+
+def instants(now_ns: int, arrived_ns: int, dispatched_ns: int, output: Output) -> tuple[int, int, int, int]:
+    """Return what happened to a request between its arrival and now, when its outputs are there.
+
+    In order and on the gateway's clock: it was dispatched, and its inputs were sent; they were in the
+    worker's IO memory; EXEC began; EXEC ended.
+
+    One that shares another's execution may have come after its dispatch, and while it was computed.
+    """
+    times = output.times or NO_TIMES
+    sent_ns = max(arrived_ns, dispatched_ns)
+    on_worker_ns = times.input_ns + times.wait_ns + output.execute_ns + times.output_ns
+    way_ns = max(0, now_ns - sent_ns - on_worker_ns) // 2
+    executed_ns = max(sent_ns, now_ns - way_ns - times.output_ns)
+    begun_ns = max(sent_ns, executed_ns - output.execute_ns)
+    return sent_ns, min(begun_ns, sent_ns + way_ns + times.input_ns), begun_ns, executed_ns
+
+
+def computed(
+    now_ns: int,
+    came_ns: int,
+    arrived_ns: int,
+    deadline_ns: int | None,
+    dispatch: Dispatched,
+    output: Output,
+) -> Timing:
+    """Return where the time of a request went whose outputs a worker computed.
+
+    ``came_ns``: when its first bytes came; ``arrived_ns``: when it was there, and understood.
+    """
+    sent_ns, placed_ns, begun_ns, executed_ns = instants(now_ns, arrived_ns, dispatch.at_ns, output)
+    queue_ns, input_ns, wait_ns, load_ns = sent_ns - arrived_ns, placed_ns - sent_ns, begun_ns - placed_ns, 0
+    times = output.times
+    if times is not None and times.load_ns:
+        # What the LOAD took counts as that alone, whatever else was waited for meanwhile.
+        loaded_ns = max(arrived_ns, begun_ns - times.loaded_ns)
+        from_ns = max(arrived_ns, loaded_ns - times.load_ns)
+        load_ns = loaded_ns - from_ns
+        queue_ns -= _overlap(arrived_ns, sent_ns, from_ns, loaded_ns)
+        input_ns -= _overlap(sent_ns, placed_ns, from_ns, loaded_ns)
+        wait_ns -= _overlap(placed_ns, begun_ns, from_ns, loaded_ns)
+    return Timing(
+        total_ns=now_ns - came_ns,
+        queue_ns=queue_ns,
+        execute_ns=executed_ns - begun_ns,
+        left_ns=None if deadline_ns is None else deadline_ns - now_ns,
+        batch_size=dispatch.batch_size,
+        cold_start=dispatch.cold,
+        worker=dispatch.worker,
+        receive_ns=arrived_ns - came_ns,
+        input_ns=input_ns,
+        load_ns=load_ns,
+        wait_ns=wait_ns,
+        output_ns=now_ns - executed_ns,
+    )
+
+
+def kept(now_ns: int, came_ns: int, arrived_ns: int, deadline_ns: int | None) -> Timing:
+    """Return where the time went of a request whose outputs were there: no worker had a part in it."""
+    return Timing(
+        total_ns=now_ns - came_ns,
+        queue_ns=0,
+        execute_ns=0,
+        left_ns=None if deadline_ns is None else deadline_ns - now_ns,
+        batch_size=0,
+        cold_start=False,
+        worker="",
+        cached=True,
+        receive_ns=arrived_ns - came_ns,
+        output_ns=now_ns - arrived_ns,
+    )
+
+
+def _overlap(one_ns: int, end_ns: int, other_ns: int, other_end_ns: int) -> int:
+    """Return for how long two stretches of time lie upon each other."""
+    return max(0, min(end_ns, other_end_ns) - max(one_ns, other_ns))
+
 
 _EARLIER_NS: Final = 1_000_000
 _EARLIER_SHARE: Final = 64
@@ -274,156 +357,3 @@ def replaced(model: str) -> Refusal:
 def bad_outputs(worker: str, wrong: str) -> Refusal:
     """Return the refusal of a request whose outputs make no sense."""
     return Reason.WORKER_FAILED, f"worker {worker} answered with {wrong}"
-
-
-_SPARE_TIMERS: Final = 1_024
-"""Timers of answered requests that the heap may hold before it is rebuilt without them."""
-
-
-class Timers:
-    """The next timer of each pending request, as a heap that forgets lazily."""
-
-    def __init__(self, pending: Mapping[int, Pending]) -> None:
-        """``pending`` is the table by serial: what is not in it any more has no timer."""
-        self._pending = pending
-        self._heap: list[tuple[int, int]] = []
-
-    def arm(self, request: Pending, wake_ns: int) -> None:
-        """Set the request's one timer."""
-        request.wake_ns = wake_ns
-        heapq.heappush(self._heap, (wake_ns, request.serial))
-        if len(self._heap) > 2 * len(self._pending) + _SPARE_TIMERS:
-            self._heap = [(each.wake_ns, each.serial) for each in self._pending.values()]
-            heapq.heapify(self._heap)
-
-    def next_ns(self) -> int | None:
-        """Return the instant of the nearest timer."""
-        while self._heap:
-            wake_ns, serial = self._heap[0]
-            if wake_ns >= NEVER_NS:
-                return None
-            if self._current(wake_ns, serial) is not None:
-                return wake_ns
-            heapq.heappop(self._heap)
-        return None
-
-    def pop_due(self, now_ns: int) -> Pending | None:
-        """Return a request whose timer is due, once for each timer."""
-        while self._heap and self._heap[0][0] <= now_ns:
-            request = self._current(*heapq.heappop(self._heap))
-            if request is not None:
-                return request
-        return None
-
-    def armed(self) -> dict[int, int]:
-        """Return the live timers by serial, for `validate`."""
-        return {serial: wake_ns for wake_ns, serial in self._heap if self._current(wake_ns, serial)}
-
-    def _current(self, wake_ns: int, serial: int) -> Pending | None:
-        request = self._pending.get(serial)
-        return request if request is not None and request.wake_ns == wake_ns else None
-
-
-class RequestTable:
-    """Every pending request, by serial, by the ids that controllers know it by, and by its client's key."""
-
-    def __init__(self, config: GatewayConfig) -> None:
-        self._config = config
-        self.pending: dict[int, Pending] = {}
-        """By serial, in the order of arrival."""
-        self.by_id: dict[int, Pending] = {}
-        """By every id that it was ever submitted under."""
-        self._by_connection: dict[Connection, dict[int, Pending]] = {}
-        self._input_bytes = 0
-        self.timers = Timers(self.pending)
-
-    def __len__(self) -> int:
-        return len(self.pending)
-
-    def of_connection(self, connection: Connection) -> list[Pending]:
-        """Return a connection's requests."""
-        return list(self._by_connection.get(connection, {}).values())
-
-    def count_of(self, connection: Connection) -> int:
-        """Return how many requests a connection has."""
-        return len(self._by_connection.get(connection, ()))
-
-    def find(self, connection: Connection, key: int) -> Pending | None:
-        """Return the request that its client calls by a key."""
-        return self._by_connection.get(connection, {}).get(key)
-
-    def refusal(self, request: Pending) -> Refusal | None:
-        """Return why a request can't be added, if it can't."""
-        if self.find(request.connection, request.key) is not None:
-            return Reason.DUPLICATE_KEY, f"a request with key {request.key} is in flight on this connection"
-        return _no_room(
-            self._config,
-            on_connection=self.count_of(request.connection),
-            in_flight=len(self.pending),
-            held_bytes=self._input_bytes,
-            more_bytes=request.input_bytes,
-        )
-
-    def add(self, request: Pending) -> None:
-        """Enter a request."""
-        self.pending[request.serial] = request
-        self._by_connection.setdefault(request.connection, {})[request.key] = request
-        self._input_bytes += request.input_bytes
-
-    def name(self, request: Pending, request_id: int) -> None:
-        """Have a request known by an id from now on, beside those that it had."""
-        request.request_id = request_id
-        request.ids.append(request_id)
-        self.by_id[request_id] = request
-
-    def remove(self, request: Pending) -> None:
-        """Forget a request."""
-        del self.pending[request.serial]
-        for each in request.ids:
-            del self.by_id[each]
-        own = self._by_connection[request.connection]
-        del own[request.key]
-        if not own:
-            del self._by_connection[request.connection]
-        self._input_bytes -= request.input_bytes
-
-    def validate(self) -> None:
-        """Check that every index says the same; raise AssertionError with the story of what does not."""
-        for request in self.pending.values():
-            own = self.find(request.connection, request.key)
-            assert own is request, f"not under its key: {request.story()}"
-            lost = [each for each in request.ids if self.by_id.get(each) is not request]
-            assert not lost, f"ids {lost} do not lead to {request.story()}"
-            known = request.request_id is None or request.request_id == request.ids[-1]
-            assert known, f"not known by its last id: {request.story()}"
-        armed = self.timers.armed()
-        assert armed == {r.serial: r.wake_ns for r in self.pending.values()}, f"timers {armed}"
-        assert len(self.by_id) == sum(len(r.ids) for r in self.pending.values()), "ids of answered requests"
-        keys = sum(map(len, self._by_connection.values()))
-        assert keys == len(self.pending), f"{keys} keys for {len(self.pending)} requests"
-        assert all(self._by_connection.values()), "a connection without requests"
-        held = sum(r.input_bytes for r in self.pending.values())
-        assert held == self._input_bytes, f"{held} bytes held, {self._input_bytes} counted"
-
-
-def _no_room(
-    config: GatewayConfig, *, on_connection: int, in_flight: int, held_bytes: int, more_bytes: int
-) -> Refusal | None:
-    """Return why there is no room for one more request with ``more_bytes`` of inputs, or None.
-
-    ``on_connection`` and ``in_flight`` are the requests without an answer of its connection and of all;
-    ``held_bytes`` are the inputs of all.
-    """
-    if on_connection >= config.max_in_flight_per_connection:
-        return (
-            Reason.OVERLOADED,
-            f"{on_connection} requests are in flight on this connection, the most it may have",
-        )
-    if in_flight >= config.max_in_flight:
-        return Reason.OVERLOADED, f"{in_flight} requests are in flight, the most the gateway takes"
-    if held_bytes + more_bytes > config.max_in_flight_bytes:
-        return (
-            Reason.OVERLOADED,
-            f"requests in flight hold {held_bytes:,} bytes of inputs, the most allowed",
-        )
-    return None

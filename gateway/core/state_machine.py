@@ -35,14 +35,13 @@ from mainspring.gateway.core.effects import (
     Refuse,
     Withdraw,
 )
-from mainspring.gateway.core.observers import Observers
+from mainspring.gateway.core.request_table import Observers, RequestTable
 from mainspring.gateway.core.requests import (
     CANCELLED,
     CLOSING,
     UNSENT,
     Patience,
     Pending,
-    RequestTable,
     answer,
     answer_kept,
     bad_outputs,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import monotonic_ns
 
-from mainspring.gateway.config import TRITON, GatewayConfig
+from mainspring.gateway.config import GRPC_PREFIX, TRITON, GatewayConfig, Group, Restrictions
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.status import Context, Ended
-from mainspring.gateway.restrictions import GRPC_PREFIX, Group, Restrictions
 from mainspring.transport.tokens import Gate, from_header
 
 GRPC_WEB = "x-grpc-web"

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import ParseDict
 
+from mainspring.gateway.access_log import change_log, shown_log
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import INFERENCE, Message, message, methods
 from mainspring.gateway.grpc.requests import parameters
 from mainspring.gateway.grpc.shared_memory import SharedMemory, behaviours
 from mainspring.gateway.grpc.status import NotServed
-from mainspring.gateway.log_settings import change_log, shown_log
 from mainspring.gateway.oip.metadata import model_metadata, server_metadata
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of

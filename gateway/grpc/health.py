@@ -10,7 +10,7 @@ from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.grpc.access import Caller, sees
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, HealthCheckResponse, Message
 from mainspring.gateway.grpc.status import Ended
-from mainspring.messages.readiness import LEAVING
+from mainspring.messages.served import LEAVING
 
 SERVICES = ("", INFERENCE, HEALTH)
 """Names that stand for the whole server; any other service is a model by its name."""

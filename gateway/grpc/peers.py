@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.uploads import Budget, no_room_for_answer
+from mainspring.gateway.memory import Budget, no_room_for_answer
 from mainspring.messages.codes import Reason
 
 

@@ -21,6 +21,7 @@ from mainspring.gateway.grpc.answers import Asked
 from mainspring.gateway.grpc.messages import Message, ModelInferRequest, decode
 from mainspring.gateway.grpc.peers import Call
 from mainspring.gateway.grpc.shared_memory import SharedMemory
+from mainspring.gateway.memory import answer_bytes
 from mainspring.gateway.oip.parameters import (
     PRIORITY_PARAMETER,
     SEQUENCE_PARAMETERS,
@@ -38,7 +39,6 @@ from mainspring.gateway.oip.spans import SharedInput, Span, check_room
 from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
 from mainspring.gateway.services import Services
-from mainspring.gateway.uploads import answer_bytes
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader

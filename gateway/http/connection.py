@@ -17,8 +17,7 @@ from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http.exchange import CONTINUE, UNKNOWN_BYTES, Exchange, Fault, attempt
 from mainspring.gateway.http.half_closed import HalfClosed
 from mainspring.gateway.http.receiver import Heads, Receiver, too_large
-from mainspring.gateway.memory import Memory
-from mainspring.gateway.uploads import Budget, Reading, Uploads
+from mainspring.gateway.memory import Budget, Memory, Reading, Uploads
 
 
 class Limits:
@@ -157,7 +156,7 @@ class HttpConnection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
         # uvloop's transports are of no class of asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_UNSENT_BYTES)
         self._reading.begin(self._transport)
         if not self._host.admit(self):

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from mainspring.gateway.access_log import change_log, shown_log
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
 from mainspring.gateway.http.shared_memory import SharedMemory
-from mainspring.gateway.log_settings import change_log, shown_log
 from mainspring.gateway.oip.errors import not_ready
 from mainspring.gateway.oip.metadata import (
     Live,

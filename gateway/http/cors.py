@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from mainspring.gateway.config import ANY
 from mainspring.gateway.http.exchange import Exchange, Handler
-from mainspring.gateway.restrictions import ANY
 
 EXPOSED: Final = b"inference-header-content-length, server-timing, www-authenticate"
 """Headers of replies that a page may read beside those that it always may."""

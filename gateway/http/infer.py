@@ -30,6 +30,7 @@ from mainspring.gateway.http.exchange import (
     server_timing,
 )
 from mainspring.gateway.http.shared_memory import SharedMemory
+from mainspring.gateway.memory import answer_bytes, no_room_for_answer
 from mainspring.gateway.oip import compression, generate, request
 from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.parameters import (
@@ -45,7 +46,6 @@ from mainspring.gateway.oip.steps import Steps
 from mainspring.gateway.regions import Parts
 from mainspring.gateway.services import Outcome, Services
 from mainspring.gateway.time_slices import TimeSlices
-from mainspring.gateway.uploads import answer_bytes, no_room_for_answer
 from mainspring.messages.clients import InferRequest, Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.delays import HTTP
@@ -94,7 +94,7 @@ class Inference:
     ) -> None:
         """``clock``: as `AdmissionQueue` takes it."""
         self._services = services
-        self._driver: Any = cast(Any, services).driver
+        self._driver: Any = cast("Any", services).driver
         """Of no class here: compiled code would take no other one."""
         self._config = config
         self._shared = shared

@@ -16,9 +16,8 @@ import httptools
 from mypy_extensions import mypyc_attr
 
 from mainspring.gateway.http.exchange import Exchange, Fault, Sender
-from mainspring.gateway.memory import Memory
+from mainspring.gateway.memory import Budget, Memory
 from mainspring.gateway.oip.compression import BODY_KEY, past_limit
-from mainspring.gateway.uploads import Budget
 
 MOST = 1_024
 """Heads that are remembered; once there are more, all are forgotten."""

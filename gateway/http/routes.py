@@ -12,16 +12,17 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from mainspring.gateway.config import Group
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange, Handler
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.openapi import describe
 from mainspring.gateway.http.shared_memory import SharedMemory, no_regions, no_register, no_unregister
-from mainspring.gateway.restrictions import Group
 
 _KNOWN = 4_096
 """Targets whose route is remembered."""
@@ -175,12 +176,11 @@ _TYPE = b"text/html; charset=utf-8"
 def page() -> Handler:
     """Return the handler that sends the page."""
     text = _FILE.read_text(encoding="utf-8")
-    content, more = text.encode(), _headers(text)
+    return partial(_send_page, text.encode(), _headers(text))
 
-    def send(exchange: Exchange) -> None:
-        exchange.reply(200, (content,), _TYPE, more)
 
-    return send
+def _send_page(content: bytes, more: bytes, exchange: Exchange) -> None:
+    exchange.reply(200, (content,), _TYPE, more)
 
 
 def _headers(text: str) -> bytes:

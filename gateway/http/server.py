@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
-from mainspring.gateway.config import AGES, GatewayConfig
+from mainspring.gateway.config import AGES, GatewayConfig, Group, Restrictions
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
@@ -23,10 +23,8 @@ from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES, Heads
 from mainspring.gateway.http.routes import Routes, routes
 from mainspring.gateway.http.shared_memory import SharedMemory
-from mainspring.gateway.memory import Memory
-from mainspring.gateway.restrictions import Group, Restrictions
+from mainspring.gateway.memory import Budget, Memory
 from mainspring.gateway.services import Services
-from mainspring.gateway.uploads import Budget
 from mainspring.transport import accepting
 from mainspring.transport.keys import ServerKeys
 from mainspring.transport.origins import KnownNames
@@ -152,7 +150,7 @@ class HttpServer:
         """
         self._services = services
         # Of no class here: compiled code would take no other one.
-        self._driver: Any = cast(Any, services).driver
+        self._driver: Any = cast("Any", services).driver
         self._gate: Gate = self._driver.gate
         self.limits = Limits(config)
         self.shared = bytearray(READ_BYTES)
@@ -184,7 +182,7 @@ class HttpServer:
 
     async def listen(self, address: Address) -> None:
         """Serve from now on; raise OSError if the address can't be had, or the certificate not be shown."""
-        protocol = cast(Callable[[], asyncio.BaseProtocol], functools.partial(HttpConnection, self))
+        protocol = cast("Callable[[], asyncio.BaseProtocol]", functools.partial(HttpConnection, self))
         keys = None
         if address.encrypted:
             keys = ServerKeys(self._config.tls, clients=self._config.client_certificates)
@@ -294,7 +292,7 @@ class HttpServer:
                     self._services.turned_away(model, refusal[0])
                 return False
         if not (self._gate.closed and route.open):
-            self._strangers.pop(cast(HttpConnection, exchange.sender), None)
+            self._strangers.pop(cast("HttpConnection", exchange.sender), None)
         missing = self._restrictions.missing(route.group, lambda name: exchange.header(name.encode()))
         if missing is not None:
             exchange.handler = functools.partial(_keep_off, _restricted(missing))

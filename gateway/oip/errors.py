@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from mainspring.gateway.oip.triton_texts import begun
-from mainspring.messages import readiness
+from mainspring.messages import served
 from mainspring.messages.codes import Reason
 
 BAD_REQUEST = (400, "INVALID_ARGUMENT")
@@ -76,9 +76,9 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _NOT_READY: Mapping[str, Reason] = MappingProxyType(
     {
-        readiness.NO_CONTROLLER: Reason.CONTROLLER_UNREACHABLE,
-        readiness.NO_WORKER: Reason.NO_WORKER,
-        readiness.LEAVING: Reason.SHUTTING_DOWN,
+        served.NO_CONTROLLER: Reason.CONTROLLER_UNREACHABLE,
+        served.NO_WORKER: Reason.NO_WORKER,
+        served.LEAVING: Reason.SHUTTING_DOWN,
     }
 )
 

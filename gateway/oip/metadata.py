@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mainspring.gateway.config import TRITON, GatewayConfig
+from mainspring.gateway.config import TRITON, GatewayConfig, installed_version
 from mainspring.gateway.oip.datatypes import Datatype, datatype_of
-from mainspring.gateway.release import installed_version
 from mainspring.messages.model import ModelSpec, TensorSpec
 
 PLATFORM = "mainspring"

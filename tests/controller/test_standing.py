@@ -8,7 +8,7 @@ from mainspring.controller.standing import MOST_NAMED
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.observing import Unready
 from mainspring.messages.peers import GatewayHello, Goodbye
-from mainspring.messages.readiness import Awaited
+from mainspring.messages.served import Awaited
 from tests.controller.peers import spec
 from tests.controller.test_shell import Bench
 

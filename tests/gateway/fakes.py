@@ -15,7 +15,7 @@ import numpy as np
 
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.front_ends import Addresses
+from mainspring.gateway.server import Addresses
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import FROM_GATEWAY, TO_CONTROLLER, encode
 from mainspring.messages.codes import Reason

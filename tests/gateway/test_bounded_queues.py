@@ -15,8 +15,8 @@ import pytest
 from mainspring.client.client import Client
 from mainspring.client.errors import Overloaded
 from mainspring.client.result import InferResult
-from mainspring.gateway.front_ends import Addresses
 from mainspring.gateway.grpc.status import RETRY_METADATA
+from mainspring.gateway.server import Addresses
 from mainspring.scheduler.config import SchedulerConfig
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.grpc.tensors import encoded

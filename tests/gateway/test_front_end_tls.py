@@ -23,8 +23,8 @@ from mainspring import Client
 from mainspring.cli.authority import Authority
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.front_ends import Addresses
 from mainspring.gateway.grpc.messages import message
+from mainspring.gateway.server import Addresses
 from mainspring.transport import accepting, keys
 from mainspring.transport.tokens import token_sha256
 from tests.gateway.fakes import serving, wait_until

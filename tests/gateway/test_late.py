@@ -14,7 +14,7 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from mainspring.client.client import Client
-from mainspring.gateway.front_ends import Addresses
+from mainspring.gateway.server import Addresses
 from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until
 from tests.gateway.grpc.tensors import inputs
 from tests.gateway.http.raw import Peer, infer_body

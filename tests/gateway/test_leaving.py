@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 
 from mainspring.client.client import Client
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.front_ends import Addresses
+from mainspring.gateway.server import Addresses
 from tests.gateway.balancer import Balancer, Target, is_ready
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 from tests.patience import PATIENCE_S

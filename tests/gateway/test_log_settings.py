@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.gateway.log_settings import change_log, shown_log
+from mainspring.gateway.access_log import change_log, shown_log
 from mainspring.gateway.oip.datatypes import Unfit, Unserved
 
 LOGGER = logging.getLogger("mainspring")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.restrictions import Group, Restrictions
+from mainspring.gateway.config import GatewayConfig, Group, Restrictions
 
 RULES = ("model-repository, logging:Admin-Key=a secret=1", "health:probe=yes")
 

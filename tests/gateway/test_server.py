@@ -16,7 +16,7 @@ from mainspring.client.errors import ControllerUnreachable
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.driver import GatewayDriver
-from mainspring.gateway.front_ends import Addresses
+from mainspring.gateway.server import Addresses
 from mainspring.messages import PROTOCOL_VERSION, clients, peers
 from mainspring.messages.codes import Reason
 from mainspring.traces.replayer import list_models

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import zmq
 
-from mainspring.gateway import front_ends, server
+from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.admin import Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
-from mainspring.gateway.front_ends import Addresses, Served
+from mainspring.gateway.server import Addresses, Served
 from mainspring.gateway.services import Outcome, Services
 from mainspring.messages.clients import GetStatus, InferRequest, StatusReply
 from mainspring.messages.codes import Reason
@@ -56,7 +56,7 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench()
-    monkeypatch.setattr(front_ends, "STARTERS", {"http": bench.start})
+    monkeypatch.setattr(server, "STARTERS", {"http": bench.start})
     return bench
 
 
@@ -201,7 +201,7 @@ def test_what_can_not_be_served_ends_the_start_and_closes_the_rest(
     async def fails(services: Services, config: GatewayConfig) -> Served:
         raise OSError(f"can't listen at {config.grpc_address}")
 
-    monkeypatch.setattr(front_ends, "STARTERS", {"http": bench.start, "grpc": fails})
+    monkeypatch.setattr(server, "STARTERS", {"http": bench.start, "grpc": fails})
     config = GatewayConfig(
         address="tcp://127.0.0.1:*", http_address="http://127.0.0.1:0", grpc_address="grpc://127.0.0.1:1"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from mainspring.gateway.uploads import LARGE_BYTES, SLICE_BYTES, Reading, Uploads
+from mainspring.gateway.memory import LARGE_BYTES, SLICE_BYTES, Reading, Uploads
 
 UPLOADS = 64
 BODY_BYTES = 8 << 20
@@ -18,7 +18,7 @@ class FakeTransport:
         self._log = log
         self._number = number
         self.reading = Reading(uploads)
-        self.reading.begin(cast(asyncio.Transport, self))
+        self.reading.begin(cast("asyncio.Transport", self))
         self.paused = False
         self.missing = BODY_BYTES
         self._memory = memoryview(bytearray(BODY_BYTES))

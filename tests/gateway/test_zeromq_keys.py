@@ -26,9 +26,8 @@ from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.codec import encode
 from mainspring.transport.addresses import parse_tcp
 from mainspring.transport.config import TransportConfig
-from mainspring.transport.curve import list_client, read_client_keys
+from mainspring.transport.curve import ipc_path, list_client, read_client_keys
 from mainspring.transport.handshake_rate import HandshakeRate
-from mainspring.transport.ipc import ipc_path
 from mainspring.transport.tokens import token_sha256
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, wait_until
 from tests.gateway.raw import Raw, counts

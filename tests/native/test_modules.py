@@ -13,7 +13,7 @@ from mainspring.native import CORES, PATH, Core
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STAYS_PYTHON = (
-    *("mainspring/gateway/restrictions.py", "mainspring/messages/"),
+    "mainspring/messages/",
     *("mainspring/telemetry/series.py", "mainspring/traces/shapes.py", "mainspring/traces/source.py"),
     *("mainspring/traces/tracefile.py", "mainspring/telemetry/log.py"),
 )

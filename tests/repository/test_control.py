@@ -18,11 +18,10 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.readiness import Readiness
+from mainspring.gateway.memory import Budget
 from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.gateway.repository import ModelRepository, RepositoryError, index_of, repository_of
-from mainspring.gateway.uploads import Budget
 from mainspring.messages.codes import Reason
-from mainspring.messages.readiness import Standing
 from mainspring.messages.repository import (
     MAX_LOAD_BYTES,
     MAX_MESSAGE_BYTES,
@@ -37,7 +36,7 @@ from mainspring.messages.repository import (
     Question,
     Reply,
 )
-from mainspring.messages.served import ServedModel
+from mainspring.messages.served import ServedModel, Standing
 from mainspring.repository.requests import MAX_QUESTIONS, OFF, Control
 from mainspring.repository.served_files import ServedFiles, State
 from mainspring.transport.channel import HEAD, head

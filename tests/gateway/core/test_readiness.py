@@ -11,8 +11,7 @@ from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.peers import ModelDown
-from mainspring.messages.readiness import Awaited, Standing
-from mainspring.messages.served import ServedModel
+from mainspring.messages.served import Awaited, ServedModel, Standing
 from tests.gateway.fakes import make_spec
 
 AWAY = "no worker: none is connected"

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 from mainspring.gateway.core.effects import Arrive, Effect, Refuse, Withdraw
-from mainspring.gateway.core.observers import OwnRefusals
+from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason

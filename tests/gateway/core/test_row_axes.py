@@ -11,10 +11,10 @@ import pytest
 
 from mainspring.gateway.core.effects import Accepted
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request, header_rows, rows_of
+from mainspring.gateway.memory import answer_bytes
 from mainspring.gateway.oip.classification import rows_of as rows_in_front
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.gateway.oip.model_config import ROWS, model_config
-from mainspring.gateway.uploads import answer_bytes
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.model import (
     ModelSpec,

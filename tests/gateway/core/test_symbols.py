@@ -11,9 +11,9 @@ from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.effects import Accepted
 from mainspring.gateway.core.requests import wrong_outputs
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request, rows_of
+from mainspring.gateway.memory import answer_bytes
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.gateway.oip.model_config import model_config
-from mainspring.gateway.uploads import answer_bytes
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.model import ModelSpec, OpenDim, Product, Profile, Symbol, TensorSpec, Term
 from mainspring.messages.peers import TensorHeader

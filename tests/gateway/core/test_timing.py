@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mainspring.gateway.core.effects import Dispatched
-from mainspring.gateway.core.timing import computed, kept
+from mainspring.gateway.core.requests import computed, kept
 from mainspring.messages.clients import Timing
 from mainspring.messages.peers import Output, OutputTimes
 

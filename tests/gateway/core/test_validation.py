@@ -20,7 +20,7 @@ from mainspring.gateway.core.validation import (
 )
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.durations import LONGEST_NS
+from mainspring.messages.choices import LONGEST_NS
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import TensorHeader
 from tests.gateway.fakes import make_spec

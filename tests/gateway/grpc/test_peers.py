@@ -9,7 +9,7 @@ import pytest
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.peers import Peers
-from mainspring.gateway.uploads import Budget
+from mainspring.gateway.memory import Budget
 from mainspring.messages.codes import Reason
 
 ONE, OTHER = "ipv4:127.0.0.1:1", "ipv4:127.0.0.1:2"

@@ -25,9 +25,8 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Answer, Connection
 from mainspring.gateway.http.server import HttpServer, serve_http
-from mainspring.gateway.memory import Memory
+from mainspring.gateway.memory import Budget, Memory, Uploads
 from mainspring.gateway.peer_connections import WorkerLinks
-from mainspring.gateway.uploads import Budget, Uploads
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.delays import Back
 from mainspring.messages.peers import Input, TensorHeader
@@ -133,7 +132,7 @@ async def exchange(server: HttpServer) -> int:
 def test_a_tensor_has_one_buffer_between_its_sockets(slab_bytes: int, buffers: int) -> None:
     async def run(behind: Way) -> int:
         config = GatewayConfig(http_address="http://127.0.0.1:0")
-        server = await serve_http(cast(Any, behind), config)
+        server = await serve_http(cast("Any", behind), config)
         try:
             await exchange(server)
             return await exchange(server)

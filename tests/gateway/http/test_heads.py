@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mainspring.gateway.http.exchange import Exchange, Fault
 from mainspring.gateway.http.receiver import LONGEST_BYTES, MOST, Head, Heads, Receiver, head_of
-from mainspring.gateway.uploads import Budget
+from mainspring.gateway.memory import Budget
 from tests.gateway.http.raw import request
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.gateway.http.openapi import description
-from mainspring.gateway.http.schemas import EXAMPLE
+from mainspring.gateway.http.openapi import EXAMPLE, description
 from tests.gateway.http.conftest import Served, faked
 from tests.gateway.http.raw import Peer, infer_body
 

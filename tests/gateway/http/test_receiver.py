@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainspring.gateway.http.exchange import Exchange, Fault
 from mainspring.gateway.http.receiver import READ_BYTES, Receiver
-from mainspring.gateway.uploads import Budget
+from mainspring.gateway.memory import Budget
 from tests.gateway.http.raw import request
 
 MAX_BODY = 300_000

@@ -27,8 +27,7 @@ from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.routes import routes
 from mainspring.gateway.http.server import HttpServer, parse_address
 from mainspring.gateway.http.shared_memory import SharedMemory
-from mainspring.gateway.memory import Memory
-from mainspring.gateway.uploads import Budget, Uploads
+from mainspring.gateway.memory import Budget, Memory, Uploads
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.http.conftest import Served
 from tests.gateway.http.raw import Peer, infer_body, request
@@ -256,7 +255,7 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
             gate=SimpleNamespace(closed=False), config=config, catalog=Catalog(), memory=Memory(0)
         )
         parts = {"driver": driver, "answers": Budget(1 << 20), "uploads": Uploads(), "regions": None}
-        calls = cast(Any, SimpleNamespace(**parts))
+        calls = cast("Any", SimpleNamespace(**parts))
         shared = SharedMemory(calls, lambda _: "")
         inference = Inference(calls, config, shared)
         table = routes(Control(calls, shared), inference, shared)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mainspring.gateway.metrics.cluster import cluster
-from mainspring.gateway.metrics.families import as_triton, by_model, model_labels, outcomes, sequences
+from mainspring.gateway.metrics.families import (
+    as_triton,
+    by_model,
+    cluster,
+    model_labels,
+    outcomes,
+    sequences,
+)
 from mainspring.gateway.metrics.series import Series
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, Reading, WorkerActions

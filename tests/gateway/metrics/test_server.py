@@ -19,7 +19,7 @@ from mainspring.cli.views.counters import COUNTERS
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.grpc.messages import INFERENCE, message
-from mainspring.gateway.metrics.page import EVENTS
+from mainspring.gateway.metrics.server import EVENTS
 from mainspring.messages.clients import ErrorReply, InferReply
 from mainspring.messages.peers import AdminRequest
 from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from mainspring.gateway.metrics.text import Buckets, family, head, labels
+from mainspring.gateway.metrics.series import Buckets, family, head, labels
 
 
 def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:

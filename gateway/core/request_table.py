@@ -1,0 +1,239 @@
+"""The table of all requests without a reply, and the observers that are told when one ends. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.effects import Connection, Dispatched
+from mainspring.gateway.core.requests import NEVER_NS, Pending, Refusal
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import Output
+
+
+class Observer(Protocol):
+    """Told once of every request, when it ends. Must be quick and may not raise."""
+
+    def answered(
+        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
+    ) -> None:
+        """It got outputs: of this dispatch and message, or, with neither, of an earlier request."""
+
+    def refused(self, request: Pending, reason: Reason) -> None:
+        """It got a reason instead, or its client is gone."""
+
+    def turned_away(self, request: InferRequest, reason: Reason) -> None:
+        """It was refused before the request table saw it."""
+
+
+class Observers:
+    """Passes what it is told on to each that was added."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Observer, ...] = ()
+
+    def add(self, observer: Observer) -> None:
+        """Tell this one too from now on."""
+        self._all = (*self._all, observer)
+
+    def answered(
+        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
+    ) -> None:
+        """As `Observer.answered`."""
+        for observer in self._all:
+            observer.answered(now_ns, request, dispatch, output)
+
+    def refused(self, request: Pending, reason: Reason) -> None:
+        """As `Observer.refused`."""
+        for observer in self._all:
+            observer.refused(request, reason)
+
+    def turned_away(self, request: InferRequest, reason: Reason) -> None:
+        """As `Observer.turned_away`."""
+        for observer in self._all:
+            observer.turned_away(request, reason)
+
+
+class OwnRefusals:
+    """An observer of the request table that counts requests refused while no controller had them.
+
+    What a controller had when it ended is in the controller's records, as rejected or cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        """Since the gateway started, by `Reason`."""
+
+    def answered(
+        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
+    ) -> None:
+        """Count nothing."""
+
+    def refused(self, request: Pending, reason: Reason) -> None:
+        """Count a request that is not submitted now: it never was, or is given up."""
+        if request.request_id is None and reason is not Reason.CANCELLED:
+            self._count(reason)
+
+    def turned_away(self, request: InferRequest, reason: Reason) -> None:
+        """Count a request that was no good."""
+        del request
+        self._count(reason)
+
+    def _count(self, reason: Reason) -> None:
+        self.counts[reason.value] = self.counts.get(reason.value, 0) + 1
+
+
+_SPARE_TIMERS: Final = 1_024
+"""Timers of answered requests that the heap may hold before it is rebuilt without them."""
+
+
+class Timers:
+    """The next timer of each pending request, as a heap that forgets lazily."""
+
+    def __init__(self, pending: Mapping[int, Pending]) -> None:
+        """``pending`` is the table by serial: what is not in it any more has no timer."""
+        self._pending = pending
+        self._heap: list[tuple[int, int]] = []
+
+    def arm(self, request: Pending, wake_ns: int) -> None:
+        """Set the request's one timer."""
+        request.wake_ns = wake_ns
+        heapq.heappush(self._heap, (wake_ns, request.serial))
+        if len(self._heap) > 2 * len(self._pending) + _SPARE_TIMERS:
+            self._heap = [(each.wake_ns, each.serial) for each in self._pending.values()]
+            heapq.heapify(self._heap)
+
+    def next_ns(self) -> int | None:
+        """Return the instant of the nearest timer."""
+        while self._heap:
+            wake_ns, serial = self._heap[0]
+            if wake_ns >= NEVER_NS:
+                return None
+            if self._current(wake_ns, serial) is not None:
+                return wake_ns
+            heapq.heappop(self._heap)
+        return None
+
+    def pop_due(self, now_ns: int) -> Pending | None:
+        """Return a request whose timer is due, once for each timer."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            request = self._current(*heapq.heappop(self._heap))
+            if request is not None:
+                return request
+        return None
+
+    def armed(self) -> dict[int, int]:
+        """Return the live timers by serial, for `validate`."""
+        return {serial: wake_ns for wake_ns, serial in self._heap if self._current(wake_ns, serial)}
+
+    def _current(self, wake_ns: int, serial: int) -> Pending | None:
+        request = self._pending.get(serial)
+        return request if request is not None and request.wake_ns == wake_ns else None
+
+
+class RequestTable:
+    """Every pending request, by serial, by the ids that controllers know it by, and by its client's key."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self.pending: dict[int, Pending] = {}
+        """By serial, in the order of arrival."""
+        self.by_id: dict[int, Pending] = {}
+        """By every id that it was ever submitted under."""
+        self._by_connection: dict[Connection, dict[int, Pending]] = {}
+        self._input_bytes = 0
+        self.timers = Timers(self.pending)
+
+    def __len__(self) -> int:
+        return len(self.pending)
+
+    def of_connection(self, connection: Connection) -> list[Pending]:
+        """Return a connection's requests."""
+        return list(self._by_connection.get(connection, {}).values())
+
+    def count_of(self, connection: Connection) -> int:
+        """Return how many requests a connection has."""
+        return len(self._by_connection.get(connection, ()))
+
+    def find(self, connection: Connection, key: int) -> Pending | None:
+        """Return the request that its client calls by a key."""
+        return self._by_connection.get(connection, {}).get(key)
+
+    def refusal(self, request: Pending) -> Refusal | None:
+        """Return why a request can't be added, if it can't."""
+        if self.find(request.connection, request.key) is not None:
+            return Reason.DUPLICATE_KEY, f"a request with key {request.key} is in flight on this connection"
+        return _no_room(
+            self._config,
+            on_connection=self.count_of(request.connection),
+            in_flight=len(self.pending),
+            held_bytes=self._input_bytes,
+            more_bytes=request.input_bytes,
+        )
+
+    def add(self, request: Pending) -> None:
+        """Enter a request."""
+        self.pending[request.serial] = request
+        self._by_connection.setdefault(request.connection, {})[request.key] = request
+        self._input_bytes += request.input_bytes
+
+    def name(self, request: Pending, request_id: int) -> None:
+        """Have a request known by an id from now on, beside those that it had."""
+        request.request_id = request_id
+        request.ids.append(request_id)
+        self.by_id[request_id] = request
+
+    def remove(self, request: Pending) -> None:
+        """Forget a request."""
+        del self.pending[request.serial]
+        for each in request.ids:
+            del self.by_id[each]
+        own = self._by_connection[request.connection]
+        del own[request.key]
+        if not own:
+            del self._by_connection[request.connection]
+        self._input_bytes -= request.input_bytes
+
+    def validate(self) -> None:
+        """Check that every index says the same; raise AssertionError with the story of what does not."""
+        for request in self.pending.values():
+            own = self.find(request.connection, request.key)
+            assert own is request, f"not under its key: {request.story()}"
+            lost = [each for each in request.ids if self.by_id.get(each) is not request]
+            assert not lost, f"ids {lost} do not lead to {request.story()}"
+            known = request.request_id is None or request.request_id == request.ids[-1]
+            assert known, f"not known by its last id: {request.story()}"
+        armed = self.timers.armed()
+        assert armed == {r.serial: r.wake_ns for r in self.pending.values()}, f"timers {armed}"
+        assert len(self.by_id) == sum(len(r.ids) for r in self.pending.values()), "ids of answered requests"
+        keys = sum(map(len, self._by_connection.values()))
+        assert keys == len(self.pending), f"{keys} keys for {len(self.pending)} requests"
+        assert all(self._by_connection.values()), "a connection without requests"
+        held = sum(r.input_bytes for r in self.pending.values())
+        assert held == self._input_bytes, f"{held} bytes held, {self._input_bytes} counted"
+
+
+def _no_room(
+    config: GatewayConfig, *, on_connection: int, in_flight: int, held_bytes: int, more_bytes: int
+) -> Refusal | None:
+    """Return why there is no room for one more request with ``more_bytes`` of inputs, or None.
+
+    ``on_connection`` and ``in_flight`` are the requests without an answer of its connection and of all;
+    ``held_bytes`` are the inputs of all.
+    """
+    if on_connection >= config.max_in_flight_per_connection:
+        return (
+            Reason.OVERLOADED,
+            f"{on_connection} requests are in flight on this connection, the most it may have",
+        )
+    if in_flight >= config.max_in_flight:
+        return Reason.OVERLOADED, f"{in_flight} requests are in flight, the most the gateway takes"
+    if held_bytes + more_bytes > config.max_in_flight_bytes:
+        return (
+            Reason.OVERLOADED,
+            f"requests in flight hold {held_bytes:,} bytes of inputs, the most allowed",
+        )
+    return None
