@@ -230,7 +230,7 @@ class Outbox:
             self._dropped.count("gateway_gone")
             return
         finish_ns = reject.earliest_finish_ns
-        left_ns = None if finish_ns is None else finish_ns - now_ns
+        left_ns = None if finish_ns is None else max(1, finish_ns - now_ns)
         self._gather(gateway, Rejected(reject.request_id, reject.reason, reject.detail, left_ns))
 
     def act(self, action: Action) -> None:

@@ -110,7 +110,7 @@ def sentence(
     if earliest_finish_left_ns is None:
         return said
     if reason is Reason.OVERLOADED:
-        return f"{said}; come again in {earliest_finish_left_ns / 1e9:.1f} s"
+        return f"{said}; come again in {max(earliest_finish_left_ns / 1e9, 0.1):.1f} s"
     return f"{said}; the earliest finish that was possible is {earliest_finish_left_ns / 1e6:.1f} ms from now"
 
 

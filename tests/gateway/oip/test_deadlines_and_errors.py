@@ -110,6 +110,7 @@ def test_every_reason_has_a_status_and_a_code() -> None:
 
 
 def test_an_error_says_its_code_and_when_an_answer_was_possible() -> None:
+    assert "come again in 0.1 s" in error_body(Reason.OVERLOADED, "2 requests wait", 1).error
     body = msgspec.to_builtins(error_body(Reason.DEADLINE_UNREACHABLE, "too soon", 12_345_678))
     assert body["reason"] == "deadline_unreachable"
     assert body["earliest_finish_ms"] == 12.346
