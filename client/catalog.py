@@ -105,6 +105,8 @@ def slo_nanoseconds(slo_ms: float | None, slo: Any = None) -> int | None:
         raise TypeError(f"slo_ms is {kind_of(slo_ms)}; pass milliseconds as a number, or slo={slo_ms!r}")
     try:
         value = float(slo_ms)
+    except OverflowError:
+        value = math.inf
     except (TypeError, ValueError):
         raise TypeError(f"slo_ms is {kind_of(slo_ms)}; pass milliseconds as a number") from None
     return _in_nanoseconds(value)
@@ -128,9 +130,9 @@ def duration_nanoseconds(given: object, name: str) -> int | None:
 
 
 def _in_nanoseconds(slo_ms: float) -> int:
-    if not math.isfinite(slo_ms) or abs(slo_ms) > _LONGEST_SLO_MS:
+    if not abs(slo_ms) <= _LONGEST_SLO_MS:
         raise InvalidSlo(
-            f"an SLO of {slo_ms} ms makes no sense; pass milliseconds, or None for best effort",
+            f"an SLO of {str(slo_ms)[:40]} ms makes no sense; pass milliseconds, or None for best effort",
             Reason.BAD_SLO,
         )
     return round(slo_ms * 1e6)

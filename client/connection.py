@@ -187,7 +187,11 @@ class Connection(OfOneProcess):
         if size <= limit and self._way.is_local and isinstance(message, InferRequest):
             room_bytes = self.welcome.memory_bytes
             message, views = self._lending.place(message, views, room_bytes, self._way.send_descriptor)
-        encoded = encode(message)
+        try:
+            encoded = encode(message)
+        except (OverflowError, UnicodeError, TypeError) as error:
+            self._lending.replied(getattr(message, "key", 0))
+            raise InvalidInput(f"this can't be sent to a gateway: {error}") from None
         size += len(encoded)
         if size > limit:
             raise InvalidInput(f"the inputs have {size:,} bytes; the gateway takes at most {limit:,}")

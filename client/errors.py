@@ -166,7 +166,7 @@ class Overloaded(Unavailable):
     def __init__(self, detail: str, reason: Reason | None = None, retry_after_s: float | None = None) -> None:
         self.retry_after_s = retry_after_s
         """Seconds from the refusal after which to come again; None if not known."""
-        again = "" if retry_after_s is None else f" (come again in {retry_after_s:.1f} s)"
+        again = "" if retry_after_s is None else f" (come again in {max(retry_after_s, 0.1):.1f} s)"
         super().__init__(f"{detail}{again}", reason)
 
 

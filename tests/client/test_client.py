@@ -117,6 +117,9 @@ def test_nan_is_a_number_like_any_other(client: Client) -> None:
         (("double", {"data": X}, -5), mainspring.InvalidSlo, "not positive"),
         (("double", {"data": X}, 1e8), mainspring.InvalidSlo, "absurdly long"),
         (("double", {"data": X}, float("inf")), mainspring.InvalidSlo, "makes no sense"),
+        (("double", {"data": X}, 10**400), mainspring.InvalidSlo, "makes no sense"),
+        (("dou\ud800ble", {"data": X}), mainspring.InvalidInput, "can't be sent to a gateway: .*surrogates"),
+        (("double", {"d\udc00": X}), mainspring.InvalidInput, "can't be sent to a gateway: .*surrogates"),
         (("double", {"data": X}, float("nan")), mainspring.InvalidSlo, "makes no sense"),
         (("double", {"data": X}, 5, ["tvice"]), mainspring.InvalidOutput, "gives 'twice', 'sum'"),
         (("double", {"data": X}, 5, "twice"), TypeError, r"\['twice'\]"),
@@ -135,6 +138,15 @@ def test_errors_say_what_to_do(
 ) -> None:
     with pytest.raises(error, match=says):
         client.infer(*arguments)  # type: ignore[arg-type]
+    client.infer("double", {"data": X})
+
+
+@pytest.mark.parametrize("wrong", [{"priority": 1 << 64}, {"priority": -(10**30)}, {"version": 1 << 70}])
+def test_a_number_that_no_message_holds_ends_its_own_request_alone(
+    client: Client, wrong: dict[str, int]
+) -> None:
+    with pytest.raises(mainspring.InvalidInput, match="can't be sent to a gateway"):
+        client.infer("double", {"data": X}, **wrong)  # type: ignore[arg-type]
     client.infer("double", {"data": X})
 
 
