@@ -200,7 +200,7 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports, devices: Path
         port = ports.gateway or free_ports(1)[0]
         overrides["gateway"] = {**overrides.get("gateway", {}), "address": f"tcp://127.0.0.1:{port}"}
     served = merged(_defaults(any_port=ports.gateway == 0), merged(tables, overrides))
-    fitted = with_limits(with_gpus(served), read_limits())
+    fitted = with_limits(with_gpus(_with_ports(served)), read_limits())
     return read_config(fitted, str(path) if path is not None else "the command line")
 
 
@@ -224,6 +224,19 @@ def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:
         "cluster": {"console": True},
         "console": {"address": _address("console", console)},
     }
+
+
+def _with_ports(tables: Tables) -> Tables:
+    """Return tables with free ports in the place of 0 where clients are served, for they are told which."""
+    any_port = [
+        (table, key, address.rpartition(":")[0])
+        for table in ("gateway", "console")
+        for key, address in tables.get(table, {}).items()
+        if key.endswith("address") and isinstance(address, str) and address.endswith((":0", ":*"))
+    ]
+    for (table, key, host), port in zip(any_port, free_ports(len(any_port)), strict=True):
+        tables = merged(tables, {table: {key: f"{host}:{port}"}})
+    return tables
 
 
 def _told(ports: Ports) -> dict[str, str]:

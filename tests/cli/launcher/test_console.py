@@ -63,6 +63,14 @@ def test_any_port_is_any_for_the_console_too(tmp_path: Path) -> None:
     assert config.console.address != config.gateway.http_address
 
 
+def test_a_port_that_is_any_is_chosen_before_it_is_told(tmp_path: Path) -> None:
+    text = '[gateway]\nhttp_address = "http://[::1]:0"\nmetrics_address = "http://127.0.0.1:0"\n'
+    config = cluster_config(written(tmp_path, text), {}, Ports())
+    found = (config.gateway.http_address, config.gateway.metrics_address)
+    assert all(int(address.rpartition(":")[2]) for address in found)
+    assert [address.rpartition(":")[0] for address in found] == ["http://[::1]", "http://127.0.0.1"]
+
+
 @pytest.mark.parametrize(
     ("gateway", "console", "expected"),
     [("", "", ""), ("a.toml", "", "a.toml"), ("", "b.toml", "b.toml"), ("a.toml", "b.toml", "b.toml")],
