@@ -6,12 +6,15 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from mainspring.__main__ import end_at_once
 
+ONE_SIGNAL_S = 0.3
+"""Time within which signals are one: `timeout` and some shells send theirs to a process and to its group."""
 _IMPORT_FILE = "<frozen importlib._bootstrap>"
 
 
@@ -30,12 +33,15 @@ def stop_on_signals(stop: threading.Event, *numbers: signal.Signals, second_exit
 
     def wait() -> None:
         wanted = bytes(numbers)
+        first_s = 0.0
         while data := reader.recv(16):
             for number in (number for number in data if number in wanted):
-                if stop.is_set():
+                if not stop.is_set():
+                    heard.append(number)
+                    first_s = time.monotonic()
+                    stop.set()
+                elif time.monotonic() - first_s > ONE_SIGNAL_S:
                     os._exit(second_exit_code)
-                heard.append(number)
-                stop.set()
 
     for number in numbers:
         signal.signal(number, _ignore)
@@ -54,12 +60,15 @@ ENDED_BY: list[int] = []
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """Have the first SIGINT or SIGTERM set the event, which ends work with its result; a second raises."""
-    stop = threading.Event()
+    stop, first_s = threading.Event(), [0.0]
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
-            raise KeyboardInterrupt
+            if time.monotonic() - first_s[0] > ONE_SIGNAL_S:
+                raise KeyboardInterrupt
+            return
         ENDED_BY.append(number)
+        first_s[0] = time.monotonic()
         stop.set()
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}

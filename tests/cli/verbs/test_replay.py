@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 import zmq
 from typer.testing import CliRunner
 
-from mainspring.cli.launcher.signals import stopping
+from mainspring.cli.launcher.signals import ONE_SIGNAL_S, stopping
 from mainspring.cli.main import build_app
 from mainspring.cli.verbs.replay import matching
 from mainspring.messages.clients import (
@@ -166,6 +167,8 @@ def test_the_first_interrupt_stops_the_second_interrupts() -> None:
     with stopping() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.wait(PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(2 * ONE_SIGNAL_S)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
