@@ -93,10 +93,10 @@ FUNCTION_LINES = 50
 
 HOUSE = {
     "lines of the product": 125_730,
-    "files of the product": 635,
+    "files of the product": 622,
     "lines of the lab": 25_029,
-    "files on the way of a request over ZeroMQ": 95,
-    "files on the way of a request over HTTP": 91,
+    "files on the way of a request over ZeroMQ": 94,
+    "files on the way of a request over HTTP": 90,
 }
 """What the house may have at most (`measured_house`). Goals: 100,000 lines and 560 files of the product,
 22,000 lines of the lab, 80 files over ZeroMQ and 85 over HTTP. Whoever needs more makes room, or raises a

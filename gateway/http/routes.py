@@ -2,24 +2,18 @@
 
 A route is a pattern of segments; ``{name}`` stands for one that the handler gets. Of two that fit, the one
 that was added first counts: ``/v2/models/stats`` is not a model's.
-
-The page to try a model in a browser, at ``/docs``, is one file, which asks nobody but this gateway.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from mainspring.gateway.config import Group
 from mainspring.gateway.http.control import Control
-from mainspring.gateway.http.exchange import Exchange, Handler
+from mainspring.gateway.http.docs import page
+from mainspring.gateway.http.exchange import Handler
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.openapi import describe
 from mainspring.gateway.http.shared_memory import SharedMemory, no_regions, no_register, no_unregister
@@ -42,7 +36,7 @@ class Route(NamedTuple):
     guarded: bool = False
     """Whether other sites' pages are kept off, though it changes nothing that is served."""
     group: str = ""
-    """Of calls that the configuration may restrict, one of `restrictions.Group`; empty for none."""
+    """Of calls that the configuration may restrict, one of `config.Group`; empty for none."""
 
 
 class Match(NamedTuple):
@@ -167,46 +161,3 @@ def _shared_memory(kind: str, status: Handler, register: Handler, unregister: Ha
         Route(f"{region}/unregister", {POST: unregister}, guarded=True, group=Group.SHARED_MEMORY),
         Route(f"/v2/{kind}/unregister", {POST: unregister}, guarded=True, group=Group.SHARED_MEMORY),
     ]
-
-
-_FILE = Path(__file__).with_name("docs.html")
-_TYPE = b"text/html; charset=utf-8"
-
-
-def page() -> Handler:
-    """Return the handler that sends the page."""
-    text = _FILE.read_text(encoding="utf-8")
-    return partial(_send_page, text.encode(), _headers(text))
-
-
-def _send_page(content: bytes, more: bytes, exchange: Exchange) -> None:
-    exchange.reply(200, (content,), _TYPE, more)
-
-
-def _headers(text: str) -> bytes:
-    """Return what keeps the page from running, fetching or being framed by anything else."""
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src {_digest(text, 'script')}",
-            f"style-src {_digest(text, 'style')}",
-            "connect-src 'self'",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        ]
-    )
-    return (
-        f"content-security-policy: {policy}\r\nx-content-type-options: nosniff\r\n"
-        "referrer-policy: no-referrer\r\ncache-control: no-cache\r\n"
-        "cross-origin-opener-policy: same-origin\r\ncross-origin-resource-policy: same-origin\r\n"
-    ).encode()
-
-
-def _digest(text: str, tag: str) -> str:
-    """Return how a policy names what stands between the tags."""
-    found = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-    assert found is not None, f"the page has no <{tag}>"
-    return f"'sha256-{base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()}'"

@@ -127,3 +127,10 @@ def test_no_function_of_a_core_has_a_function_with_a_name_of_its_own(core: Core)
 def _is_class_method(node: ast.FunctionDef) -> bool:
     names = [each.id for each in node.decorator_list if isinstance(each, ast.Name)]
     return "classmethod" in names
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_no_module_of_a_core_looks_for_files_beside_itself(core: Core) -> None:
+    """A compiled module lies in the build's folder, without what lies beside its source."""
+    for path in setup.compiled_files(core):
+        assert "__file__" not in Path(path).read_text(encoding="utf-8"), path
