@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Connection, Dispatched
-from mainspring.gateway.core.requests import NEVER_NS, Pending, Refusal
+from mainspring.gateway.core.requests import NEVER_NS, Pending, Place, Refusal
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Output
@@ -182,12 +182,12 @@ class RequestTable:
 
     def name(self, request: Pending, request_id: int) -> None:
         """Have a request known by an id from now on, beside those that it had."""
-        request.request_id = request_id
-        request.ids.append(request_id)
+        request.submit(request_id)
         self.by_id[request_id] = request
 
     def remove(self, request: Pending) -> None:
-        """Forget a request."""
+        """Forget a request: it ends."""
+        request.end()
         del self.pending[request.serial]
         for each in request.ids:
             del self.by_id[each]
@@ -204,6 +204,9 @@ class RequestTable:
             assert own is request, f"not under its key: {request.story()}"
             lost = [each for each in request.ids if self.by_id.get(each) is not request]
             assert not lost, f"ids {lost} do not lead to {request.story()}"
+            submitted = request.place in (Place.SUBMITTED, Place.DISPATCHED)
+            assert submitted == (request.request_id is not None), f"in a wrong place: {request.story()}"
+            assert request.place is not Place.ENDED, f"it has ended: {request.story()}"
             known = request.request_id is None or request.request_id == request.ids[-1]
             assert known, f"not known by its last id: {request.story()}"
         armed = self.timers.armed()

@@ -7,6 +7,7 @@ equally long. Pure.
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Sequence
 from typing import Final
@@ -116,6 +117,36 @@ Refusal = tuple[Reason, str]
 """Why a request gets no outputs, as a code and for a person."""
 
 
+class Place(enum.Enum):
+    """The place of a request; it is in exactly one place."""
+
+    WAITING = "waiting"
+    """No controller knows it: it has just come, or is to be submitted again. Outputs may be on their way."""
+    FOLLOWING = "following"
+    """It waits for another one: of the same digest, which is submitted, or an earlier one of its sequence."""
+    SUBMITTED = "submitted"
+    """A controller knows its id."""
+    DISPATCHED = "dispatched"
+    """Its inputs were pushed to a worker since it was submitted."""
+    ENDED = "ended"
+
+
+TRANSITIONS: Final = {
+    Place.WAITING: (Place.FOLLOWING, Place.SUBMITTED, Place.ENDED),
+    Place.FOLLOWING: (Place.WAITING, Place.ENDED),
+    Place.SUBMITTED: (Place.DISPATCHED, Place.WAITING, Place.ENDED),
+    Place.DISPATCHED: (Place.DISPATCHED, Place.WAITING, Place.ENDED),
+    Place.ENDED: (),
+}
+"""The places that may follow each place; asserted where one is entered, by the methods of `Pending`."""
+
+_WAITING: Final = Place.WAITING
+_FOLLOWING: Final = Place.FOLLOWING
+_SUBMITTED: Final = Place.SUBMITTED
+_DISPATCHED: Final = Place.DISPATCHED
+_ENDED: Final = Place.ENDED
+
+
 class Pending:
     """A request without an answer."""
 
@@ -126,11 +157,11 @@ class Pending:
             "done",
             "due_ns",
             "expires_ns",
-            "follows",
             "frames",
             "ids",
             "input_bytes",
             "key",
+            "place",
             "request_id",
         ),
         *("serial", "wake_ns"),
@@ -170,9 +201,8 @@ class Pending:
         """Where the cache keeps its outputs; None if they are not kept."""
         self.cache_ns = 0
         """Time taken to look for its outputs in the cache, and to keep them."""
-        self.follows = False
-        """Whether it is not submitted: another request of the same digest is, or an earlier one of its
-        sequence has no answer."""
+        self.place = _WAITING
+        """Changed by the methods below alone."""
         self.wake_ns = 0
         """Its next timer."""
         self.request_id: int | None = None
@@ -182,6 +212,48 @@ class Pending:
         self.dispatches: list[Dispatched] = []
         self.done = 0
         """How many of these came before it was last submitted."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is not to be submitted now (`Place.FOLLOWING`)."""
+        return self.place is _FOLLOWING
+
+    def follow(self) -> None:
+        """Have it wait for another request."""
+        assert self.place is _WAITING, f"it can't follow another one: {self.story()}"
+        self.place = _FOLLOWING
+
+    def lead(self) -> None:
+        """Have it wait for another request no more."""
+        assert self.place is _FOLLOWING, f"it followed none: {self.story()}"
+        self.place = _WAITING
+
+    def submit(self, request_id: int) -> None:
+        """Have a controller know it by an id."""
+        assert self.place is _WAITING, f"it can't be submitted: {self.story()}"
+        self.place = _SUBMITTED
+        self.request_id = request_id
+        self.ids.append(request_id)
+        self.done = len(self.dispatches)
+
+    def dispatch(self, dispatch: Dispatched) -> None:
+        """Note that its inputs are pushed to a worker."""
+        assert self.place is _SUBMITTED or self.place is _DISPATCHED, (
+            f"it can't be dispatched: {self.story()}"
+        )
+        self.place = _DISPATCHED
+        self.dispatches.append(dispatch)
+
+    def recall(self) -> None:
+        """Have no controller know it any more; it was submitted."""
+        assert self.place is _SUBMITTED or self.place is _DISPATCHED, f"no controller has it: {self.story()}"
+        self.place = _WAITING
+        self.request_id = None
+
+    def end(self) -> None:
+        """Note that it has its reply, or that nobody wants one."""
+        assert self.place is not _ENDED, f"it has ended before: {self.story()}"
+        self.place = _ENDED
 
     def next_look_ns(self, now_ns: int) -> int:
         """Return when to look at it that was submitted, if it has no answer by then."""
@@ -199,7 +271,7 @@ class Pending:
         return (
             f"request {self.serial} (key {self.key} of {self.connection}, model {self.accepted.model!r}, "
             f"arrived {self.arrived_ns}, deadline {self.deadline_ns}, id {self.request_id} of {self.ids}, "
-            f"timer {self.wake_ns}, {sent})"
+            f"{self.place.value}, timer {self.wake_ns}, {sent})"
         )
 
 

@@ -171,7 +171,8 @@ class Sequences:
         sequence.due_ns = None
         sequence.line[request.serial] = request
         self._of[request.serial] = sequence, sequence.epoch
-        request.follows = len(sequence.line) > 1
+        if len(sequence.line) > 1:
+            request.follow()
         return not request.follows
 
     def begin(self, request: Pending) -> Refusal | None:
@@ -194,7 +195,8 @@ class Sequences:
             request.accepted, request.frames = _fed(request.accepted, request.frames, kept)
         except BadRequest as error:
             return error.reason, error.detail
-        request.follows = False
+        if request.follows:
+            request.lead()
         return None
 
     # --- a request ends ---

@@ -77,7 +77,7 @@ class _Group:
             if not self.leads(first):
                 heapq.heappop(heap)
                 self.leaders[first.serial] = self.followers.pop(first.serial)
-                first.follows = False
+                first.lead()
                 heirs.append(first)
         return heirs
 
@@ -92,10 +92,11 @@ class Sharing:
         """Enter a request that has a digest; return whether it follows and is not to be submitted."""
         assert request.digest is not None
         group = self._groups.setdefault(request.digest, _Group())
-        request.follows = group.follow(request)
-        if not request.follows:
-            group.leaders[request.serial] = request
-        return request.follows
+        if group.follow(request):
+            request.follow()
+            return True
+        group.leaders[request.serial] = request
+        return False
 
     def leave(self, request: Pending) -> list[Pending]:
         """A request ended without outputs; return the followers that are to be submitted now."""

@@ -4,15 +4,13 @@ Messages go in through the methods, each with ``now_ns`` on the gateway's clock;
 out of `drain`. No socket, clock or thread: `driver` drives it. Neither does it know of ZeroMQ's clients:
 any front end submits, and gets one `Answer` or `Refuse` back through its `Connection`.
 
-A request is *waiting* (there is no controller), *submitted* (the controller knows its id) or *dispatched*
-(its inputs were pushed to a worker at least once). A new controller, or one that forgot this gateway,
-gets all that is pending under new ids; outputs that come for an old id are accepted all the same. Of several
-controllers, each has the requests for its models: a request's id says where it was submitted, and one that is
-submitted again goes to where its model is by then.
+A request is in one place at a time (`requests.Place`), such as *submitted* (a controller knows its id). A
+new controller, or one that forgot this gateway, gets all that is pending under new ids; outputs that come
+for an old id are accepted all the same. Of several controllers, each has the requests for its models: a
+request's id says where it was submitted, and one that is submitted again goes to where its model is by then.
 
 Where a model's outputs are cached, a request may be answered at once, or *follow* another one of equal inputs
-and be none of the above (`sharing`). Neither is a request that stands behind another one of its sequence
-(`sequences`).
+(`sharing`), as it may follow an earlier one of its sequence (`sequences`).
 """
 
 from __future__ import annotations
@@ -211,7 +209,8 @@ class GatewayCore:
         for request in list(self._pending.values()):
             if request.serial not in self._pending or not self._concerns(request, shard):
                 continue
-            request.request_id = None
+            if request.request_id is not None:
+                request.recall()
             if not request.dispatches and not request.follows:
                 self._submit_again(now_ns, request)
 
@@ -231,7 +230,7 @@ class GatewayCore:
         request = self._by_id.get(request_id)
         if request is None or request.request_id != request_id:
             return
-        request.request_id = None
+        request.recall()
         until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
         if now_ns + ARRIVAL_RETRY_NS < until_ns:
             self._timers.arm(request, now_ns + ARRIVAL_RETRY_NS)
@@ -252,9 +251,7 @@ class GatewayCore:
                 self.counts["withdrawn_inputs"] += 1
                 self._effects.append(Push(message.worker, Input(message.action_id, request_id, True), ()))
                 continue
-            request.dispatches.append(
-                Dispatched(message.action_id, message.worker, message.batch_size, cold, now_ns)
-            )
+            request.dispatch(Dispatched(message.action_id, message.worker, message.batch_size, cold, now_ns))
             self._effects.append(Push(message.worker, Input(message.action_id, request_id), request.frames))
 
     def rejected(self, message: Rejected) -> None:
@@ -378,7 +375,6 @@ class GatewayCore:
             return False
         request_id = ids.request_id(number, self._next_id)
         self._next_id += 1
-        request.done = len(request.dispatches)
         self._table.name(request, request_id)
         arrive = Arrive(
             request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes
@@ -412,7 +408,7 @@ class GatewayCore:
     def _withdraw(self, request: Pending) -> None:
         if request.request_id is not None:
             self._effects.append(Withdraw(request.request_id))
-            request.request_id = None
+            request.recall()
 
     def _give_up(self, request: Pending, reason: Reason, detail: str) -> None:
         self._withdraw(request)
