@@ -291,6 +291,35 @@ UNLIKE = (
         seed=203,
     ),
     Scenario(
+        name="mixed-all",
+        title="3 x: all varieties, half 60 ms and half 2 s",
+        groups=(Group(slo_ms=30.0, mix=((60.0, 1), (2000.0, 1))),),
+        devices={USUAL: 3},
+        seed=302,
+    ),
+    Scenario(
+        name="mixed-kinds",
+        title="5 x, two of them half as fast: 24 of three varieties, 200 ms, 1 to 12 rows",
+        groups=(
+            Group(
+                varieties=RESNET + FAST[:2],
+                copies=8,
+                slo_ms=200.0,
+                mix=tuple((200.0, rows) for rows in (1, 1, 1, 4, 12)),
+            ),
+        ),
+        devices={USUAL: 3, "slow": 2},
+        slowness={"slow": 2.0},
+        seed=304,
+    ),
+    Scenario(
+        name="mixed-heavy",
+        title="1 x: 3 resnet50_v2, 70 ms, 1 or 15 rows",
+        groups=(Group(varieties=RESNET, copies=3, slo_ms=70.0, mix=((70.0, 1), (70.0, 15))),),
+        devices={USUAL: 1},
+        seed=307,
+    ),
+    Scenario(
         name="wave",
         title="6 x: all varieties, 100 ms, a wave, and a flash crowd for ten of them",
         groups=(
