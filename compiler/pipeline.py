@@ -340,10 +340,20 @@ def compile_model(
         alone = prepared.whole or independence.mixes
         sizes = (1,) if alone else tuple([size for size in wanted if size <= prepared.most_rows])
         task = Task(name, store, sizes, source, quick, target, independence, sequencing, axes, defaults)
-        if or_whole and prepared.fixed_rows > 1 and independence.mixes:
-            raise NoRows(_why_whole(prepared, independence.mixes))
+        if or_whole and independence.mixes:
+            _check_one_batch(model, prepared)
         compiled = _by_proof_or_samples(prepared, task, judge, or_whole=or_whole)
     return msgspec.structs.replace(compiled, seconds=time.monotonic() - begin)
+
+
+def _check_one_batch(model: onnx.ModelProto, prepared: Prepared) -> None:
+    """Raise `NoRows` if the file fixes its batch, or gives the first axes of inputs names of their own."""
+    mixes = prepared.independence.mixes
+    if prepared.fixed_rows > 1:
+        raise NoRows(_why_whole(prepared, mixes))
+    names = {dims[0].dim_param for each in model.graph.input if (dims := each.type.tensor_type.shape.dim)}
+    if len(names) > 1:
+        raise NoRows(f"the inputs' first axes are {', '.join(sorted(names))}, so no batch; {mixes}")
 
 
 def _by_proof_or_samples(prepared: Prepared, task: Task, judge: Judge | None, *, or_whole: bool) -> Compiled:

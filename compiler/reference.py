@@ -265,7 +265,7 @@ class Prepared:
             self._form, self._draw, self._ran = form, form.draw, False
             try:
                 found = self._sample_as(model, specs, rows, most)
-                if any(array_dtype(spec.dtype).kind in "Siu" for spec in specs):
+                if any(array_dtype(spec.dtype).kind in "Siu" for spec in specs) or _casts(model.graph):
                     self._check_rows()
                 return found
             except CompileError as error:
@@ -339,7 +339,8 @@ class Prepared:
         """
         inputs = self._inputs_at(sizes)
         drawn = self._draw(inputs, self._values, rows, self._texts)
-        if sizes != self.shapes[0] and self._values != smallest_limits(inputs) and not self._takes(drawn):
+        numbers = any(array_dtype(spec.dtype).kind in "iu" for spec in inputs)
+        if numbers and sizes != self.shapes[0] and not self._takes(drawn):
             own = self._limits(inputs, rows)
             drawn = self._draw(inputs, [*map(min, own, self._values)], rows, self._texts)
         return self.choices.spread(self.reference.run, drawn)
@@ -448,6 +449,11 @@ class Prepared:
                 raise NoRows(str(refusal))
             specs.append(TensorSpec(value.name, numpy_dtype(value, self._text_bytes), first.shape[1:]))
         return tuple(specs)
+
+
+def _casts(graph: onnx.GraphProto) -> bool:
+    """Return whether floats may become indices."""
+    return any(node.op_type == "Cast" for node in graph.node)
 
 
 @contextmanager

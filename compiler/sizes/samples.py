@@ -19,7 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
+from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileError, NoRows
 from mainspring.compiler.reading.normalise import all_nodes
 from mainspring.messages.model import TensorSpec, array_dtype
 
@@ -71,16 +71,6 @@ PASSED_ON = {
 """Operators through which an input's values come to a table that they index, or to what they decide."""
 
 
-def sample_rows(
-    inputs: Sequence[TensorSpec],
-    rows: int,
-    run: Callable[[Arrays], Sequence[npt.NDArray[np.generic]]],
-    tables: dict[str, int] | None = None,
-) -> Arrays:
-    """Return ``rows`` random rows of every input; for the rest see `value_limits`."""
-    return draw(inputs, value_limits(inputs, rows, run, tables), rows)
-
-
 def value_limits(
     inputs: Sequence[TensorSpec],
     rows: int,
@@ -98,13 +88,13 @@ def value_limits(
     output, larger ones are tried only as far as this is small; `NoRows` is raised then unless ``whole``.
     ``drawn`` draws rows as `draw` does.
     """
-    limits = smallest_limits(inputs)
 
     def shapes(limits: Sequence[int]) -> list[tuple[int, ...]]:
         arrays = (drawn or draw)(inputs, limits, rows, texts)
         return [output.shape for output in run([array[:1] for array in arrays])]
 
-    expected, deciding = shapes(limits), set[int]()
+    least, expected = _least(shapes, len(inputs))
+    limits, deciding = [least] * len(inputs), set[int]()
 
     def accepted(index: int, limit: int) -> bool:
         try:
@@ -125,12 +115,24 @@ def value_limits(
         if array_dtype(spec.dtype).kind in "iu" and "mask" not in spec.name:
             most = min((tables or {}).get(spec.name, _LARGE), int(np.iinfo(spec.dtype).max) + 1)
             at_most = functools.partial(accepted, index)
-            known = most > _SMALL and at_most(_SMALL + 1)
+            known = most > least and at_most(least + 1)
             if known and index in deciding:
                 # Tried with much larger ones at once it could be as large as the memory.
                 most = next((limit // 2 for limit in _doubled(most) if not at_most(limit)), most)
-            limits[index] = _largest(at_most, most) if known else _SMALL
+            limits[index] = _largest(at_most, most, least) if known else least
     return limits
+
+
+Shapes = list[tuple[int, ...]]
+
+
+def _least(shapes: Callable[[Sequence[int]], Shapes], inputs: int) -> tuple[int, Shapes]:
+    """Return the smallest limit that is tried, and the outputs' shapes with it."""
+    try:
+        return _SMALL, shapes([_SMALL] * inputs)
+    except CannotRun:
+        # Indices of another input that has but one element are 0.
+        return 1, shapes([1] * inputs)
 
 
 def smallest_limits(inputs: Sequence[TensorSpec]) -> list[int]:
@@ -174,11 +176,11 @@ def _doubled(most: int) -> Iterator[int]:
     yield most
 
 
-def _largest(accepts: Callable[[int], bool], most: int) -> int:
-    """Return the largest limit up to ``most`` that is accepted; `_SMALL` always is."""
-    if most <= _SMALL or accepts(most):
+def _largest(accepts: Callable[[int], bool], most: int, least: int) -> int:
+    """Return the largest limit up to ``most`` that is accepted; ``least`` always is."""
+    if most <= least or accepts(most):
         return max(most, 1)
-    good, bad = _SMALL, most
+    good, bad = least, most
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if accepts(middle) else (good, middle)
@@ -232,7 +234,7 @@ def draw(
             arrays.append((values * scales.reshape(-1, *[1] * len(spec.shape))).astype(dtype))
             continue
         integers = random.integers(0, _SMALL if dtype.kind == "b" else limit, shape)
-        if integers.size and limit > _SMALL:
+        if integers.size and limit > 1 and dtype.kind != "b":
             integers[:1].reshape(-1)[[0, -1]] = limit - 1
         arrays.append(integers.astype(dtype))
     return arrays

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from mainspring.compiler.artifact.arrays import tiled
-from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError, ValuesError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_file
 from mainspring.compiler.sizes.sample_forms import NOTHING, Described, with_samples
@@ -28,6 +28,24 @@ CATEGORIES = """g (string[N,2] x) => (float[N,2,2] y) {
     y = ai.onnx.ml.OneHotEncoder<cats_strings=["p","q"], zeros=0>(x)
 }"""
 ONE_PLACE = "g (float[N,1] x, int64[N,1] i) => (float[N,1] y) { y = GatherElements<axis=1>(x, i) }"
+FLOATS_AS_PLACES = """g (float[N,2] x) => (float[N,2] y) <float[3] list={1.0,2.0,3.0}> {
+    i = Cast<to=7>(x)
+    y = Gather(list, i)
+}"""
+LENGTHS = """g (float[4,N] x, int64[N] n) => (float[4,N] y) {
+    y = ReverseSequence<batch_axis=1, time_axis=0>(x, n)
+}"""
+PLACES = "g (int64[N] i, float[V] x) => (float[N] y) { y = Gather(x, i) }"
+SORTED = """g (int64[3] x) => (float[M] y) <int64[1] zero={0}, int64[1] one={1}, int64[1] two={2}> {
+    a = Slice(x, one, two)
+    b = Slice(x, zero, one)
+    m = Sub(a, b)
+    y = ConstantOfShape(m)
+}"""
+YEARS = """g (int64[N,1] year) => (float[N,1] y) <int64 first={1990}, float[3] list={1.0,2.0,3.0}> {
+    i = Sub(year, first)
+    y = Gather(list, i)
+}"""
 NEVER = """g (float[N,2] x) => (float[N,2] y) <int64 far={9}, float[2] list={1.0,2.0}> {
     i = Cast<to=7>(x)
     n = Mul(i, i)
@@ -44,11 +62,38 @@ def made(text: str, folder: Path, said: Described = NOTHING) -> Compiled:
 
 
 @pytest.mark.parametrize(
-    "text", [TRITONS, NUMBER, CATEGORIES, ONE_PLACE], ids=["two", "one", "known", "place"]
+    "text",
+    [TRITONS, NUMBER, CATEGORIES, ONE_PLACE, FLOATS_AS_PLACES, LENGTHS],
+    ids=["two", "one", "known", "place", "floats", "lengths"],
 )
 def test_it_is_served_with_many_rows(text: str, tmp_path: Path) -> None:
     compiled = made(text, tmp_path)
     assert compiled.manifest.batch_sizes == (1, 2, 4, 8, 16)
+
+
+def test_indices_of_another_input_have_lengths_of_their_own(tmp_path: Path, run_stored: Any) -> None:
+    manifest = made(PLACES, tmp_path).manifest
+    assert manifest.whole
+    assert [symbol.name for symbol in manifest.symbols] == ["N", "V"]
+    x, i = np.arange(5, dtype=np.float32)[None], np.array([[4, 0, 2]])
+    (y,) = run_stored(Store(tmp_path / "store"), manifest, [i, x], sizes=(3, 5))
+    assert y.tolist() == [[4.0, 0.0, 2.0]]
+
+
+def test_sorted_numbers_are_found_and_others_said_to_be_wrong(tmp_path: Path, run_stored: Any) -> None:
+    manifest = made(SORTED, tmp_path).manifest
+    assert (manifest.verified, manifest.whole) == (True, True)
+    (y,) = run_stored(Store(tmp_path / "store"), manifest, [np.array([[2, 5, 5]])])
+    assert y.shape == (1, 3)
+    with pytest.raises(ValuesError):
+        run_stored(Store(tmp_path / "store"), manifest, [np.array([[5, 2, 2]])])
+
+
+def test_numbers_of_a_range_of_their_own_need_a_sample_or_the_operators_word(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"--sample FILE.npz"):
+        made(YEARS, tmp_path)
+    assert made(YEARS, tmp_path, Described(samples={"year": np.array([[1990], [1992]])})).manifest.verified
+    assert not made(YEARS, tmp_path, NOTHING._replace(unverified=True)).manifest.verified
 
 
 def test_it_answers_as_tritons_examples_ask(tmp_path: Path, run_stored: Any) -> None:

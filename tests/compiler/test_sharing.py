@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.report import describe_sharing
 from mainspring.compiler.rows.proving import proved_specs, settled
-from mainspring.compiler.sizes.samples import index_tables, sample_rows
+from mainspring.compiler.sizes.samples import draw, index_tables, value_limits
 from mainspring.messages.model import TensorSpec
 from mainspring.repository.compile_child import stored
 
@@ -91,17 +92,21 @@ def test_an_infinite_row_contradicts_what_the_rules_prove(
     assert "another row of the batch, which is infinite" in manifest.unshared
 
 
+def sample_rows(inputs: list[TensorSpec], run: Any, tables: dict[str, int] | None = None) -> list[np.ndarray]:
+    return draw(inputs, value_limits(inputs, 16, run, tables), 16)
+
+
 def test_all_of_a_table_is_sampled() -> None:
     model = small_vocabulary()
     ids = TensorSpec("ids", "int64", (8,))
-    (known,) = sample_rows([ids], 16, lambda _: [], index_tables(model.graph))
+    (known,) = sample_rows([ids], lambda _: [], index_tables(model.graph))
 
     def below_75(arrays: list[np.ndarray]) -> list[np.ndarray]:
         if arrays[0].max() >= 75:
             raise CompileError("index out of range")
         return arrays
 
-    (sought,) = sample_rows([ids], 16, below_75)
+    (sought,) = sample_rows([ids], below_75)
     assert known.max() == 31
     assert sought.max() == 74
 
@@ -115,11 +120,11 @@ def test_integers_that_decide_a_shape_are_refused_while_they_are_small() -> None
         return [np.zeros((1, length)), arrays[0]]
 
     with pytest.raises(CompileError, match="values of input 'length' decide the shape of an output"):
-        sample_rows(inputs, 16, run)
+        sample_rows(inputs, run)
 
 
 def test_rows_of_floats_differ_in_scale() -> None:
-    (rows,) = sample_rows([TensorSpec("x", "float32", (400,))], 16, lambda _: [])
+    (rows,) = sample_rows([TensorSpec("x", "float32", (400,))], lambda _: [])
     sizes = np.abs(rows).max(axis=1)
     assert sizes.max() > 16 * sizes.min()
 

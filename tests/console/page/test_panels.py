@@ -9,8 +9,11 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
+import msgspec
+import numpy as np
 import pytest
 
+from mainspring.simulator.scenario import random_model
 from tests.console.page.conftest import Open
 from tests.console.page.live import Site, wait_until
 from tests.console.page.test_views import violations, wait_until_it_fits
@@ -120,3 +123,17 @@ def test_a_workers_page_has_the_course_of_what_it_did(open_page: Open, site: Sit
     series = site.api("worker?name=worker-0")["series"]
     assert sum(series["batches"]) > 0
     assert sum(series["rows"]) >= sum(series["batches"])
+
+
+def test_a_model_that_is_served_unverified_is_said_to_be(open_page: Open, site: Site) -> None:
+    made = random_model(np.random.default_rng(0), "on-word", "e")
+    site.client.add_model(msgspec.structs.replace(made, verified=False))
+    try:
+        known = next(row["name"] for row in site.api("models")["rows"] if row["name"] != "on-word")
+        for name, verified in (("on-word", False), (known, True)):
+            page = open_page(f"#/model/{name}")
+            ready = page.get_by_role("region", name="The model").get_by_text(re.compile("^(yes|no:)"))
+            assert ("; unverified: compared with nothing" in ready.inner_text()) is not verified
+            assert site.api(f"model?name={name}")["verified"] is verified
+    finally:
+        site.client.remove_model("on-word")
