@@ -169,7 +169,7 @@ bench-deadlines: $(STAMP) native ## Ask for more at once than can be done in tim
 bench-lengths: $(STAMP) native ## Serve a text's sentences at their own lengths, beside padding all to the longest
 	$(BIN)/python -m mainspring.experiments.bench.lengths $(ARGS)
 
-bench-compile: $(STAMP) ## Compile a model of 600 MB: its memory as a multiple of the file, and its time
+bench-compile: $(STAMP) ## Compile models of 40, 100 and 600 MB: memory as a multiple of the file, and time
 	$(BIN)/python -m mainspring.experiments.bench.compiling $(ARGS)
 
 bench-mixed: $(STAMP) native ## Serve all kinds of models at half load for ten minutes, and kill a worker meanwhile

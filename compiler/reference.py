@@ -265,7 +265,9 @@ class Prepared:
             self._form, self._draw, self._ran = form, form.draw, False
             try:
                 found = self._sample_as(model, specs, rows, most)
-                if any(array_dtype(spec.dtype).kind in "Siu" for spec in specs) or _casts(model.graph):
+                # Floats may become indices by a Cast.
+                casts = any(node.op_type == "Cast" for node in model.graph.node)
+                if casts or any(array_dtype(spec.dtype).kind in "Siu" for spec in specs):
                     self._check_rows()
                 return found
             except CompileError as error:
@@ -449,11 +451,6 @@ class Prepared:
                 raise NoRows(str(refusal))
             specs.append(TensorSpec(value.name, numpy_dtype(value, self._text_bytes), first.shape[1:]))
         return tuple(specs)
-
-
-def _casts(graph: onnx.GraphProto) -> bool:
-    """Return whether floats may become indices."""
-    return any(node.op_type == "Cast" for node in graph.node)
 
 
 @contextmanager

@@ -158,11 +158,11 @@ def run(store: Store, job: Job) -> Outcome:
 
 
 def _too_large(folder: Path) -> str:
-    """Say what compiling the files of a large model needs, if that is more than it may have; else nothing."""
-    from mainspring.compiler.reading.contents import LARGE_BYTES, TIMES_THE_FILE
+    """Say what compiling the files of a model needs, if that is more than it may have; else nothing."""
+    from mainspring.compiler.reading.contents import TIMES_THE_FILE
 
     allowed, size = _allowed(), _size_of(folder)
-    if size <= LARGE_BYTES or TIMES_THE_FILE * size <= allowed:
+    if TIMES_THE_FILE * size <= allowed:
         return ""
     needs = TIMES_THE_FILE * size
     return (

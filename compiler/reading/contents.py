@@ -26,8 +26,8 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_t
 
 from mainspring.compiler.artifact.errors import CompileError
 
-LARGE_BYTES = 128 << 20
-"""A model with more bytes than this is a large one."""
+LARGE_BYTES = 4 << 20
+"""A model with more bytes than this is a large one: others are copied about ten times while they compile."""
 TIMES_THE_FILE = 3
 """Most memory that compiling a large model may take, as a multiple of its files' size (``make
 bench-compile``)."""

@@ -33,8 +33,6 @@ _MOST_BYTES = 1 << 30
 
 _MAIN = ("", "ai.onnx")
 
-_OPTIONAL = ("Optional", "OptionalGetElement", "OptionalHasElement")
-
 
 def make_plain(model: onnx.ModelProto) -> None:
     """Change the model; raise `CompileError` for what means nothing here."""
