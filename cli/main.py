@@ -169,6 +169,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_BRACKET = re.compile(r"(?<!\\)\[(?=[a-z])")
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of ('.*')\.?$")
 WORDS: dict[object, str] = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
 """Placeholder of a value, by its type; a flag takes none."""
@@ -207,7 +208,7 @@ class ShortCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with short words for types."""
-        _shorten(self.get_params(ctx))
+        _shorten(self, self.get_params(ctx))
         super().format_help(ctx, formatter)
 
 
@@ -222,7 +223,7 @@ class ShortGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with short words for types."""
-        _shorten(self.get_params(ctx))
+        _shorten(self, self.get_params(ctx))
         super().format_help(ctx, formatter)
 
 
@@ -234,8 +235,14 @@ def _instead(ctx: Any, word: str) -> str:
     return f"there is no {word} any more: {OPTIONS[typed]}" if typed in OPTIONS else ""
 
 
-def _shorten(parameters: Iterable[Any]) -> None:
-    """Give each option that says nothing of its own the word for its type."""
+def _shorten(command: Any, parameters: Iterable[Any]) -> None:
+    """Give each option that says nothing of its own the word for its type; keep names of tables, as [worker].
+
+    What stands in brackets is markup to rich, which leaves unknown markup out.
+    """
+    for each in (command, *getattr(command, "commands", {}).values(), *parameters):
+        if each.help:
+            each.help = _BRACKET.sub(r"\\[", each.help)
     for parameter in parameters:
         kind = _kind(parameter)
         if parameter.param_type_name == "option" and parameter.metavar is None and kind in WORDS:

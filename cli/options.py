@@ -50,7 +50,7 @@ Controller = Annotated[
     str | None,
     typer.Option(
         help="The controller's address, or a cluster's run folder. Default: the cluster of mainspring.toml "
-        "or out/run here, else a controller that you have started singly.",
+        "or out/run here, else a controller that you started by itself.",
         envvar="MAINSPRING_CONTROLLER",
         show_default=False,
     ),
@@ -91,15 +91,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 ReportFolder = Annotated[Path, typer.Option(readable=False, help="Folder for what is reported, as files.")]
 TraceFile = Annotated[
     Path | None,
-    typer.Option(help="File of Azure Functions of 2019 or 2021, or of arrivals (csv); may be gzipped."),
+    typer.Option(
+        help="A trace of Azure Functions (2019 or 2021), or a CSV file of arrivals; may be gzipped."
+    ),
 ]
 SendFor = Annotated[str, typer.Option(help="How long to send.")]
 Rows = Annotated[int, typer.Option(min=1, help="Rows of each request.")]
 SloOrNone = Annotated[str, typer.Option(help="Time to each request's deadline, like 50ms, or none.")]
-Interval = Annotated[str, typer.Option(help="Time between two looks, which rates cover.")]
+Interval = Annotated[str, typer.Option(help="Time between two updates; rates are averages over it.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")]
 Realtime = Annotated[
-    bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
+    bool, typer.Option(help="Pin the thread, take real-time priority and lock memory, where permitted.")
 ]
 STORE = typer.Option(readable=False, help="Folder of the model store.")
 BATCH_SIZES = typer.Option(
@@ -110,18 +112,18 @@ BATCH_SIZES = typer.Option(
 LOOK = typer.Option(help="Of a live cluster: how long to watch; Ctrl-C ends it earlier.")
 DEVICES = typer.Option(help="cpu, or cuda for this machine's GPUs.")
 WORKERS = typer.Option(min=1, help="Worker processes, each one device.")
-SEED = typer.Option(min=0, help="The same seed draws the same again.")
+SEED = typer.Option(min=0, help="Seed of the random numbers: the same seed gives the same run.")
 EVENT_LOG = typer.Option(readable=False, help="Folder of the controller's event log.")
 LISTEN = typer.Option(help="Where it listens; port 0, over ZeroMQ *, takes any.")
-HOSTS = typer.Option("--host", help="A name or address by which it is reached; again for more.")
+HOSTS = typer.Option("--host", help="A name or address by which it is reached; repeatable.")
 MODELS = typer.Option("--models", help="Models, by name or by a pattern such as 'resnet*'.")
 RAY = typer.Option(
     metavar="ADDRESS|local",
     help="Run on this Ray cluster (HOST:PORT, or auto), or on one that is started here.",
 )
-WAIT = typer.Option(metavar="DURATION", help="How long to wait until it is so, such as 30s or 5m.")
+WAIT = typer.Option(metavar="DURATION", help="How long to wait for it, such as 30s or 5m.")
 DEVICE = typer.Option(help="cpu, or cuda:0 for the first GPU.")
-DEVICE_KIND = typer.Option(help="Under which profiles are stored; by default the device's own.")
+DEVICE_KIND = typer.Option(help="Name under which profiles are stored. Default: the device's own.")
 ENGINE = typer.Option(help="onnxruntime, tvm, auto or emulated.")
 PAGES = typer.Option(min=1, help="Pages of a worker's weights memory, 16 MiB each.")
 """Options whose types and defaults differ between verbs."""

@@ -20,9 +20,7 @@ from mainspring.telemetry.runs import Run, choose_run, find_runs
 
 RunNumber = Annotated[
     int | None,
-    typer.Option(
-        "--run", min=1, help="Which start of the controller, 1 being the oldest. Default: the last."
-    ),
+    typer.Option("--run", min=1, help="Which run of the controller: 1 is the oldest. Default: the latest."),
 ]
 Log = Annotated[Path | None, EVENT_LOG]
 From = Annotated[
@@ -33,10 +31,12 @@ From = Annotated[
         "(2026-11-22T04:10:00 or 04:10:00).",
     ),
 ]
-To = Annotated[str | None, typer.Option("--to", help="As --from; the instant itself is left out.")]
+To = Annotated[
+    str | None, typer.Option("--to", help="The end, written like --from; that instant itself is excluded.")
+]
 Last = Annotated[
     str | None,
-    typer.Option("--last", help="This long before the run's end, like 30s: from there to the end."),
+    typer.Option("--last", help="Only the end of the run, such as its last 30s."),
 ]
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")

@@ -19,7 +19,7 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="A mainspring.toml whose tables this process takes; flags that are given go before it.",
+        help="A mainspring.toml whose tables this process reads; flags override it.",
         envvar="MAINSPRING_CONFIG",
         show_default=False,
     ),
@@ -44,7 +44,7 @@ Shard = Annotated[
         "--shard",
         parser=shard_number,
         metavar="NUMBER",
-        help="Of several controllers, listed in [shards] of --config: which of them, counted from 0. A name "
+        help="Which of several controllers, listed in [shards] of --config, counted from 0. A name "
         "that ends in the number, such as that of a StatefulSet's pod, says it, too.",
         show_default=False,
     ),

@@ -18,7 +18,7 @@ DRAIN_TIMEOUT = typer.Option(
     "once."
 )
 PROFILES = typer.Option(help="For emulated workers: models from a CSV of profiles.")
-COPIES = typer.Option(min=1, help="Instances of each model, or row of --profiles.")
+COPIES = typer.Option(min=1, help="Instances of each model, or of each row of --profiles.")
 LogLevel = Annotated[str, LOG_LEVEL]
 LogFormat = Annotated[str, LOG_FORMAT]
 DrainTimeout = Annotated[str, DRAIN_TIMEOUT]
@@ -28,7 +28,7 @@ PolicyName = Annotated[
     typer.Option(help="Scheduling policy: a name of docs/policies.md, or package.module:Class."),
 ]
 PolicyOptions = Annotated[
-    list[str] | None, typer.Option(help="An option of the policy, as key=value; again for more.")
+    list[str] | None, typer.Option(help="An option of the policy, as key=value; repeatable.")
 ]
 
 

@@ -37,13 +37,13 @@ def balance(
     model: Model = None,
     models: Models = None,
     worker: Worker = None,
-    source: Annotated[int | None, typer.Option("--from", min=0, help="The shard that gives.")] = None,
-    target: Annotated[int | None, typer.Option("--to", min=0, help="The shard that gets.")] = None,
+    source: Annotated[int | None, typer.Option("--from", min=0, help="The shard to move from.")] = None,
+    target: Annotated[int | None, typer.Option("--to", min=0, help="The shard to move to.")] = None,
     watch: Watch = False,
     interval: Interval = "10s",
     dry_run: Annotated[bool, typer.Option(help="Say what would be moved, and move nothing.")] = False,
 ) -> None:
-    """Move models off controllers that refuse requests, or what is named; no request is refused for it."""
+    """Move models off controllers that refuse requests, or move what is named. No move refuses a request."""
     from mainspring.messages.tables import ConfigError
     from mainspring.repository.controller_link import Refusal
 

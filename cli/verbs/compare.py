@@ -27,7 +27,7 @@ def compare(
     output: ReportFolder = Path("out/compare"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs that `replay`, `demo` or `simulate` reported: a table, a plot, and what to mistrust."""
+    """Compare runs that `replay`, `demo` or `simulate` reported: a table, a plot, and what to be wary of."""
     import msgspec
 
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed

@@ -48,7 +48,7 @@ PrecisionOption = Annotated[
     str,
     typer.Option(
         help="With --engine tvm --device cuda: fp32, or tf32 or fp16 for products on tensor cores, which "
-        "round their factors to 10 bits after the point; in fp16 matrices and filters lie in memory as such."
+        "round their factors to 10 bits after the point; with fp16, matrices and filters are stored as such."
     ),
 ]
 
@@ -80,7 +80,7 @@ WholeOption = Annotated[
     typer.Option(
         "--whole",
         help="Serve the model with just the shapes of the file (or of --shape), one request at a time. "
-        "That is done unasked where no axis for rows can be found, unless --batch-sizes asks for rows.",
+        "This is the default where no axis for rows can be found, unless --batch-sizes asks for rows.",
     ),
 ]
 TrustOption = Annotated[
@@ -88,7 +88,7 @@ TrustOption = Annotated[
     typer.Option(
         "--trust",
         help="Read formats that can run any code as they are read (pickles, programs of PyTorch), or types "
-        "that skops does not know: only for files of somebody whom you trust with this machine.",
+        "that skops does not know: only for files of somebody you trust with this machine.",
     ),
 ]
 PadOption = Annotated[
@@ -140,7 +140,7 @@ UnverifiedOption = Annotated[
     bool,
     typer.Option(
         "--unverified",
-        help="On your word, serve the model even if it runs on no sample, so that nothing can be compared.",
+        help="Serve the model on your word even if it runs on no sample, so that nothing can be compared.",
     ),
 ]
 

@@ -19,7 +19,7 @@ def demo(
     store: Annotated[Path | None, STORE] = None,
     seed: Seed = 0,
     kill_worker_at: Annotated[
-        str | None, typer.Option(help="Kill the worker so long after the beginning.")
+        str | None, typer.Option(help="Kill the worker this long after the start.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

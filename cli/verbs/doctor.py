@@ -21,7 +21,8 @@ def doctor(
     store: Annotated[Path | None, STORE] = None,
     workers: Annotated[int, WORKERS] = 1,
     models: Annotated[
-        int | None, typer.Option(min=1, help="Models to have files for. Default: the store's; else 1,000.")
+        int | None,
+        typer.Option(min=1, help="Models whose files are to be open. Default: the store's; else 1,000."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

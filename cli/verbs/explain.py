@@ -34,7 +34,8 @@ def explain(
     ],
     address: GatewayAddress = DEFAULT_GATEWAY,
     console: Annotated[
-        str | None, typer.Option(help="Ask this console; by default the cluster's, which remembers minutes.")
+        str | None,
+        typer.Option(help="Ask this console. Default: the cluster's, which keeps the last minutes."),
     ] = None,
     controller: Annotated[
         str | None, typer.Option(help="Watch this controller instead, until the request comes or ends.")

@@ -47,12 +47,14 @@ CurveKey = Annotated[
 TokenFile = Annotated[Path | None, token_file_option("one of which clients need. Without it: none.")]
 
 ReadyWhen = Annotated[
-    str, typer.Option(help="When it is ready: strict, if all models are; serving, if one is.")
+    str, typer.Option(help="When it is ready: strict, once all models are; serving, once one is.")
 ]
-Age = Annotated[str, typer.Option(help="After which a client is told to make another connection. 0: never.")]
+Age = Annotated[str, typer.Option(help="Age at which a client is told to make another connection. 0: never.")]
 LameDuck = Annotated[
     str,
-    typer.Option(help="After Ctrl-C or SIGTERM, how long it still answers, and says that it leaves."),
+    typer.Option(
+        help="How long it goes on answering after Ctrl-C or SIGTERM, while it says that it is leaving."
+    ),
 ]
 
 

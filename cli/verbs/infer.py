@@ -41,7 +41,7 @@ def infer(
     rows: Rows = 1,
     slo: SloOrNone = "none",
     output: Annotated[
-        list[str] | None, typer.Option("--output", help="An output that is wanted; all if none is named.")
+        list[str] | None, typer.Option("--output", help="An output to return; repeatable. Default: all.")
     ] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Folder to write each output to, as .npy.")] = None,
     address: GatewayAddress = DEFAULT_GATEWAY,

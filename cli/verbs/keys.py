@@ -68,7 +68,7 @@ def issue(
 def revoke(
     name: Annotated[str, typer.Argument(help="Whose certificates.")],
     keep_newest: Annotated[
-        bool, typer.Option("--keep-newest", help="All but the newest, after it was renewed.")
+        bool, typer.Option("--keep-newest", help="Keep the newest valid, for use after a renewal.")
     ] = False,
     keys: Folder = DEFAULT_FOLDER,
 ) -> None:

@@ -11,7 +11,7 @@ from mainspring.cli.options import AsJson, print_json
 from mainspring.cli.spans import From, Last, RunNumber, To
 
 Log = Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="Folder of an event log.")]
-app = typer.Typer(no_args_is_help=True, help="Look into event logs: stats, slice, parquet.")
+app = typer.Typer(no_args_is_help=True, help="Inspect event logs: stats, slice, parquet.")
 
 
 @app.command("stats")

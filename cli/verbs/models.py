@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mainspring.messages.status import ModelStatus
 
 Http = Annotated[
-    str | None, typer.Option(help="Where the gateway serves HTTP, if it is not to be asked for that.")
+    str | None, typer.Option(help="Where the gateway serves HTTP. Default: the gateway is asked.")
 ]
 
 _INDEX_S = 10.0
@@ -114,7 +114,7 @@ def add(
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
-    """Have models served from now on: those of the store, or files under their own names."""
+    """Add models to those that are served: from the store, or files under their own names."""
     for path in (Path(name) for name in names):
         if path.suffix == ".onnx":
             _send(path, address, token, unverified=unverified)
@@ -158,7 +158,7 @@ def remove(
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
-    """Have models served no more; requests that are queued for them are rejected."""
+    """Stop serving models; requests that are queued for them are rejected."""
     from mainspring.client.client import Client
 
     with Client(address, token=token) as client:
@@ -172,18 +172,18 @@ def set_(
     names: Annotated[list[str], typer.Argument(help="Models that are served, as clients call them.")],
     max_queue_size: Annotated[
         int | None,
-        typer.Option(min=0, help="How many requests may wait for each; 0 for what the configuration says."),
+        typer.Option(min=0, help="How many requests may wait for each; 0: as configured."),
     ] = None,
     goodput_weight: Annotated[
         float | None,
         typer.Option(
-            min=0, help="How many others' an answer of each counts as; 0 for what the configuration says."
+            min=0, help="How many answers of other models one of these counts as; 0: as configured."
         ),
     ] = None,
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
-    """Bound how many requests may wait for models, or weigh their answers against those of others."""
+    """Limit how many requests may wait for models, or weight their answers against those of others."""
     from mainspring.client.client import Client
 
     if max_queue_size is None and goodput_weight is None:

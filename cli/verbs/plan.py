@@ -53,15 +53,15 @@ Window = Annotated[
 Confidence = Annotated[
     float,
     typer.Option(
-        min=0, max=1, help="Of the interval whose lower end decides; 0: the share in time decides by itself."
+        min=0,
+        max=1,
+        help="Confidence level of the interval whose lower end decides; 0: the share in time alone decides.",
     ),
 ]
 Evaluations = Annotated[int | None, typer.Option(min=1, help="Try at most this many pools.")]
 Kinds = Annotated[
     int,
-    typer.Option(
-        min=1, help="Plan with this number of kinds at most: those that serve most for their price."
-    ),
+    typer.Option(min=1, help="Plan with at most this many kinds: those that serve most for their price."),
 ]
 Start = Annotated[
     list[str] | None,

@@ -49,7 +49,7 @@ TimeScale = Annotated[
 Retry = Annotated[
     str,
     typer.Option(
-        help="After how long a client that is refused for want of time asks once more, with what is left; "
+        help="How long after a refusal for lack of time a client asks once more, with the time that is left; "
         "or none."
     ),
 ]

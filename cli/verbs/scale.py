@@ -29,8 +29,8 @@ Shard = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Of several controllers, the one that is to have N; otherwise all together are, and new workers "
-        "go where there are fewest for the shard's weight.",
+        help="With several controllers, the one to have N workers. Default: N in all, new ones where there are "
+        "fewest for the shard's weight.",
     ),
 ]
 
@@ -43,11 +43,11 @@ def scale(
     wait: Annotated[str, WAIT] = "60s",
     as_json: AsJson = False,
 ) -> None:
-    """Have N workers of each KIND from now on; without KIND=N, show the kinds and their workers.
+    """Set the number of workers of each KIND; without KIND=N, show the kinds and their workers.
 
-    New workers prepare and load models before they get requests. Of those that are too many, others load what
-    only they hold; they finish what they were told, and are stopped. The command counts until the next one
-    about the same kind. Exit code 1: it is decided, and was not carried out in the time to wait.
+    New workers prepare and load models before they get requests. Before a worker is stopped, others load the
+    models that it alone holds, and it finishes its actions. The number holds until the next command for the
+    same kind. Exit code 1: it was set, but the workers were not there or gone within --wait.
     """
     from mainspring.client.client import Client
 

@@ -25,9 +25,11 @@ Log = Annotated[
     Path | None,
     typer.Option(help="Decide a recorded event log again; with another --policy: what if?"),
 ]
-Processes = Annotated[int | None, typer.Option(min=1, help="Of a sweep. Default: every core.")]
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="Processes of a sweep. Default: one on each core.")
+]
 Calibrate = Annotated[
-    bool, typer.Option("--calibrate", help="Only measure what the scheduler costs here: a \\[cost] table.")
+    bool, typer.Option("--calibrate", help="Only measure what the scheduler costs here: a [cost] table.")
 ]
 Scenario = Annotated[
     int | None, typer.Option(min=0, metavar="SEED", help="Only run one random scenario of the tests.")

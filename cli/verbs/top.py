@@ -51,10 +51,10 @@ def top(
         str | None, typer.Option(help=f"What to show first: {', '.join(VIEWS)}.", metavar="VIEW")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one picture and end, as it does without a terminal.")
+        bool, typer.Option("--once", help="Print one snapshot and exit, as it does without a terminal.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one picture as JSON, of all views unless --view names one.")
+        bool, typer.Option("--json", help="Print one snapshot as JSON, of all views unless --view names one.")
     ] = False,
     watch: Annotated[
         str,

@@ -35,7 +35,7 @@ ControlMode = Annotated[
 ]
 LoadModels = Annotated[
     list[str] | None,
-    typer.Option(help="In mode explicit: a model to load at the start, again for more; * for all."),
+    typer.Option(help="With mode explicit: a model to load at the start; repeatable; * for all."),
 ]
 ConfigFile = Annotated[
     Path | None,
@@ -59,7 +59,7 @@ PlannedDevices = Annotated[
     Path | None,
     typer.Option(
         metavar="PLAN",
-        help="Unlike emulated devices, as many of each kind as a plan has (`mainspring plan`), or any spec "
+        help="Emulated devices of several kinds, as many of each as a plan has (`mainspring plan`), or any spec "
         "of a simulation; its models, too, if they come from one table of profiles and no others are named.",
     ),
 ]

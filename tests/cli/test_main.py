@@ -136,6 +136,22 @@ def test_help_has_room_for_its_sentences_in_80_columns(words: list[str]) -> None
     assert 80 - column >= 28
 
 
+def test_help_keeps_the_names_of_tables() -> None:
+    """Of a word in brackets rich makes markup, and leaves it out if it knows none of that name."""
+    for words, command in commands(typer.main.get_command(build_app())):
+        names = {
+            name
+            for each in (command, *command.params)
+            for name in re.findall(r"\[[a-z]\w*\]", each.help or "")
+        }
+        text = (
+            CliRunner()
+            .invoke(build_app(), [*words, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+            .output
+        )
+        assert not [name for name in names if name not in text], words
+
+
 def test_only_arguments_keep_their_names() -> None:
     text = CliRunner().invoke(build_app(), ["infer", "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}).output
     assert re.search(r"--rows +N \[x>=1\]", text)
