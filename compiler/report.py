@@ -153,7 +153,7 @@ def describe_sharing(compiled: Compiled) -> str:
         return f"served whole, one request at a time: {reason}"
     why = compiled.manifest.unshared
     return (
-        f"served one row at a time, for requests that shared a run could change each other: {why}"
+        f"served one row at a time, because requests that share a run could change each other: {why}"
         if why
         else ""
     )

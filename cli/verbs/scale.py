@@ -29,8 +29,8 @@ Shard = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="With several controllers, the one to have N workers. Default: N in all, new ones where there are "
-        "fewest for the shard's weight.",
+        help="With several controllers, the one to have N workers. Default: N in all, new ones where "
+        "there are fewest for the shard's weight.",
     ),
 ]
 

@@ -59,8 +59,8 @@ PlannedDevices = Annotated[
     Path | None,
     typer.Option(
         metavar="PLAN",
-        help="Emulated devices of several kinds, as many of each as a plan has (`mainspring plan`), or any spec "
-        "of a simulation; its models, too, if they come from one table of profiles and no others are named.",
+        help="Emulated devices of several kinds, as many of each as a plan has (`mainspring plan`), or any "
+        "spec of a simulation; its models, too, if they come from one table of profiles and none are named.",
     ),
 ]
 KeysOfAll = Annotated[

@@ -20,7 +20,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "abandoned": ("of these, given up because their client had gone", NOTHING),
     "resubmitted": ("requests dispatched again because their worker was lost", "see why workers leave"),
     "cache_hits": ("requests answered from the prediction cache", NOTHING),
-    "cache_misses": ("requests that the prediction cache was asked for in vain", NOTHING),
+    "cache_misses": ("requests that were not in the prediction cache", NOTHING),
     "cache_stored": ("outputs that the prediction cache took", NOTHING),
     "cache_evicted": ("of these, given up for others", "if hits are few, raise cache_bytes of [gateway]"),
     "cache_dropped": ("of these, given up with their model", NOTHING),
@@ -41,7 +41,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     ),
     # What clients do.
     "unknown_clients": ("messages before a hello, as after a gateway's restart", NOTHING),
-    "bad_messages_from_clients": ("messages from clients that are none", SENDER),
+    "bad_messages_from_clients": ("invalid messages from clients", SENDER),
     "replies_to_clients_that_left": ("replies whose client had gone", NOTHING),
     "replies_to_slow_readers": (
         "replies dropped because their client does not read",
@@ -68,7 +68,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "correct data_address or data_host there",
     ),
     "controller: sent to no address": (
-        "words of a controller to greet another one, at what is not an address",
+        "greetings of a controller to another one at an invalid address",
         "correct [shards] controllers",
     ),
     "worker_names_taken_twice": (
@@ -84,9 +84,9 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "give gateways and controllers the same [shards]",
     ),
     "old_shard_maps": ("maps older than this gateway's, told by a first controller that restarted", NOTHING),
-    "bad_messages_from_controller": ("messages from the controller that are none", VERSIONS),
+    "bad_messages_from_controller": ("invalid messages from the controller", VERSIONS),
     "bad_messages_from_workers": (
-        "messages from workers that are none, or that name outputs which are not there",
+        "messages from workers that are invalid, or name outputs that are not there",
         VERSIONS,
     ),
     "bad_framing_from_controller": (
@@ -111,7 +111,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     # The controller and its peers.
     "unknown_session": ("messages of peers that had not said hello, or were dropped", NOTHING),
     "protocol_mismatch": ("hellos or welcomes of another protocol version", VERSIONS),
-    "bad_message": ("messages to the controller that are none", SENDER),
+    "bad_message": ("invalid messages to the controller", SENDER),
     "bad_framing": ("connections that sent no messages at all, or one beyond 64 MiB", SENDER),
     "handshakes_refused": (
         "connections closed before their handshake of TLS or CURVE: their host began more than 256 at once "
@@ -151,11 +151,11 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "internal_error": ("messages that the controller failed on", REPORT),
     "event log off": ("records that were not written, and why", "make room, then restart the controller"),
     # Workers; their names stand before these.
-    "controller: undecodable": ("messages from the controller that are none", VERSIONS),
+    "controller: undecodable": ("invalid messages from the controller", VERSIONS),
     "controller: other protocol": ("welcomes in another protocol version", VERSIONS),
     "controller: action before welcome": ("actions of a session that is over", NOTHING),
     "controller: unreachable": ("messages with no connection to the controller", NOTHING),
-    "gateway: undecodable": ("messages from gateways that are none", SENDER),
+    "gateway: undecodable": ("invalid messages from gateways", SENDER),
     "gateway: input without action": (
         "inputs whose action ended, never came, or did not come in 2 s",
         "if it grows: " + SLOWER,

@@ -64,7 +64,8 @@ def test_one_scale_for_the_batch_of_a_small_vocabulary_is_found(tmp_path: Path) 
     assert (compiled.manifest.batch_sizes, spec.batch_sizes) == ((1,), (1,))
     assert spec.unshared == "node 'quantise' (DynamicQuantizeLinear) has one scale for all rows of a batch"
     assert describe_sharing(compiled) == (
-        "served one row at a time, for requests that shared a run could change each other: " + spec.unshared
+        "served one row at a time, because requests that share a run could change each other: "
+        + spec.unshared
     )
 
 

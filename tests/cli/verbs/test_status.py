@@ -80,7 +80,7 @@ def test_it_shows_counters_with_what_to_do() -> None:
         assert shown["dropped_messages"] == {"odd": 1, "bad_messages_from_controller": 1}
         output = " ".join(run("--address", address).stdout.split())
         assert "no worker has joined" in output
-        assert "bad_messages_from_controller 1 messages from the controller that are none; install" in output
+        assert "bad_messages_from_controller 1 invalid messages from the controller; install" in output
 
 
 def test_several_controllers_are_shown_and_one_that_does_not_answer() -> None:
