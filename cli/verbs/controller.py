@@ -134,7 +134,7 @@ def _serve(
     config: ControllerConfig, scheduler: SchedulerConfig, source: ModelSource, stop: threading.Event
 ) -> None:
     """Run a controller for the models of a source."""
-    from mainspring.cli.launcher.awaited import read
+    from mainspring.cli.launcher.models import read
     from mainspring.controller.server import run
 
     _say_if_slow()

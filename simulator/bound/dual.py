@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mainspring.simulator.bound.prices import Floats, Grid, Ints, Prices, Windows
-from mainspring.simulator.bound.program import Choice, Problem, solve
+from mainspring.simulator.bound.program import Choice, Floats, Grid, Ints, Prices, Problem, Windows, solve
 
 ITERATIONS = 150
 BUCKETS_A_BATCH = 4

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.planner.advice import least_extra
 from mainspring.planner.floor import above_floor
-from mainspring.planner.plan import plan
+from mainspring.planner.plan import least_extra, plan
 from mainspring.planner.problem import PlanError, read_problem
 from mainspring.planner.queues import Queues
 from mainspring.planner.search import read_record

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.simulator.bound.prices import Grid, Prices, Windows
+from mainspring.simulator.bound.program import Grid, Prices, Windows
 
 per_ns = st.lists(st.floats(0, 5), min_size=1, max_size=8)
 
