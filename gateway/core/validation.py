@@ -235,7 +235,6 @@ def _check_slo(slo_ns: int | None, max_slo_ns: int) -> None:
     if slo_ns is None or 0 < slo_ns <= max_slo_ns:
         return
     wrong = "not positive" if slo_ns <= 0 else "absurdly long"
-    # A front end has taken off what has passed since a longest one came.
     given = in_milliseconds(slo_ns) if slo_ns < LONGEST_NS // 2 else "over a hundred years"
     raise BadRequest(
         Reason.BAD_SLO,
