@@ -206,7 +206,8 @@ def main(arguments: Sequence[str]) -> int:
         case [name] if name in RUNS:
             code = RUNS[name]()
         case [name] if name in TIERS:
-            code = run(tier(name))
+            # A run that a signal ended has a negative one.
+            code = abs(run(tier(name)))
         case _:
             print(f"usage: python -m tests.run {'|'.join((*RUNS, *TIERS))}", file=sys.stderr)
             return 2

@@ -86,3 +86,11 @@ def test_a_tier_is_found_by_its_name_though_a_folder_has_the_same() -> None:
 def test_an_unknown_tier_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["all"]) == 2
     assert "quick|rest|unit|cluster|codegen|browser|lab" in capsys.readouterr().err
+
+
+def test_a_tier_that_a_signal_ended_has_failed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "run", lambda _: -9)
+    assert run.main(["unit"]) == 9
+    assert capfd.readouterr().out.endswith("unit: FAILED\n")
