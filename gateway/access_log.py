@@ -102,26 +102,26 @@ def _wrong(detail: str) -> Unfit:
 DROPPED = "access_log_lines_dropped"
 ANSWERED = "answered"
 _NAME_CHARACTERS = 200
-"""Of what a client calls a model that there is not."""
+"""Most characters that are logged of the name of a model that does not exist."""
 _ENCODER = msgspec.json.Encoder()
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """What is said of a request; durations are in milliseconds, and its parts' add up to the total."""
+    """The line of one request; durations are in milliseconds, and its parts' add up to the total."""
 
     time: str
-    """When it ended, in UTC."""
+    """The time of the request's end, in UTC."""
     model: str
     outcome: str
     """``answered``, or the reason code."""
     total_ms: float
     receive_ms: float
     queue_ms: float
-    """To the dispatch; of a request without outputs to its end, if it was not dispatched."""
+    """Time to the dispatch; for a request without outputs that was not dispatched, to its end."""
     input_ms: float
     load_ms: float
     wait_ms: float
-    """On the worker; of a request without outputs everything behind its dispatch."""
+    """Time of waiting on the worker; for a request without outputs, all time after its dispatch."""
     execute_ms: float
     output_ms: float
     version: int = 0
@@ -135,7 +135,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     cold_start: bool = False
     cached: bool = False
     trace_id: str = ""
-    """Of the client's ``traceparent``."""
+    """The trace's id in the client's ``traceparent``."""
 
 
 class AccessLog:
@@ -286,7 +286,7 @@ MOST_WAITING: Final = 65_536
 _TOGETHER: Final = 64
 """Lines that are written at once: making them keeps the thread that serves from running."""
 _PAUSE_S: Final = 0.2
-"""Between two looks whether there are some."""
+"""Seconds between two looks whether there are lines to write."""
 
 
 class LogFile:

@@ -28,7 +28,7 @@ class BadPlace(Exception):
 
 
 class ClientMemories:
-    """What the clients of one front end have offered, by the names of their connections."""
+    """The memory that clients of one front end have offered, by the names of their connections."""
 
     def __init__(self, config: GatewayConfig, lendings: Lendings, *, local: bool) -> None:
         """``local``: whether descriptors can come along with these clients' messages.
@@ -40,11 +40,11 @@ class ClientMemories:
         self._most_message_bytes = config.max_message_bytes
         self._lent: dict[bytes, Lent] = {}
         self._bytes = 0
-        """Of all that are mapped."""
+        """Bytes of all memory that is mapped."""
 
     @property
     def room_bytes(self) -> int:
-        """What one more client may offer."""
+        """Return the bytes that one more client may offer."""
         return max(0, self._most_bytes - self._bytes)
 
     def offer(self, peer: bytes, size: int, descriptor: int | None) -> str:

@@ -15,7 +15,7 @@ METRICS_CONNECTIONS: Final = 32
 _LOCAL_CONNECTIONS: Final = 256
 """Clients of the gateway's own host and user, which are few; others of them use ZeroMQ."""
 _LOCAL_FRACTION: Final = 32
-"""At most one part in this many, where there are few descriptors."""
+"""The local listener has at most one part in this many, where there are few descriptors."""
 FEW_CONNECTIONS: Final = 1_000
 """Clients of one listener; a limit that leaves fewer is worth a warning."""
 FILES_REMEDY: Final = (
@@ -31,7 +31,7 @@ _LISTENERS: Final = {
 _SPARE_FILES: Final = 512
 """Descriptors that are kept for everything but clients: workers, files, libraries."""
 _SPARE_FRACTION: Final = 4
-"""At most one part in this many, where there are few."""
+"""At most one part in this many is spare, where there are few descriptors."""
 _LEAST_CONNECTIONS: Final = 32
 """Clients that are taken however few descriptors there are."""
 

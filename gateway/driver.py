@@ -62,7 +62,7 @@ class GatewayDriver:
         """Messages that could not be used or sent, by why."""
         self._replies = Replies(self.counts)
         self.front_ends = self._replies.front_ends
-        """By the name in their connections."""
+        """The front ends, by the name in their connections."""
         self._refusals = OwnRefusals()
         self.core.observers.add(self._refusals)
         self._performing = False
@@ -78,7 +78,7 @@ class GatewayDriver:
         self._first = self.shards[0]
         self._others: dict[object, Shard] = {each.link.port: each for each in self.shards[1:]}
         self.memory = Memory(config.slab_bytes)
-        """Where front ends receive large tensors."""
+        """The memory that front ends receive large tensors in."""
         self.workers = WorkerLinks(
             hub, config, lambda _: self._count("bad_framing_from_workers"), self.memory
         )
@@ -87,7 +87,7 @@ class GatewayDriver:
 
     @property
     def alone(self) -> str | None:
-        """Why nothing is known of any model, if it is for want of a controller."""
+        """Return why nothing is known of any model, if that is for want of a controller; else None."""
         if self.catalog.signatures or any(each.session.welcomed for each in self.shards):
             return None
         return self._first.absent
@@ -183,7 +183,7 @@ class GatewayDriver:
         return self.told.map
 
     def _holds(self, shard: int, model: str) -> bool:
-        """Whether a request for a model is in flight at a shard's controller, or may come to be."""
+        """Return whether a request for a model is in flight at a shard's controller, or may come to be."""
         if len(self.shards) == 1:
             return self.core.holds(model)
         return self.told.shard_of(model) == shard or self.core.holds(model, shard)

@@ -32,7 +32,7 @@ log = logging.getLogger("mainspring.gateway")
 
 NAME = "local"
 _SWEEP_NS: Final = 250_000_000
-"""Between two looks at clients that do not read."""
+"""Nanoseconds between two looks at clients that do not read."""
 _NEVER_NS: Final = 1 << 61
 
 
@@ -93,7 +93,7 @@ class LocalClients:
         hub.add(self)
 
     def pending(self) -> bool:
-        """Whether a message may have come."""
+        """Return whether a message may have come."""
         return self._listener.pending()
 
     def receive(self) -> tuple[bytes, list[Any], str] | None:

@@ -65,7 +65,7 @@ def answer_bytes(signature: Signature, inputs: Sequence[TensorHeader], *, text: 
 LARGE_BYTES: Final = 1 << 18
 """A body of which more is missing is read by turns."""
 SLICE_BYTES: Final = 3 << 18
-"""What a turn reads at most: an image of 224 x 224 floats at once."""
+"""Most bytes that a turn reads: an image of 224 x 224 floats at once."""
 
 
 class Upload(Protocol):
@@ -75,7 +75,7 @@ class Upload(Protocol):
         """Read at most `SLICE_BYTES`, now or in the loop's next look at its socket."""
 
     def slice_over(self) -> None:
-        """What was not read by now has to wait for the next turn."""
+        """End the turn: what was not read by now has to wait for the next one."""
 
 
 class Uploads:
@@ -132,7 +132,7 @@ class Uploads:
 
 
 _PROBE_BYTES: Final = 1 << 16
-"""What is read of a large body before its turn has come."""
+"""Most bytes that are read of a large body before its turn has come."""
 
 
 class Reading:
@@ -142,16 +142,16 @@ class Reading:
         self._uploads = uploads
         self._transport: asyncio.Transport | None = None
         self._wanted = True
-        """Whether the connection takes anything at present."""
+        """True if the connection takes anything at present."""
         self._waiting = False
-        """Whether it waits for its turn."""
+        """True while it waits for its turn."""
         self._has_turn = False
         self._offered_bytes = 0
-        """What the read under way takes at most."""
+        """Most bytes that the read under way takes."""
 
     @property
     def wanted(self) -> bool:
-        """Whether the connection takes anything at present, by turns or not."""
+        """Return whether the connection takes anything at present, by turns or not."""
         return self._wanted
 
     def begin(self, transport: asyncio.Transport) -> None:
@@ -186,7 +186,8 @@ class Reading:
         return buffer
 
     def took(self, count: int, missing: int) -> None:
-        """So much was read, and so much is missing of a body: wait for the next turn if that is much.
+        """Note that ``count`` bytes were read and ``missing`` bytes of a body are not: wait for the next turn
+        if those are many.
 
         Nobody waits who is alone and has had no whole slice in this turn of the loop: to pause and to read
         again would be five system calls more, for nobody's sake.
@@ -229,21 +230,21 @@ class Lent(NamedTuple):
     """Memory of a client's that the gateway reads and hands on."""
 
     number: int
-    """Which no other has had."""
+    """A number that no other lent memory has had."""
     mapped: Bytes
     descriptor: int
     address: int
 
 
 class Lendings:
-    """What clients of this host have lent; workers may read it until it is over."""
+    """The memory that clients of this host have lent; workers may read it until it is over."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._by_array: dict[int, Lent] = {}
-        """By the ``id`` of `Lent.mapped`, which lives as long as it is here."""
+        """The memory of each, by the ``id`` of `Lent.mapped`, which lives as long as it is here."""
         self.numbers: set[int] = set()
-        """Of those that are not over."""
+        """The numbers of those that are not over."""
 
     def begin(self, descriptor: int, size: int) -> Lent:
         """Map memory; the descriptor is this one's now. Raises `Unusable`, and OSError."""

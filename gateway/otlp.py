@@ -24,7 +24,7 @@ _BATCH_SPANS = 64
 """Sent at a time: encoding more would keep the interpreter's lock from the thread that serves."""
 _DELAY_MS = 500
 _TIMEOUT_S = 2.0
-"""How long the collector may take."""
+"""Seconds that the collector may take."""
 
 
 class TracingMissing(RuntimeError):
@@ -38,7 +38,7 @@ class TracingMissing(RuntimeError):
 
 
 class OtlpExporter:
-    """What `start_tracing` returns."""
+    """The exporter that `start_tracing` returns."""
 
     def __init__(self, address: str, name: str) -> None:
         """``name`` is the gateway's. Raises `TracingMissing`, and OSError on an address that is none."""

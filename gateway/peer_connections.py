@@ -37,7 +37,7 @@ from mainspring.transport.shared_memory import Unusable, map_to_read
 from mainspring.transport.slab import LEAST_SHARED_BYTES, Found, Reader
 
 _LARGEST_PART: Final = 8
-"""As soon as this part of the worker's memory may be written again, the worker is told."""
+"""The worker is told as soon as this part of its memory may be written again."""
 
 Sent = tuple[Input, Sequence[Any], list[Any]]
 """A message, its frames, and what of the slab it names."""
@@ -50,23 +50,23 @@ class Shared:
         self._link = link
         self._memory = memory
         self._opened = 0
-        """Which of the link's connections it is about."""
+        """The number of the link's connection that this is about."""
         self._offered = self._answered = False
-        """Whether the slab was offered over it, and the worker has it."""
+        """Whether the slab was offered over the connection, and whether the worker has it."""
         self._sent = 0
         """Inputs with places that went over it."""
         self._leases: deque[tuple[int, list[Any]]] = deque()
-        """What the worker may still read: which of those inputs, and the bytes that it named."""
+        """The inputs that the worker may still read, by number, with the bytes that each named."""
         self._clients: dict[int, bool] = {}
         """Clients' segments that were handed on, by number: whether the worker reads them."""
         self._outputs: Reader | None = None
         self._outputs_bytes = 0
         self._lent: dict[int, weakref.ref[Any]] = {}
-        """By stamp, places of the worker that are in use here."""
+        """Places of the worker that are in use here, by stamp."""
         self._ended: deque[tuple[int, int]] = deque()
         """Stamps and sizes of those that are so no more."""
         self._unsaid: list[int] = []
-        """Of these, the stamps that the worker is yet to be told of."""
+        """The stamps that the worker is yet to be told of."""
         self._unsaid_bytes = 0
 
     # --- inputs ---
@@ -286,7 +286,7 @@ class ControllerLink:
         named = config.name or (shows.keys.name_of(Role.GATEWAY) if shows.keys is not None else "")
         unique = secrets.token_hex(4)
         self.name = named or f"{sockets.gethostname()[:64]}-{os.getpid()}-{unique}"
-        """What the gateway calls itself, at this controller."""
+        """The gateway's name at this controller."""
         # A connection's name has at most 255 bytes, and a gateway's as many as controllers take.
         identity = f"gateway:{self.name}".encode()[:200] + f":{unique}".encode()
         limits = Limits(

@@ -37,7 +37,7 @@ from mainspring.transport.tokens import Credential, Gate
 FOLDER: Final = Path("/dev/shm")
 _LONGEST_NAME: Final = 256
 _LONGEST_KEY: Final = 255
-"""Of a file's name; the kernel's own limit."""
+"""Most characters of a file's name; the kernel's own limit."""
 _SLICE_BYTES: Final = 1 << 19
 """Read or written before others are served."""
 
@@ -49,7 +49,7 @@ NO_CUDA: Final = (
 
 
 class Owner(NamedTuple):
-    """Who a region is there for."""
+    """The client that a region is there for."""
 
     user: int
     token: bytes
@@ -92,7 +92,7 @@ class Part(NamedTuple):
 
     file: _File
     at: int
-    """From the file's beginning."""
+    """Offset in bytes from the file's beginning."""
     span: Span
 
     def read(self, into: Memory) -> Steps[Any]:

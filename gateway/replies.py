@@ -1,4 +1,4 @@
-"""How replies reach clients: each by the front end that brought its request in."""
+"""Hand each reply to the front end that brought its request in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_ANSWER = "the gateway failed at this answer; its log says how"
 
 
 class FrontEnd(Protocol):
-    """What brings requests in, and gets the reply to each.
+    """A protocol's front end: it brings requests in, and gets the reply to each.
 
     An error that a front end raises ends with the reply at hand: it is logged and counted, and all other
     replies go out as usual.
@@ -38,7 +38,7 @@ class Replies:
     def __init__(self, counts: Counter[str]) -> None:
         """``counts`` gets how often a front end failed."""
         self.front_ends: dict[str, FrontEnd] = {}
-        """By the name in their connections."""
+        """The front ends, by the name in their connections."""
         self._counts = counts
 
     def answer(self, answer: Answer) -> None:

@@ -49,7 +49,7 @@ from mainspring.transport.loop import ready
 log = logging.getLogger("mainspring.gateway")
 
 TOLD_NS = 2_000_000_000
-"""How long the controller's word of a change may take after the repository's."""
+"""Nanoseconds that the controller's word of a change may take after the repository's."""
 _ANSWER = Limits(
     part_bytes=MAX_MESSAGE_BYTES,
     backlog_bytes=0,

@@ -40,14 +40,14 @@ from mainspring.transport.stopping import WhenSet
 
 
 class Addresses(NamedTuple):
-    """Where a gateway's clients connect, with real ports; empty for what is not served."""
+    """The addresses at which a gateway's clients connect, with real ports; empty for what is not served."""
 
     zeromq: str
     http: str = ""
     grpc: str = ""
     metrics: str = ""
     trace: str = ""
-    """Where traces go."""
+    """The address that traces go to."""
     access_log: str = ""
     """The file with a line for each request."""
 
@@ -56,7 +56,7 @@ class Served(Protocol):
     """A protocol that is being served."""
 
     address: str
-    """With the real port."""
+    """The address, with the real port."""
 
     def leave(self) -> None:
         """Tell clients to go, and serve them as before."""
@@ -128,7 +128,7 @@ imports what it needs when it is called, so that a gateway for ZeroMQ alone star
 log = logging.getLogger("mainspring.gateway")
 
 _LOOK_S = 0.25
-"""Between two looks whether garbage can be collected."""
+"""Seconds between two looks whether garbage can be collected."""
 _FOREVER_NS = 1 << 62
 _ROUNDED_NS = 500_000
 """The loop's timers are rounded to milliseconds: never to one before."""
@@ -204,7 +204,7 @@ class _Server:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = _FOREVER_NS
         self._again = False
-        """Whether a turn follows at once."""
+        """True if a turn follows at once."""
         uploads = Uploads()
         try:
             self._driver = GatewayDriver(self._hub, config)
@@ -218,7 +218,7 @@ class _Server:
 
     @property
     def address(self) -> str:
-        """Where ZeroMQ's clients connect."""
+        """Return the address at which ZeroMQ's clients connect."""
         return self._clients.address
 
     def watch(self) -> None:
@@ -353,7 +353,7 @@ class Garbage:
 
 
 IDLE_NS: Final = 10_000_000_000
-"""How long no request has come before memory is given back."""
+"""Nanoseconds without a request before memory is given back."""
 WORTH_BYTES: Final = 16 << 20
 """Less of shared memory is not given back: workers are connected to anew for it."""
 
@@ -371,9 +371,9 @@ class Reclaiming:
         self._shared_bytes, self._renew, self._trim = shared_bytes, renew, trim
         self._asked = 0
         self._since_ns = 0
-        """Since when no request has come."""
+        """Instant since which no request has come."""
         self._done = True
-        """Whether memory was given back since then."""
+        """True if memory was given back since then."""
 
     def consider(self, now_ns: int, *, asked: int, in_flight: int) -> None:
         """Give memory back if this is a time for it; to be called now and then.

@@ -41,15 +41,15 @@ class Services:
     ) -> None:
         """``settle`` is called after each step: it sees to it that the loop's next turn comes in time."""
         self.uploads = uploads or Uploads()
-        """Where large bodies wait for their turns to be read, whatever they come over."""
+        """The turns in which large bodies are read, whatever they come over."""
         self.driver = driver
         self.statistics = _statistics(driver)
         self.answers = Budget(driver.config.max_answer_bytes)
-        """What answers hold until their clients have read them."""
+        """The bytes that answers hold until their clients have read them."""
         self.trace_settings = TraceSettings(driver.config)
-        """Which requests are traced, as clients of HTTP and gRPC may set."""
+        """The settings of which requests are traced, as clients of HTTP and gRPC may set."""
         self.back = Back()
-        """What answers take to their clients."""
+        """The measured time that answers take to their clients."""
         self._settle = settle
         self._keys = itertools.count()
         self._peers = itertools.count()

@@ -63,13 +63,13 @@ class Shard:
         self._quiet_ns = milliseconds(config.controller_timeout_ms * _COUNTED_ON)
         self.draining = DrainingModels(holds)
         self.astray = False
-        """Whether the controller there is that of another shard, so that what it tells counts for nothing."""
+        """True if the controller there is that of another shard, so that what it tells counts for nothing."""
         self._missed_ns: int | None = now_ns + milliseconds(config.controller_timeout_ms)
-        """When a first controller is missed; None once it was, or has come."""
+        """Instant at which a first controller is missed; None once it was, or has come."""
 
     @property
     def absent(self) -> str:
-        """Why there is no session, for clients; empty if there is one."""
+        """Return why there is no session, for clients; empty if there is one."""
         if self.session.welcomed:
             return ""
         return (

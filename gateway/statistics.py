@@ -34,7 +34,7 @@ KEPT: Final = 64
 
 
 class _Note:
-    """What became of one request that got outputs or a reason instead."""
+    """The outcome of one request that got outputs or a reason instead."""
 
     __slots__ = (
         "accepted",
@@ -65,7 +65,7 @@ class _Note:
         self.dispatch = dispatch
         self.output = output
         self.cached = request.digest is not None
-        """Whether the prediction cache was asked for it, which took ``cache_ns``."""
+        """True if the prediction cache was asked for it, which took ``cache_ns``."""
         self.cache_ns = request.cache_ns
 
 
@@ -112,7 +112,7 @@ class _Account:
     def __init__(self, key: str, series: Series | None) -> None:
         self.key = key
         self.series = series
-        """Where its requests are counted for the metrics; None if nobody scrapes."""
+        """The series that counts its requests for the metrics; None if nobody scrapes."""
         self.success = self.success_ns = self.fail = self.fail_ns = self.last_ns = 0
         self.computed = self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
         self.rows = self.executions = 0
@@ -150,7 +150,7 @@ class Statistics:
         self._seen: set[str] = set()
         """The models that were served when labels were last offered to them."""
         self._notes: list[_Note] = []
-        """Of the requests that are not counted yet, in order."""
+        """The notes of requests that are not counted yet, in order."""
 
     # --- what front ends ask for ---
 

@@ -1,4 +1,4 @@
-"""What statistics say of a model, with the fields of Triton's JSON and protobuf."""
+"""Statistics of a model, with the fields of Triton's JSON and protobuf."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How often something happened, and for how long in all."""
+    """The number of times that something happened, and how long it took in all."""
 
     count: int
     ns: int
 
 
 class InferenceStatistics(msgspec.Struct, frozen=True):
-    """What became of requests, and where the time of those that got outputs went."""
+    """The outcomes of requests, and the parts of the time of those that got outputs."""
 
     success: Count
     fail: Count
@@ -27,7 +27,7 @@ class InferenceStatistics(msgspec.Struct, frozen=True):
 
 
 class BatchStatistics(msgspec.Struct, frozen=True):
-    """What ran at one batch size; durations are those of whole executions."""
+    """The executions at one batch size; durations are those of whole executions."""
 
     batch_size: int
     """The size that ran: requests' rows, padded up to a size that the model was compiled for."""
@@ -40,7 +40,7 @@ class ModelStatistics(msgspec.Struct, frozen=True):
     """One version of a model since it was added to this gateway: fields as in Triton's JSON and protobuf."""
 
     name: str
-    """What clients call it."""
+    """The name that clients call it by."""
     version: str
     last_inference: int
     """Unix time of the last answer in milliseconds; 0 if there was none."""

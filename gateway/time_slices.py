@@ -35,7 +35,7 @@ class TimeSlices:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Work] = deque()
         self._again = False
-        """Whether a turn is to come."""
+        """True if a turn is to come."""
 
     def do(
         self,

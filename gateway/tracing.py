@@ -60,7 +60,7 @@ class Trace(NamedTuple):
     """All of it; the steps are its parts."""
     steps: tuple[Step, ...]
     error: str
-    """Why it got no outputs; empty if it did."""
+    """The reason why it got no outputs; empty if it did."""
 
 
 Export = Callable[[Trace], None]

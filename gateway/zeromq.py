@@ -48,12 +48,12 @@ _SLOW_READER = encode(
     )
 )
 _LOOK_NS = 250_000_000
-"""Between two looks at which clients are to go."""
+"""Nanoseconds between two looks at which clients are to go."""
 _LEAVES_AGAIN_NS = 1_000_000_000
-"""Until a client is told to go that comes to a gateway which is about to stop."""
+"""Nanoseconds until a client that comes to a gateway which is about to stop is told to go."""
 _NEVER_NS = 1 << 61
 _IDLE_SEARCH = 64
-"""How many of the longest silent connections are looked at for one that can be forgotten."""
+"""Number of the longest silent connections that are looked at for one that can be forgotten."""
 
 
 class Clients(Protocol):
@@ -62,7 +62,7 @@ class Clients(Protocol):
     address: str
 
     def pending(self) -> bool:
-        """Whether a message may have come."""
+        """Return whether a message may have come."""
 
     def receive(self) -> tuple[bytes, list[Any], str] | None:
         """Return the next message's sender and parts, and what is wrong with it."""
@@ -104,22 +104,22 @@ class ZeroMqFrontEnd:
         self._connections: dict[bytes, Connection] = {}
         """Clients that said hello, the longest silent first."""
         self._shown: dict[bytes, Credential] = {}
-        """What each of `_connections` showed of a token, while tokens are needed."""
+        """The token that each of `_connections` showed, while tokens are needed."""
         self._goes_ns: dict[bytes, int] = {}
-        """When clients that know how to are told to go."""
+        """Instant at which each client that knows how to go is told to go."""
         self._look_ns = 0
         self._leaving = False
         self._early: dict[bytes, clients.ClientHello] = {}
         """Hellos that came before the controller's models."""
         self._open_ns = monotonic_ns() + milliseconds(config.controller_timeout_ms)
-        """When clients are welcomed even without a controller."""
+        """Instant from which clients are welcomed even without a controller."""
         self._name = name
         self._listener = _listener(self, config, driver, hub) if listen is None else listen(self)
         self.address = self._listener.address
         driver.front_ends[name] = self
 
     def readable(self) -> bool:
-        """Whether a message may have come."""
+        """Return whether a message may have come."""
         return self._listener.pending()
 
     def serve(self, limit: int) -> None:
@@ -131,7 +131,7 @@ class ZeroMqFrontEnd:
             self._take(*received)
 
     def busy(self, name: bytes) -> bool:
-        """Whether a client waits for answers."""
+        """Return whether a client waits for answers."""
         connection = self._connections.get(name)
         return connection is not None and self._driver.core.connection_in_flight(connection) > 0
 

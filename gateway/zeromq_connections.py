@@ -30,7 +30,7 @@ log = logging.getLogger("mainspring.gateway")
 
 ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
 STRANGER_BYTES: Final = 64 << 10
-"""What may be received on a connection without a session, greetings and hellos together."""
+"""Most bytes that may be received on a connection without a session, greetings and hellos together."""
 MOST_STRANGERS: Final = 1_024
 """Connections without a session at one time; the oldest makes room for one more."""
 _LOOK_NS: Final = 10_000_000
@@ -53,7 +53,7 @@ _PASSED_AT: Final = 120
 
 
 class Owner(Protocol):
-    """What the connections need of the front end."""
+    """The front end, as far as the connections need it."""
 
     def gone(self, name: bytes) -> None:
         """A connection is over."""

@@ -42,7 +42,8 @@ _KEEPALIVE: Final = {
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 3,
 }
-"""As `transport.addresses.prepare`: the failure of a client's host is noticed after 20 s."""
+"""Settings of a client's connection, as `transport.addresses.prepare`: a failure of its host is noticed after
+20 s."""
 _TRACKED_BYTES: Final = 64 << 10
 """Size from which on libzmq says when it is done with a message; smaller ones are counted together."""
 _SWEEP_NS: Final = 250_000_000
@@ -57,7 +58,7 @@ _POLLIN: Final = int(zmq.POLLIN)
 
 
 class Owner(Protocol):
-    """What a listener and its connections need of the front end (`zeromq_connections.Owner`)."""
+    """The front end, as far as a listener and its connections need it (`zeromq_connections.Owner`)."""
 
     def gone(self, name: bytes) -> None:
         """A connection is over."""
@@ -73,14 +74,14 @@ class Owner(Protocol):
 
 
 class _Client:
-    """How a client is answered, and what of it waits to be read."""
+    """The way in which a client is answered, and the part of its answers that waits to be read."""
 
     __slots__ = ("acknowledged", "bytes", "enveloped", "progress_ns", "route", "small_bytes", "unread")
 
     def __init__(self, route: bytes, enveloped: bool) -> None:
         self.route = route
         self.enveloped = enveloped
-        """Whether an empty frame stands before each message, as a REQ has it."""
+        """True if an empty frame stands before each message, as a REQ has it."""
         self.bytes = 0
         """Bytes that libzmq has not sent, those of small messages at most."""
         self.small_bytes = 0
@@ -88,7 +89,7 @@ class _Client:
         self.unread: deque[tuple[zmq.MessageTracker, int]] = deque()
         self.acknowledged = 0
         self.progress_ns = 0
-        """When something was last sent of what waits."""
+        """Instant at which something was last sent of what waits."""
 
 
 class ZeroMqListener:
@@ -108,7 +109,7 @@ class ZeroMqListener:
         """Those who may have something to read."""
         self._waiting_bytes = 0
         self._maybe = True
-        """Whether a message may have come since it was last looked."""
+        """True if a message may have come since it was last looked."""
         self._held: list[socket.socket] = []
         self._path: Path | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -29,13 +29,13 @@ from mainspring.messages.status import ClusterStatus
 
 
 class GetMetrics(msgspec.Struct, frozen=True):
-    """What does the controller count? The gateway's own command, when it is scraped."""
+    """Ask the controller for its counts: the gateway's own command, when it is scraped."""
 
     key: int
 
 
 class MetricsReply(msgspec.Struct, frozen=True):
-    """What it counts."""
+    """The controller's counts."""
 
     key: int
     metrics: ClusterMetrics
@@ -104,7 +104,7 @@ class AdminTable:
                 return AdminRequest(token, metrics=True)
 
     def awaits(self, token: int, shard: int) -> bool:
-        """Whether an answer of this shard's controller is waited for."""
+        """Return whether an answer of this shard's controller is waited for."""
         asked = self._asked.get(token)
         return asked is not None and shard in asked.awaits
 

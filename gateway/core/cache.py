@@ -24,19 +24,19 @@ from mainspring.gateway.core.validation import Signature
 from mainspring.messages.codec import encode
 
 ENTRY_BYTES = 448
-"""What an entry takes beside its outputs' bytes: measured, for one output, and rounded up."""
+"""Bytes that an entry takes beside its outputs: measured, for one output, and rounded up."""
 LONGEST_SWEEP = 256
 """Marked entries that one eviction passes over at most: no request waits while the hand goes round."""
 
 
 class ModelCounts(msgspec.Struct):
-    """What the cache did for one model since it was added."""
+    """Counts of the cache for one model since it was added."""
 
     hits: int = 0
     misses: int = 0
     """Requests that were not found: they were submitted, or shared what one of them had submitted."""
     shared: int = 0
-    """Of the misses, those that were answered by another one's execution."""
+    """Misses that were answered by another request's execution."""
     hit_ns: int = 0
     """Time that hits took in all: hashing the inputs and looking for them."""
     miss_ns: int = 0
@@ -44,7 +44,7 @@ class ModelCounts(msgspec.Struct):
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """What two models must have in common for their outputs to be the same."""
+    """The parts of two models that must be equal for their outputs to be the same."""
 
     name: str
     weights_hash: str
@@ -62,7 +62,7 @@ class _Known:
         self.signature = signature
         self.identity = identity
         self.hash = hashlib.sha256(identity)
-        """To be copied: the hash of every request for the model begins like it."""
+        """The hash that every request for the model begins with; it is copied for each."""
         self.digests: dict[bytes, None] = {}
         """Its entries."""
         self.counts = ModelCounts()
@@ -92,7 +92,7 @@ class PredictionCache:
         self._patterns = tuple(models)
         self._switched: dict[str, bool] = {}
         self._known: dict[str, _Known] = {}
-        """By the scheduler's name."""
+        """The models that the cache was asked about, by the scheduler's name."""
         self._off: dict[str, None] = {}
         """Models that were asked for and that it is off for, by the scheduler's name."""
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()

@@ -48,23 +48,24 @@ class Catalog:
         """``triton``: say of an unknown model what a Triton server says."""
         self.triton = triton
         self.signatures: dict[str, Signature] = {}
-        """By the scheduler's name; clients know those of a repository by another."""
+        """The signature of each model, by the scheduler's name; clients know those of a repository by
+        another."""
         self.served: dict[str, ServedModel] = {}
         """A repository's models by what clients call them."""
         self.workers: dict[str, str] = {}
         self._old_models: dict[str, None] = {}
         self._old_served: dict[str, None] = {}
         self._slos_ns: dict[str, int] = {}
-        """What operators set, by what clients call the models."""
+        """SLOs that operators set, in nanoseconds, by the name that clients call the model by."""
         self._options: dict[str, ServedModel] = {}
-        """How those models are served."""
+        """The options that a repository's models are served with, by the name that clients call them by."""
         self._old_workers: dict[str, None] = {}
         self._old_slos: dict[str, None] = {}
         self._begins = False
-        """Whether a controller that has welcomed the gateway has not told all that it knew then."""
+        """True while a controller that has welcomed the gateway has not told all that it knew then."""
         self._confirm_by_ns: int | None = None
         self.complete = True
-        """Whether what is not here is not served; not so until a first controller has told all."""
+        """True if a model that is not here is not served: once a first controller has told all."""
 
     # --- what clients ask for ---
 
@@ -165,7 +166,7 @@ class Catalog:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the controller has told all that it knew at its last welcome."""
+        """Return whether the controller has told all that it knew at its last welcome."""
         return self.complete and not self._begins
 
     def told_all(self, now_ns: int) -> None:

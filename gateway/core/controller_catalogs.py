@@ -30,7 +30,7 @@ class Told:
         self.catalog = catalog
         self._several = len(addresses) > 1
         self.parts = [Catalog() for _ in addresses] if self._several else [catalog]
-        """What each shard's controller has told."""
+        """The catalog of each shard, as its controller has told it."""
         for part in self.parts:
             part.complete = False
         self.shards: dict[str, int] = {}
@@ -41,7 +41,7 @@ class Told:
 
     @property
     def ready(self) -> bool:
-        """Whether a controller has told all of its models and workers."""
+        """Return whether a controller has told all of its models and workers."""
         return any(part.complete for part in self.parts)
 
     def shard_of(self, model: str) -> int | None:

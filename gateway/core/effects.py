@@ -24,7 +24,7 @@ Frame = Sized
 
 
 class Connection(NamedTuple):
-    """Who asked: one connection of one front end."""
+    """The connection that asked, of one front end."""
 
     front_end: str
     peer: bytes
@@ -47,10 +47,10 @@ class Arrive(msgspec.Struct, frozen=True):
     model: str
     rows: int
     deadline_ns: int | None
-    """When the answer is to leave, on the gateway's clock."""
+    """Instant at which the answer is to leave, on the gateway's clock; None without a deadline."""
     priority: int = 0
     sizes: tuple[int, ...] = ()
-    """As `Accepted.sizes`."""
+    """The sizes of the request's symbols, as `Accepted.sizes`."""
 
 
 class Withdraw(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ Effect = Arrive | Withdraw | Push | Answer | Refuse
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Where in which sequence of its model a request is."""
+    """The place of a request in a sequence of its model."""
 
     sequence: int | str
     start: bool
@@ -102,22 +102,23 @@ class Accepted(msgspec.Struct, frozen=True):
     """A request that passed: what the request table needs to know of it."""
 
     model: str
-    """By the scheduler's name, which for a repository's model stands for one version of it."""
+    """The scheduler's name of the model, which for a repository's model stands for one version of it."""
     rows: int
     slo_ns: int | None
     frame_order: tuple[int, ...]
-    """For each input of the model, which of the request's frames holds it."""
+    """The place among the request's frames of each input of the model."""
     output_order: tuple[int, ...]
-    """Which of the model's outputs the client wants, in its order."""
+    """The places among the model's outputs of those that the client wants, in its order."""
     signature: Signature
-    """Of the model when the request came; it may have been removed since."""
+    """The signature of the model when the request came; the model may have been removed since."""
     traceparent: str = ""
     priority: int = 0
     back_ns: int = 0
-    """What the answer takes from here to its caller, about."""
+    """Nanoseconds that the answer takes from here to its caller, about."""
     late_outputs: bool = True
-    """Whether the client has a use for outputs that come after the deadline."""
+    """True if the client has a use for outputs that come after the deadline."""
     sizes: tuple[int, ...] = ()
     """The size of each of the model's symbols in this request; empty if the model has none."""
     turn: Turn | None = None
-    """Of a model with sequences. ``signature`` is what clients see of it until the request's turn."""
+    """The request's place in its sequence, for a model with sequences; ``signature`` is what clients see of
+    the model until the request's turn."""

@@ -51,7 +51,7 @@ class Readiness:
 
     @property
     def leaving(self) -> bool:
-        """Whether it is."""
+        """Return whether the gateway is leaving."""
         return self._leaving
 
     def begin_session(self, shard: int) -> None:

@@ -42,17 +42,17 @@ class Observers:
     def answered(
         self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
     ) -> None:
-        """As `Observer.answered`."""
+        """Tell each observer, as `Observer.answered` says."""
         for observer in self._all:
             observer.answered(now_ns, request, dispatch, output)
 
     def refused(self, request: Pending, reason: Reason) -> None:
-        """As `Observer.refused`."""
+        """Tell each observer, as `Observer.refused` says."""
         for observer in self._all:
             observer.refused(request, reason)
 
     def turned_away(self, request: InferRequest, reason: Reason) -> None:
-        """As `Observer.turned_away`."""
+        """Tell each observer, as `Observer.turned_away` says."""
         for observer in self._all:
             observer.turned_away(request, reason)
 
@@ -65,7 +65,7 @@ class OwnRefusals:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        """Since the gateway started, by `Reason`."""
+        """Refusals since the gateway started, by `Reason`."""
 
     def answered(
         self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
@@ -140,9 +140,9 @@ class RequestTable:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self.pending: dict[int, Pending] = {}
-        """By serial, in the order of arrival."""
+        """The requests without an answer by serial, in the order of arrival."""
         self.by_id: dict[int, Pending] = {}
-        """By every id that it was ever submitted under."""
+        """The same requests by every id that they were ever submitted under."""
         self._by_connection: dict[Connection, dict[int, Pending]] = {}
         self._input_bytes = 0
         self.timers = Timers(self.pending)

@@ -101,20 +101,22 @@ def _overlap(one_ns: int, end_ns: int, other_ns: int, other_end_ns: int) -> int:
 
 _EARLIER_NS: Final = 1_000_000
 _EARLIER_SHARE: Final = 64
-"""So much before an answer would be late, or this part of its SLO if that is less, the client is told."""
+"""The client is told a millisecond, or this part of its SLO if that is less, before an answer would be
+late."""
 _CONTROLLER_NS: Final = 20_000_000
-"""How long a request waits at least: the controller says when an answer would have been possible."""
+"""Nanoseconds that a request waits at least: the controller says when an answer would have been possible."""
 
 
 OVERDUE_NS: Final = 60_000_000_000
-"""How long after its dispatch a request without a deadline is submitted again if no outputs came."""
+"""Nanoseconds after its dispatch at which a request without a deadline is submitted again if no outputs
+came."""
 NEVER_NS: Final = 1 << 62
 """Later than every instant."""
 
 _CONTENT: Final = (bytes, bytearray, memoryview)
 
 Refusal = tuple[Reason, str]
-"""Why a request gets no outputs, as a code and for a person."""
+"""The reason why a request gets no outputs, as a code and for a person."""
 
 
 class Place(enum.Enum):
@@ -186,19 +188,19 @@ class Pending:
         self.key = key
         self.accepted = accepted
         self.frames = frames
-        """In the order of the model's inputs, kept until the reply is out so that they can be sent again. Of
-        a sequence's request, those that its client gave until its turn, then with the state, too."""
+        """The inputs in the order of the model's, kept until the reply is out so that they can be sent again.
+        Those of a sequence's request are its client's until its turn, then the state is among them."""
         self.arrived_ns = self.came_ns = arrived_ns
-        """When it was there, and its first bytes."""
+        """Instants at which it was wholly there, and at which its first bytes came."""
         self.deadline_ns = deadline_ns
-        """When its caller is to have the answer."""
+        """Instant at which its caller is to have the answer; None without a deadline."""
         self.due_ns = due_ns
-        """When the answer is to leave for that: the controller's deadline."""
+        """Instant at which the answer is to leave for that: the controller's deadline."""
         self.expires_ns = expires_ns
-        """When it is answered with a time-out."""
+        """Instant at which it is answered with a time-out."""
         self.input_bytes = sum([len(frame) for frame in frames])
         self.digest = digest
-        """Where the cache keeps its outputs; None if they are not kept."""
+        """The cache's key for its outputs; None if they are not kept."""
         self.cache_ns = 0
         """Time taken to look for its outputs in the cache, and to keep them."""
         self.place = _WAITING
@@ -211,11 +213,11 @@ class Pending:
         """All ids that it ever had: outputs under an old id are as good."""
         self.dispatches: list[Dispatched] = []
         self.done = 0
-        """How many of these came before it was last submitted."""
+        """Number of dispatches that came before it was last submitted."""
 
     @property
     def follows(self) -> bool:
-        """Whether it is not to be submitted now (`Place.FOLLOWING`)."""
+        """Return whether it is not to be submitted now (`Place.FOLLOWING`)."""
         return self.place is _FOLLOWING
 
     def follow(self) -> None:
@@ -276,7 +278,7 @@ class Pending:
 
 
 class Patience:
-    """How long requests wait for outputs at most."""
+    """The rule for how long requests wait for outputs at most."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._grace_ns = milliseconds(config.grace_ms)

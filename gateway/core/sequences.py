@@ -43,10 +43,10 @@ class _Kept(NamedTuple):
 
 
 class OfModel(NamedTuple):
-    """What became of one model's sequences."""
+    """Counts of one model's sequences."""
 
     spec: ModelSpec
-    """As it was when the first of them came."""
+    """The model as it was when the first of them came."""
     numbers: Counter[str]
     """``live`` now, ``bytes`` that are set aside for them, and how many were ``begun``, ``ended``, ``idle``
     for too long and ``dropped``; and requests for ones that are ``unknown``."""
@@ -64,25 +64,25 @@ class _Sequence:
         self.key = key
         self.idle_ns = idle_ns
         self.due_ns: int | None = None
-        """When it is dropped; None while requests are in line."""
+        """Instant at which it is dropped; None while requests are in line."""
         self.timed = False
-        """Whether it is among the timers, maybe for an earlier instant."""
+        """True if it is among the timers, maybe for an earlier instant."""
         self.epoch = 0
         """Starts that have come: a request goes on with the state of the last one before it."""
         self.line: OrderedDict[int, Pending] = OrderedDict()
         """Requests without an answer, by serial; the first is the one whose turn it is."""
         self.kept: tuple[_Kept, ...] | None = None
-        """What the last answered request left, in the order of the model's states; None if that was the end,
-        or there was none."""
+        """The state that the last answered request left, in the order of the model's states; None if that
+        request ended the sequence, or none was answered."""
         self.kept_epoch = 0
         self.rows = 0
         self.spec: ModelSpec | None = None
-        """What ran when it was begun: the state is of no use to another."""
+        """The model that ran when it was begun: the state is of no use to another."""
         self.reserved = 0
 
     @property
     def going(self) -> bool:
-        """Whether there is a state that a request could go on with."""
+        """Return whether there is a state that a request could go on with."""
         return self.kept is not None and self.kept_epoch == self.epoch
 
 
@@ -94,7 +94,7 @@ class Sequences:
         self._idle_ns = milliseconds(config.sequence_idle_ms)
         self._by_key: dict[_Key, _Sequence] = {}
         self._of: dict[int, tuple[_Sequence, int]] = {}
-        """Of each request in a line, by serial, its sequence and epoch."""
+        """The sequence and epoch of each request in a line, by the request's serial."""
         self._timers: list[tuple[int, int, _Sequence]] = []
         """A heap: not later than each sequence without a request is due, a number against ties, and it."""
         self._next_timer = 0

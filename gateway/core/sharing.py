@@ -16,13 +16,13 @@ from typing import Final
 from mainspring.gateway.core.requests import Pending
 
 _NEVER_NS: Final = 1 << 63
-"""When a request without a deadline is due, for comparing."""
+"""The instant at which a request without a deadline is due, for comparing."""
 _NO_PRIORITY: Final = 1 << 31
 """Rank of a request that asks for none: behind all that do."""
 MOST_RANKS: Final = 64
 """Priorities of the followers of equal inputs: all are looked at when a leader ends. One more leads."""
 _SPARE_ENTRIES: Final = 64
-"""How many ended followers the heaps may hold before they are rebuilt without them."""
+"""Ended followers that the heaps may hold before they are rebuilt without them."""
 
 
 class _Group:
@@ -34,7 +34,7 @@ class _Group:
         self.leaders: dict[int, Pending] = {}
         self.followers: dict[int, Pending] = {}
         self.heaps: dict[int, list[tuple[int, int]]] = {}
-        """By rank: due instants and serials of followers, and of some that follow no more."""
+        """The heap of each rank: due instants and serials of followers, and of some that follow no more."""
 
     def leads(self, request: Pending) -> bool:
         """Return whether a leader is due no later than a request, and no less important."""

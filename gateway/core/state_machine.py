@@ -57,7 +57,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Input, Output, Rejected
 
 ARRIVAL_RETRY_NS: Final = 20_000_000
-"""After this a request that could not be sent to the controller is sent again."""
+"""Nanoseconds after which a request that could not be sent to the controller is sent again."""
 
 _NO_SIGNATURES: Mapping[str, Signature] = MappingProxyType({})
 _NO_SHARDS: Mapping[str, int] = MappingProxyType({})
@@ -87,7 +87,7 @@ class GatewayCore:
         self._numbers: dict[int, int] = {}
         """The gateway's number at each shard's controller that has welcomed it."""
         self._lost_ns: dict[int, int] = {}
-        """When each shard's controller was lost last."""
+        """Instant at which each shard's controller was lost last."""
         self._closing = False
         self._serial = 0
         self._next_id = 0
@@ -97,7 +97,7 @@ class GatewayCore:
         self._effects: list[Effect] = []
         self.observers = Observers()
         self.counts: Counter[str] = Counter()
-        """What happened, by name: ``submitted`` = ``answered`` + ``refused`` + ``abandoned`` + in flight;
+        """Counts of events by name: ``submitted`` = ``answered`` + ``refused`` + ``abandoned`` + in flight;
         the others count messages that could not be used."""
 
     @property
@@ -114,7 +114,8 @@ class GatewayCore:
         return list(self._pending.values())
 
     def holds(self, model: str, shard: int | None = None) -> bool:
-        """Whether a request for the model, by the scheduler's name, is in flight; looks at all.
+        """Return whether a request for the model, by the scheduler's name, is in flight; all requests are
+        looked at.
 
         With ``shard``: only one that is submitted there counts."""
         for request in self._pending.values():
@@ -383,11 +384,11 @@ class GatewayCore:
         return True
 
     def _reaches(self, request: Pending) -> bool:
-        """Whether the controller that has a request's model is there."""
+        """Return whether the controller that has a request's model is there."""
         return self._shards.get(request.accepted.model, 0) in self._numbers
 
     def _concerns(self, request: Pending, shard: int) -> bool:
-        """Whether a request is at a shard's controller, or is to be submitted there."""
+        """Return whether a request is at a shard's controller, or is to be submitted there."""
         at = _submitted_to(request)
         return (self._shards.get(request.accepted.model, 0) if at is None else at) == shard
 

@@ -25,7 +25,7 @@ from mainspring.messages.sequences import check_sequencing
 _LONGEST_NUMBER = 24
 """Characters, as in ``-2.2250738585072014e-308``."""
 _LONGEST_CHARACTER = 6
-"""As in ``\\u0001``."""
+"""Characters of the longest escape, such as ``\\u0001``."""
 _AROUND = 3
 """A comma, and quotes."""
 _REMEMBERED = 256
@@ -59,22 +59,22 @@ class Signature:
                 raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}")
         self.spec = spec
         self.run = self
-        """Of what runs. Another one only for a model with sequences, of which this is what clients see."""
+        """The signature of what runs: of a model with sequences, another one than clients see."""
         self.max_rows = spec.max_rows
         self.whole = spec.whole
         self.varies = any(tensor.varies for tensor in spec.outputs)
-        """Whether the shape of an output is known only after a run."""
+        """True if the shape of an output is known only after a run."""
         self.inputs = {tensor.name: index for index, tensor in enumerate(spec.inputs)}
         self.outputs = {tensor.name: index for index, tensor in enumerate(spec.outputs)}
         self.input_row_bytes = tuple(tensor.row_bytes for tensor in spec.inputs)
         self.output_row_bytes = tuple(tensor.row_bytes for tensor in spec.outputs)
         self.answer_row_bytes = sum(self.output_row_bytes)
-        """Of all outputs together, as they come from a worker."""
+        """Bytes of one row of all outputs together, as they come from a worker."""
         self.text_row_bytes = sum(map(_text_bytes, spec.outputs))
-        """What these have at most as JSON."""
+        """Bytes that such a row has at most as JSON."""
         self.every_output = tuple(range(len(spec.outputs)))
         self.rows_axes = {tensor.name: tensor.rows_axis for tensor in spec.outputs if tensor.rows_axis}
-        """Of outputs whose rows are not in front, where these are."""
+        """The axis of the rows, by name, of each output whose rows are not in front."""
         self.relations = [
             (index, dim)
             for index, tensor in enumerate(spec.inputs)
@@ -145,7 +145,7 @@ def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool
 
 
 Resolve = Callable[[str, int | None], Signature]
-"""What a model's name and version stand for; raises `BadRequest` (`Catalog.resolve`)."""
+"""A function from a model's name and version to its signature; it raises `BadRequest` (`Catalog.resolve`)."""
 
 
 def check_request(

@@ -47,22 +47,22 @@ class Host(Protocol):
 
     limits: Limits
     budget: Budget
-    """Of bodies."""
+    """The bytes that bodies may hold."""
     memory: Memory
-    """Where large ones are received."""
+    """The memory that large bodies are received in."""
     uploads: Uploads
-    """Where large bodies wait for their turns to be read."""
+    """The turns in which large bodies are read."""
     answers: Budget
     shared: bytearray
-    """Where all connections read to."""
+    """The buffer that all connections read to."""
     heads: Heads
     """Those that its connections have had."""
 
     def goes_ns(self) -> int:
-        """When a connection that begins now is told to go."""
+        """Return the instant at which a connection that begins now is told to go."""
 
     def read_at_ns(self) -> int:
-        """When what is being read now was there to be read."""
+        """Return the instant at which what is being read now was there to be read."""
 
     def admit(self, connection: HttpConnection) -> bool:
         """Count a new connection; return whether there is room."""
@@ -83,7 +83,7 @@ _DISCARDED_BYTES = 1 << 30
 """Read and thrown away behind a refusal, for as long as a body may take to come, so that a client that sends
 all before it reads gets to read why."""
 _UNSENT_BYTES = 1 << 16
-"""Of replies to one client that the kernel has not taken; beyond it no more of its requests are read or
+"""Bytes of replies to one client that the kernel has not taken; beyond it no more of its requests are read or
 begun, and what their answers hold counts until it has."""
 _LINGER_NS = 2_000_000_000
 NEVER_NS = 1 << 61
@@ -98,7 +98,7 @@ class HttpConnection:
         self._limits = host.limits
         self._transport: asyncio.Transport | None = None
         self.triton = host.limits.triton
-        """Whether texts of errors are Triton's."""
+        """True if texts of errors are Triton's."""
         limits = host.limits
         self._receiver = Receiver(
             self,
@@ -112,41 +112,42 @@ class HttpConnection:
         self._queue: deque[Exchange] = deque()
         """Requests without a reply on the wire, in their order."""
         self._running = 0
-        """How many of them were begun: the first ones."""
+        """Number of these that were begun: the first ones."""
         self._held_bytes = 0
-        """What answers to them hold, or will, and those that the client has yet to read."""
+        """Bytes that answers to them hold, or will, and those that the client has yet to read."""
         self._unread_bytes = 0
-        """Of these, the latter."""
+        """Bytes among these that the client has yet to read."""
         self._beginning = False
-        """Whether one of them is being begun just now."""
+        """True while one of them is being begun."""
         self._discarding = -1
         """Bytes read since a refusal that ended the connection; -1 before."""
         self._broken_ns = 0
-        """When that was."""
+        """Instant of that refusal."""
         self._ending = False
-        """Whether the gateway ends."""
+        """True if the gateway ends."""
         self._closes = False
-        """Whether the last request that was read says, of the gateway's own accord, that the connection ends
+        """True if the last request that was read says, of the gateway's own accord, that the connection ends
         with its reply: nothing more is read, and so the client knows which requests were not taken."""
         self._half_closed: HalfClosed | None = None
         """Once the client has closed its side."""
         self._writing = True
-        """Whether the client reads fast enough."""
+        """True if the client reads fast enough."""
         self._unsent_bytes = 0
-        """What waited to be sent when last looked at."""
+        """Bytes that waited to be sent when last looked at."""
         self._since_ns = monotonic_ns()
-        """Since when it has been idle, or ending."""
+        """Instant since which it has been idle, or ending."""
         self._goes_ns = host.goes_ns()
-        """From when on a reply says that the connection ends with it."""
+        """Instant from which a reply says that the connection ends with it."""
         self._reading = Reading(host.uploads)
         self.peer: Connection | None = None
-        """What the request table knows the client as, once it has asked for something."""
+        """The client's name in the request table, once it has asked for something."""
         self.user: int | None = None
         """Id of the client's user, once that is known."""
 
     @property
     def silent_since_ns(self) -> int:
-        """Since when the client has sent nothing; `NEVER_NS` while it waits for an answer."""
+        """Return the instant since which the client has sent nothing; `NEVER_NS` while it waits for an
+        answer."""
         if self._queue:
             return NEVER_NS
         return self._receiver.last_ns if self._receiver.in_body else self._since_ns

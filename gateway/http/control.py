@@ -30,13 +30,13 @@ from mainspring.transport.tokens import from_header
 
 
 class IndexRequest(msgspec.Struct):
-    """Which models to list."""
+    """The models to list."""
 
     ready: bool = False
 
 
 class Change(msgspec.Struct):
-    """How to load or unload a model."""
+    """The way to load or unload a model."""
 
     parameters: dict[str, Any] = {}
 

@@ -16,7 +16,7 @@ from mainspring.gateway.http.exchange import Exchange, Handler
 EXPOSED: Final = b"inference-header-content-length, server-timing, www-authenticate"
 """Headers of replies that a page may read beside those that it always may."""
 _KEPT_S: Final = 600
-"""How long a browser may remember what a preflight said."""
+"""Seconds that a browser may remember what a preflight said."""
 _NAMES = re.compile(rb"[a-zA-Z0-9_, -]{1,1024}")
 _KEEP_OFF = (
     "a page of another site may not call this: it changes something, or its origin is not among "
@@ -25,7 +25,7 @@ _KEEP_OFF = (
 
 
 class Cors:
-    """Which pages may call."""
+    """The pages of other sites that may call."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         named = {each.lower().encode() for each in origins}

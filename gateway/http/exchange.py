@@ -110,37 +110,37 @@ def _date(second: int) -> bytes:
 
 
 REPLY_BEGIN = b"HTTP/1.1 "
-"""Of every reply."""
+"""The beginning of every reply."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 log = logging.getLogger("mainspring.gateway")
 
 MOST_ASKED_BYTES = 1 << 16
-"""Of a body that is not an inference request's: they are a few names and settings."""
+"""Most bytes of a body that is not an inference request's: those are a few names and settings."""
 UNKNOWN_BYTES = -1
 INFER, GENERATE, GENERATE_STREAM = "infer", "generate", "generate_stream"
-"""What inference is asked for and answered with: tensors, values by name, and these as an event."""
+"""The styles of an inference request and its answer: tensors, values by name, and these as an event."""
 _ENCODER = msgspec.json.Encoder()
 Value = TypeVar("Value")
 
 
 class Fault(Exception):
-    """What is wrong with a request that no reason code is about: an HTTP status, and what is right."""
+    """A fault of a request that no reason code is about: an HTTP status, and what is right."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.extra = b""
-        """As `Exchange.extra`."""
+        """Further headers, as `Exchange.extra`."""
 
 
 class Sender(Protocol):
     """The connection that a request came on."""
 
     triton: bool
-    """Whether texts of errors are Triton's."""
+    """True if texts of errors are Triton's."""
 
     def replied(self, exchange: Exchange) -> None:
         """The exchange has its reply: send it when it is its turn."""
@@ -178,26 +178,26 @@ class Exchange:
         self.target = target
         """Path and query as they came."""
         self.headers = headers
-        """By lower-case name."""
+        """The headers by lower-case name."""
         self.arrived_ns = arrived_ns
-        """When its first bytes were read, on this process's clock."""
+        """Instant at which its first bytes were read, on this process's clock."""
         self.abandoned = False
-        """Whether the client is gone: nobody would get the reply."""
+        """True if the client is gone: nobody would get the reply."""
         self.answer_bytes = 0
-        """What its answer will hold, about; `UNKNOWN_BYTES` until that is known, 0 for a short one."""
+        """Bytes that its answer will hold, about; `UNKNOWN_BYTES` until that is known, 0 for a short one."""
         self.extra = b""
         """Whole lines for the head of its reply, whatever that is."""
         self.version = "1.1"
         self.keeps_alive = True
-        """Whether the connection takes another request after this one."""
+        """True if the connection takes another request after this one."""
         self.handler: Handler | None = None
         self.arguments: tuple[str, ...] = ()
         """The variable parts of its path."""
         self.style = INFER
-        """What request and answer of an inference look like."""
+        """The style of an inference's request and answer."""
         self.body: memoryview = memoryview(b"")
         self.reply_parts: list[Any] | None = None
-        """What is to be sent, once that is known."""
+        """The parts of the reply that is to be sent, once it is known."""
 
     def header(self, name: bytes) -> str | None:
         """Return a header's value as text."""
@@ -293,9 +293,9 @@ def reply_to_error(exchange: Exchange, error: Exception) -> None:
 
 
 _GAP_NS = 5_000_000
-"""From a turn's last read to the next turn's first one, at most."""
+"""Most nanoseconds from a turn's last read to the next turn's first one."""
 _LONG_NS = 500_000
-"""From here on a turn's length matters to what is read behind it."""
+"""Nanoseconds from which a turn's length matters to what is read behind it."""
 _NOT_ASKED = -1
 
 
@@ -313,15 +313,15 @@ class TurnClock:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._began_ns = 0
-        """When the turn under way began; 0 if nobody has asked yet."""
+        """Instant at which the turn under way began; 0 if nobody has asked yet."""
         self._since_ns = 0
-        """Since when what is read in it may have been there."""
+        """Instant since which what is read in the turn may have been there."""
         self._last_ns = 0
-        """When the last turn began in which somebody asked."""
+        """Instant at which the last turn began in which somebody asked."""
         self._ended_ns = 0
-        """When all that it had to read was read."""
+        """Instant at which all that it had to read was read."""
         self._waits = _NOT_ASKED
-        """How often the thread had waited by then; `_NOT_ASKED` if that was not asked."""
+        """Number of times that the thread had waited by then; `_NOT_ASKED` if that was not asked."""
 
     def read_at_ns(self) -> int:
         """Return since when what is being read now may have been there to be read."""
@@ -360,14 +360,14 @@ def thread_waits() -> int:
 
 
 SHARE_NS = 1_000_000
-"""Of one turn of the loop, for new requests. So short that a request, which takes two turns more (to pass its
-inputs on and its outputs), is not held up by the turns' length."""
+"""Nanoseconds of one turn of the loop for new requests. So short that a request, which takes two turns more
+(to pass its inputs on and its outputs), is not held up by the turns' length."""
 SHORT_NS = 5_000_000
 """A wait below this is short."""
 STANDING_NS = 100_000_000
-"""How long no wait must have been short before requests are refused."""
+"""Nanoseconds that no wait must have been short before requests are refused."""
 ALERT_NS = 1_000_000_000
-"""After a refusal, for so long the wait is taken to stand as soon as it is too long."""
+"""Nanoseconds after a refusal in which the wait is taken to stand as soon as it is too long."""
 
 OnShed = Callable[[Exchange, Reason], None]
 
@@ -389,7 +389,7 @@ class AdmissionQueue:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Exchange] = deque()
         self._long_since_ns = 0
-        """Since when no wait was short; 0 if the last one was."""
+        """Instant since which no wait was short; 0 if the last one was."""
         self._alert_until_ns = 0
 
     def take(self, exchange: Exchange) -> None:

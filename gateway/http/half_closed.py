@@ -15,7 +15,8 @@ from mainspring.gateway.http.exchange import REPLY_BEGIN
 
 _FIRST_S: Final = 0.01
 _LONGEST_S: Final = 1.0
-"""Between two looks whether there was a reset, which the loop does not notice by itself any more."""
+"""Most seconds between two looks whether there was a reset, which the loop does not notice by itself any
+more."""
 _CLOSED: Final = 7
 """The kernel's ``TCP_CLOSE``, as the first byte of ``TCP_INFO``."""
 
@@ -26,7 +27,7 @@ class HalfClosed:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._begun = False
-        """Whether the beginning of a reply was sent before the rest of it."""
+        """True if the beginning of a reply was sent before the rest of it."""
         self._pause_s = _FIRST_S
 
     def begin(self) -> None:

@@ -57,7 +57,8 @@ _THREADS = 2
 _MOST_IN_THREADS = 64
 """Bodies that may wait for those."""
 _AT_ONCE_BYTES = 1 << 16
-"""Of compressed data to make or to inflate; what is larger goes to a thread, to delay nobody."""
+"""Most bytes of compressed data that are made or inflated at once; what is larger goes to a thread, to delay
+nobody."""
 _LEAST_COMPRESSED_BYTES = 256
 _JSON_BYTES = b"inference-header-content-length"
 _SLO = SLO_HEADER.encode()
@@ -80,9 +81,9 @@ class _Came:
 
     def __init__(self, at_ns: int, due_ns: int | None, timing: Timing) -> None:
         self.at_ns = at_ns
-        """When they came."""
+        """Instant at which they came."""
         self.due_ns = due_ns
-        """When they are of no use any more."""
+        """Instant from which they are of no use any more."""
         self.timing = timing
 
 
@@ -95,7 +96,7 @@ class Inference:
         """``clock``: as `AdmissionQueue` takes it."""
         self._services = services
         self._driver: Any = cast("Any", services).driver
-        """Of no class here: compiled code would take no other one."""
+        """The driver; it has no class here, since compiled code would take no other one."""
         self._config = config
         self._shared = shared
         self._loop = asyncio.get_running_loop()

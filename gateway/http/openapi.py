@@ -46,11 +46,11 @@ def _schemas() -> dict[str, Json]:
 
 
 SCHEMAS = _schemas()
-"""By name, as the description's operations refer to them: of the structs that are read and written."""
+"""Schemas of the structs that are read and written, by the name that the description's operations use."""
 
 
 _ANY_ERROR = (400, 408, 413, 431, 500, 503)
-"""What every request may meet: limits are kept before it is looked at."""
+"""The statuses that every request may meet: limits are kept before it is looked at."""
 _TOKEN_ERRORS = (401, 403, 429)
 _MEANINGS = {
     200: "Done",

@@ -22,7 +22,7 @@ from mainspring.gateway.oip.compression import BODY_KEY, past_limit
 MOST = 1_024
 """Heads that are remembered; once there are more, all are forgotten."""
 LONGEST_BYTES = 1_024
-"""Of a head that is remembered."""
+"""Most bytes of a head that is remembered."""
 _END = b"\r\n\r\n"
 _VERSIONS = ("1.0", "1.1")
 _OTHER_VERSION = (
@@ -37,20 +37,20 @@ _PASSING = (
 
 
 class Head(NamedTuple):
-    """What was in a head."""
+    """The content of a head."""
 
     method: bytes
     target: bytes
     headers: dict[bytes, bytes]
-    """By lower-case name; nobody may change them."""
+    """The headers by lower-case name; nobody may change them."""
     version: str
     length: int
-    """Of the body."""
+    """Bytes of the body."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Heads:
-    """What all connections of a server remember."""
+    """The heads that all connections of a server remember."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Head] = {}
@@ -79,14 +79,14 @@ def head_of(read: bytearray, count: int) -> bytes:
 
 READ_BYTES = 1 << 16
 _LONGER_BYTES = 64
-"""What a head may be longer than the one before: numbers in it vary."""
+"""Bytes that a head may be longer than the one before: numbers in it vary."""
 _BEHIND_BYTES = 1
 """Room behind a body: a read that ends within it has taken all there was, and the loop need not try again."""
 _NOTHING = memoryview(b"")
 
 
 class Sink(Sender, Protocol):
-    """Who gets the requests."""
+    """The receiver of the requests."""
 
     def begun(self, exchange: Exchange, body_bytes: int) -> bool:
         """A request's head is there; return whether its body is wanted. ``body_bytes`` as announced, or 0.
@@ -140,7 +140,7 @@ class Receiver:
         self._shared = memoryview(self._read)
         self._heads = Heads() if heads is None else heads
         self._first_bytes = 0
-        """What a request's first read takes behind one with a large body; 0: as much as there is room for."""
+        """Bytes of a request's first read behind one with a large body; 0: as much as there is room for."""
         self._head = b""
         """A head that what was read begins with, while it is parsed."""
         self._sink: Sink = sink
@@ -148,17 +148,17 @@ class Receiver:
         self._max_header_bytes, self._max_body_bytes = max_header_bytes, max_body_bytes
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._ended = False
-        """Whether no request follows: the client said so of the last one."""
+        """True if no request follows: the client said so of the last one."""
         self._exchange: Exchange | None = None
         """The request whose body is to come."""
         self._repeated = False
-        """Whether that one's head is known, and the parser sees it only to let its body pass."""
+        """True if that one's head is known, and the parser sees it only to let its body pass."""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._hosts = self._header_bytes = self._fed_bytes = 0
         """Of its target and headers; and read of a head that is not whole."""
         self._length = 0
-        """What the head announces for the body; 0 if it comes in chunks."""
+        """Bytes that the head announces for the body; 0 if it comes in chunks."""
         self._wanted = True
         self._pieces, self._piece = bytearray(), b""
         self._direct: memoryview | None = None
@@ -167,13 +167,13 @@ class Receiver:
         self._fault: Fault | None = None
         self._now_ns = 0
         self.began_ns = 0
-        """When the first bytes of the request under way came; 0 between requests."""
+        """Instant at which the first bytes of the request under way came; 0 between requests."""
         self.last_ns = 0
-        """When the last bytes came."""
+        """Instant at which the last bytes came."""
 
     @property
     def in_body(self) -> bool:
-        """Whether a head is there whole and its body is not."""
+        """Return whether a head is there whole and its body is not."""
         return self._exchange is not None
 
     @property

@@ -21,7 +21,7 @@ from mainspring.gateway.http.shared_memory import SharedMemory, no_regions, no_r
 _KNOWN = 4_096
 """Targets whose route is remembered."""
 _KNOWN_BYTES = 256
-"""Of each of them: what clients make up must not fill the memory."""
+"""Most bytes of each target that is remembered: what clients make up must not fill the memory."""
 
 
 class Route(NamedTuple):
@@ -30,13 +30,13 @@ class Route(NamedTuple):
     pattern: str
     handlers: Mapping[bytes, Handler]
     administers: bool = False
-    """Whether a POST there changes what is served."""
+    """True if a POST there changes what is served."""
     open: bool = False
-    """Whether it is there for clients without a token too."""
+    """True if it is there for clients without a token too."""
     guarded: bool = False
-    """Whether other sites' pages are kept off, though it changes nothing that is served."""
+    """True if other sites' pages are kept off, though it changes nothing that is served."""
     group: str = ""
-    """Of calls that the configuration may restrict, one of `config.Group`; empty for none."""
+    """The group of calls that the configuration may restrict, one of `config.Group`; empty for none."""
 
 
 class Match(NamedTuple):
@@ -45,7 +45,7 @@ class Match(NamedTuple):
     route: Route
     arguments: tuple[str, ...]
     model: str | None
-    """What was in the place of ``{model}``."""
+    """The text in the place of ``{model}``."""
 
 
 class Routes:

@@ -42,7 +42,7 @@ _ROUNDING = 1e-3
 
 
 class Watched(Protocol):
-    """What is looked after."""
+    """Something that `Watch` looks after."""
 
     def check(self, now_ns: int) -> bool:
         """Do what is due; return whether to look again."""
@@ -59,10 +59,11 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
         self._done = 0
-        """How many intervals have been worked off since then; a slot's turn comes every `SLOTS` of them."""
+        """Number of intervals that have been worked off since then; a slot's turn comes every `SLOTS` of
+        them."""
         self._timer: asyncio.TimerHandle | None = None
         self._next = 0
-        """Which interval the timer is set for."""
+        """The interval that the timer is set for."""
         self._closed = False
 
     def add(self, watched: Watched) -> None:
@@ -118,22 +119,22 @@ _LEAST_HANDSHAKES = 8
 _MOST_REFUSED = 16
 """Connections beyond the bound that are told so; a further one ends the oldest of them at once."""
 _IDLE_SEARCH = 64
-"""How many of the oldest connections are looked at for one that can be closed."""
+"""Number of the oldest connections that are looked at for one that can be closed."""
 _EVICTED_IDLE_NS = 1_000_000_000
-"""How long nothing has come from a connection at least before it has to make room."""
+"""Least nanoseconds without a byte from a connection before it has to make room."""
 
 
 class Address(NamedTuple):
-    """Where to listen."""
+    """The address to listen at."""
 
     host: str
     port: int
     encrypted: bool = False
-    """Whether clients speak TLS."""
+    """True if clients speak TLS."""
 
 
 class HttpServer:
-    """What `serve_http` returns; its connections' host."""
+    """The server that `serve_http` returns; its connections' host."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class HttpServer:
         self.answers = services.answers
         self._guard = PageGuard(config.http_hosts)
         self._cors = Cors(config.http_cors_origins) if config.http_cors_origins else None
-        """Which pages of other sites may call; None: none."""
+        """The pages of other sites that may call; None: none."""
         self._restrictions = Restrictions("http_restricted_api", config.http_restricted_api)
         self._max_connections = most or share(config, config.http_max_connections)
         self._connections: dict[HttpConnection, None] = {}
@@ -178,7 +179,7 @@ class HttpServer:
         self._server: accepting.Server | None = None
         self._clock = clock or TurnClock()
         self.address = ""
-        """With the real port."""
+        """The address, with the real port."""
 
     async def listen(self, address: Address) -> None:
         """Serve from now on; raise OSError if the address can't be had, or the certificate not be shown."""
@@ -225,13 +226,13 @@ class HttpServer:
     # --- called by connections ---
 
     def goes_ns(self) -> int:
-        """When a connection that begins now is told to go."""
+        """Return the instant at which a connection that begins now is told to go."""
         if self._leaving or not self.limits.age_ns:
             return 0 if self._leaving else NEVER_NS
         return monotonic_ns() + round(self.limits.age_ns * random.uniform(*AGES))
 
     def read_at_ns(self) -> int:
-        """Since when what is being read now may have been there to be read."""
+        """Return the instant since which what is being read now may have been there to be read."""
         return self._clock.read_at_ns()
 
     def admit(self, connection: HttpConnection) -> bool:

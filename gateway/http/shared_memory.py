@@ -26,7 +26,7 @@ _ESTABLISHED = 1
 
 
 class Registration(msgspec.Struct):
-    """What a region is made of."""
+    """The memory that a region is made of."""
 
     key: str
     byte_size: int

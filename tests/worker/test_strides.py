@@ -25,9 +25,11 @@ def tensors(draw: st.DrawFn) -> TensorSpec:
 
 
 def drawn(tensor: TensorSpec, rows: int, seed: int) -> Any:
-    """Return a client's tensor of random bytes."""
+    """Return a client's tensor of random bytes, which are 0 and 1 for truth values."""
     dtype, shape = array_dtype(tensor.dtype), tensor.with_rows(rows)
     content = np.random.default_rng(seed).integers(0, 256, int(np.prod(shape)) * dtype.itemsize, np.uint8)
+    if tensor.dtype == "bool":
+        content &= 1
     return content.view(np.dtype((np.void, dtype.itemsize))).reshape(shape)
 
 
