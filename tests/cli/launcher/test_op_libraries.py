@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,10 @@ import onnx
 import onnxruntime_extensions
 from onnx import helper
 
+from mainspring.client.errors import MainspringError
+from mainspring.cluster.membership import FATAL
 from mainspring.messages.repository import ModelState
-from tests.cli.launcher.test_repository import SLO_MS, Site, wait_for
+from tests.cli.launcher.test_repository import SLO_MS, Site, factor, wait_for
 from tests.repository.nets import configure, put
 
 CONTRIB, MICROSOFT = "ai.onnx.contrib", "com.microsoft.extensions"
@@ -34,6 +38,12 @@ def tokenizer() -> onnx.ModelProto:
         "BertTokenizer", ["x"], ["y", "types", "mask"], domain=CONTRIB, vocab_file="\n".join(WORDS)
     )
     return model(node, (onnx.TensorProto.STRING, 1), (onnx.TensorProto.INT64, "L"))
+
+
+def decoder(node: onnx.NodeProto) -> onnx.ModelProto:
+    found = model(node, (onnx.TensorProto.UINT8, "L"), (onnx.TensorProto.UINT8, "H"))
+    found.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, ["H", "W", 3]))
+    return found
 
 
 def upper() -> onnx.ModelProto:
@@ -64,3 +74,35 @@ def test_a_configuration_may_name_libraries_of_a_folder_that_is_allowed(tmp_path
         configure(site.path, "upper", 'model_operations { op_library_filename: "mine.so" }')
         wait_for(lambda: bool(client.models()), "the model")
         assert client.infer("upper", {"x": np.array(["abc"])}, slo_ms=SLO_MS)["y"].tolist() == [b"ABC"]
+
+
+def test_a_model_that_ends_its_workers_is_given_up_and_another_goes_on(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    node = helper.make_node("DecodeImage", ["x"], ["y"], domain=MICROSOFT)
+    put(site.path, "decode", 1, decoder(node).SerializeToString())
+    put(site.path, "net", 1, 2.0)
+    nonsense = np.arange(200, dtype=np.uint8)
+    with site.cluster(op_libraries=("onnxruntime-extensions",)) as (_, client):
+        said: list[str] = []
+
+        def given_up() -> bool:
+            try:
+                client.infer("decode", {"x": nonsense}, slo_ms=SLO_MS)
+            except MainspringError as error:
+                said.append(str(error))
+            return FATAL in said[-1]
+
+        wait_for(given_up, "the model to be given up", 120)
+
+        def why_not_ready() -> str:
+            try:
+                with urllib.request.urlopen(f"{site.http}/v2/models/decode/ready", timeout=60):
+                    return ""
+            except urllib.error.HTTPError as error:
+                return error.read().decode()
+
+        # By then the last worker is back.
+        wait_for(lambda: FATAL in why_not_ready(), "readiness to say why")
+        entries = {entry["name"]: entry for entry in site.post("/v2/repository/index")}
+        assert FATAL in entries["decode"]["reason"]
+        assert factor(client) == 2.0
