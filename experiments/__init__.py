@@ -1,1 +1,1 @@
-"""What is shown and measured with the whole system: the demonstration, and the cost of the serving path."""
+"""Experiments and benchmarks with the whole system: the demonstration, and the cost of the serving path."""

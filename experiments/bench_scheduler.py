@@ -1,4 +1,4 @@
-"""What the scheduler itself costs: `handle` and `schedule` alone, no sockets, no workers, virtual time.
+"""Cost of the scheduler itself: `handle` and `schedule` alone, no sockets, no workers, virtual time.
 
 `python -m mainspring.experiments.bench_scheduler` (or `make bench-scheduler`) plays the request mix of
 Clockwork's section 6.5 (61 varieties in 66 copies, 12 devices, deadline 100 ms) and then lets the numbers of

@@ -1,4 +1,4 @@
-"""How far an event goes: `make event-path` plays a simulation, and watches `Scheduler.handle`, as Python.
+"""Files that an event passes: `make event-path` plays a simulation and watches `Scheduler.handle`, as Python.
 
 For each kind of event: medians of its files of cluster/ and scheduler/, and of calls back to one it had left.
 """

@@ -1,4 +1,4 @@
-"""What a model's kernels take of a GPU: `python -m mainspring.experiments.kernel_resources MODEL --store S`.
+"""A GPU's resources in kernels: `python -m mainspring.experiments.kernel_resources MODEL --store S`.
 
 Assembles the stored source of a model of the engine ``tvm`` by NVRTC, which needs no GPU, and prints the
 registers, the shared memory, the stack and the spills of each kernel. Fails if a kernel spills.

@@ -61,7 +61,7 @@ KIND = "emulated"
 
 
 class WayShown(msgspec.Struct, frozen=True):
-    """What a live run shows of the way between the processes: medians, in microseconds."""
+    """Times between the processes in a live run: medians, in microseconds."""
 
     result_us: float
     inputs_us: float

@@ -67,7 +67,7 @@ OTHER = "other"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a case."""
+    """Outcome of a case."""
 
     suite: str
     name: str

@@ -1,4 +1,4 @@
-"""Which files a request passes: `python -m mainspring.experiments.request_path` starts a cluster and looks.
+"""Files that a request passes: `python -m mainspring.experiments.request_path` starts a cluster and looks.
 
 The rule: a file of ours is on the way if one of its functions runs, or one of its structs is created, between
 a client's call and the end of what follows the reply (`structs_on_path`).
@@ -248,7 +248,7 @@ class Watched:
 
 
 class Own:
-    """What this process runs of the client, whose thread begins while this watches."""
+    """Recorder of the client's lines that this process runs; the client's thread begins meanwhile."""
 
     def __init__(self) -> None:
         self._ran: set[tuple[str, int]] = set()

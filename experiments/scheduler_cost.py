@@ -1,4 +1,4 @@
-"""What a scheduler's calls cost: recorded events played again, and timed.
+"""Cost of a scheduler's calls: recorded events played again, and timed.
 
 Two clocks, as each disturbs what it measures: CPU time, a system call, around slices of 50 ms of virtual
 time, for the cost of a request; the monotonic clock, which is cheap, around each call, for the longest ones.
@@ -46,7 +46,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one kind of event costs."""
+    """Cost of one kind of event."""
 
     per_request: float
     handle_us: float
@@ -65,7 +65,7 @@ class LongCall(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What it took.
+    """Cost of a play.
 
     The same events are played several times. The *least* over the plays is the scheduler's own cost, without
     what the machine did besides.
@@ -243,7 +243,7 @@ PROFILED_LINES = 16
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What is measured."""
+    """The measurement to make."""
 
     settings: dict[str, Setting]
     plays: int
@@ -251,7 +251,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """Results of the measurement."""
 
     way: str
     costs: dict[str, Cost]
@@ -260,7 +260,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class CannotMeasure(Exception):
-    """What the other process said."""
+    """The other process's report."""
 
 
 def way() -> str:

@@ -45,7 +45,7 @@ Turn = tuple[int, Event, tuple[str, ...]]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What is played."""
+    """The load to play."""
 
     policy: str = SchedulerConfig().policy
     models: int = 4_026
@@ -124,7 +124,7 @@ class PerfectDevices:
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What went into a scheduler and, by kind, what came out of it."""
+    """Events that went into a scheduler and, by kind, the commands that came out."""
 
     setting: Setting
     demand: dict[str, int]

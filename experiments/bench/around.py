@@ -1,4 +1,4 @@
-"""What a request costs each process around EXEC: processor time, wake-ups and system calls, by thread.
+"""Cost of a request to each process around EXEC: processor time, wake-ups and system calls, by thread.
 
 One request at a time over ZeroMQ, past it as clients of the gateway's host do, with the tensor sent, copied
 to the client's memory and in it from the start, over HTTP, and over HTTP through three processes that do
@@ -54,7 +54,7 @@ Threads = dict[tuple[str, str], Usage]
 
 
 class Around(msgspec.Struct):
-    """What blocks of `BLOCK` requests took, by the way that they came."""
+    """Costs of blocks of `BLOCK` requests, by the way that they came."""
 
     blocks: dict[str, list[Threads]] = {}
     calls: dict[str, dict[str, dict[str, int]]] = {}

@@ -1,4 +1,4 @@
-"""What the client alone takes: its distributions, their size, and the time of its import.
+"""Size of the client alone: its distributions, their size, and the time of its import.
 
 ``make bench-base`` installs this checkout without extras into a new environment, as ``pip install .`` does,
 and compares with numpy alone. The scheduler is compiled into it where this machine can, as it is for a user;
@@ -34,7 +34,7 @@ IMPORT_CLIENT = "import numpy; from mainspring import AsyncClient, Client"
 
 
 class Took(NamedTuple):
-    """What a process took, in seconds."""
+    """Time of a process, in seconds."""
 
     processor_s: float
     wall_s: float

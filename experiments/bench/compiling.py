@@ -1,4 +1,4 @@
-"""What compiling takes: memory as a multiple of the model's file, and time.
+"""Cost of compiling: memory as a multiple of the model's file, and time.
 
 Each model is a chain of products whose weights are external data, of 40 and 100 MB and of the size that is
 asked for. It is compiled in a process of its own, whose most memory counts (``VmHWM``: pages of files that
@@ -33,7 +33,7 @@ _OTHER_BYTES = (40_000_000, 100_000_000)
 
 
 class Took(NamedTuple):
-    """What one compilation took."""
+    """Cost of one compilation."""
 
     file_bytes: int
     peak_bytes: int

@@ -1,4 +1,4 @@
-"""What a request costs the controller: its processor time by thread and part, its turns and its system calls.
+"""Cost of a request to the controller: its processor time by thread and part, its turns and its system calls.
 
 The models and devices of `controller_peers`, which is a gateway and twelve workers over real connections in
 another process; the controller runs as `mainspring up` runs it, with its event log, and a console is
@@ -116,7 +116,7 @@ class Stretch(msgspec.Struct, frozen=True):
 
     @property
     def used(self) -> Usage:
-        """Of all the controller's threads."""
+        """Usage of all the controller's threads together."""
         total = Usage()
         for usage in self.threads.values():
             total = total.plus(usage)

@@ -1,4 +1,4 @@
-"""Whether every request of a burst is answered in time or refused in time, by the caller's clock.
+"""Late answers and late refusals of a burst, by the caller's clock.
 
 One asyncio program calls `AsyncClient.infer` many times at once, far more than one worker with ONNX Runtime
 can do by the deadline: client, gateway, controller and worker are real processes. Each call is timed around
@@ -38,7 +38,7 @@ REST_S = 1.0
 
 
 class Burst(msgspec.Struct):
-    """What came of one kind of burst: milliseconds from each call to its end."""
+    """Results of one kind of burst: milliseconds from each call to its end."""
 
     slo_ms: float
     answered: list[float] = []

@@ -1,4 +1,4 @@
-"""How long the README's first command takes from nothing to the first answered request.
+"""Time of the README's first command from nothing to the first answered request.
 
 ``make first-request`` clones the last commit of this repository to a new folder and runs ``make demo`` there
 with a new environment, noting when each line came. It needs git, make and Python alone. The cache of pip is

@@ -1,4 +1,4 @@
-"""How fast the gateway passes tensors on beside a bare ZeroMQ loop.
+"""Throughput of tensors through the gateway beside a bare ZeroMQ loop.
 
 A client sends requests of 16 KB, 600 KB (an image) and 8 MB and the worker echoes as much back, 8 in flight.
 The bare loop is a process that passes messages of the same size on between two sockets, in turns with it.

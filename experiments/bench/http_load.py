@@ -28,7 +28,7 @@ _ANSWER_S = 5.0
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is sent, and where."""
+    """A request to send, and the address to send it to."""
 
     port: int
     path: str
@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """Results of the load."""
 
     asked: int
     answered: int

@@ -1,4 +1,4 @@
-"""How many instructions the compiled scheduler takes for a request: a figure that no neighbour's load moves.
+"""Instructions of the compiled scheduler for a request: a figure that no neighbour's load moves.
 
 ``make bench-instructions`` plays the request mix of `bench_scheduler` under Valgrind (Debian's package
 ``valgrind``), for a time and for half of it, and counts what runs within `Scheduler.handle` and

@@ -1,4 +1,4 @@
-"""What it is worth to serve each length as it is: MiniLM with its length open beside MiniLM of one length.
+"""Gain from serving each length as it is: MiniLM with its length open beside MiniLM of one length.
 
 Requests are sentences of a real text, one row each, over gRPC to one worker on one core. Beside the model
 with its length open stand two of a fixed one: the longest, to which clients would pad every sentence, and the
@@ -178,7 +178,7 @@ def compiled(folder: Path, *, pads: bool) -> tuple[dict[str, ModelSpec], float]:
 
 
 class Error(msgspec.Struct, frozen=True):
-    """By how much INFERs took another time than was predicted, at the 99th percentile."""
+    """99th percentile of the difference between predicted and measured INFERs."""
 
     ms: float
     percent: float

@@ -1,4 +1,4 @@
-"""How often gateway and worker of one host copy a tensor, the kernel's copies included, over each protocol.
+"""Copies of a tensor by gateway and worker of one host, the kernel's included, over each protocol.
 
 `moves.c` is loaded into both before all else and counts what the functions of the C library are asked to
 copy: ``memcpy`` and ``memmove``, and what is read from sockets and written to them. A request with a large

@@ -1,4 +1,4 @@
-"""What the serving path adds to a model's own execution time, one request at a time.
+"""Time that the serving path adds to a model's own execution, one request at a time.
 
 The path is that of a client on the gateway's host; what it takes over ZeroMQ stands beside it. Client,
 gateway, controller and worker are real processes over real sockets; the device is emulated, so the execution

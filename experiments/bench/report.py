@@ -1,4 +1,4 @@
-"""What every benchmark puts out: a table with the target beside what was measured, and the same as JSON.
+"""Output of every benchmark: a table with the target beside what was measured, and the same as JSON.
 
 A target is a limit with a direction. Figures without one are there to explain those that have one.
 """
@@ -31,14 +31,14 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def met(self) -> bool | None:
-        """Whether the target was reached; None without a target."""
+        """True if the target was reached; None without a target."""
         if self.target is None:
             return None
         return self.value >= self.target if self.at_least else self.value <= self.target
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where and when something was measured."""
+    """The machine and the time of a measurement."""
 
     date: str
     machine: str

@@ -1,4 +1,4 @@
-"""What gateways beside each other carry: one to four of them before one controller, on emulated devices.
+"""Throughput of gateways beside each other: one to four of them before one controller, on emulated devices.
 
 Each gateway has clients of its own in a process of theirs, which send small requests at a fixed rate,
 whatever comes back. A machine of two cores can't show four gateways at full load at once. So the figure is
@@ -50,14 +50,14 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class Sent(NamedTuple):
-    """What the clients of one gateway saw."""
+    """Results of the clients of one gateway."""
 
     requests: int
     in_time: int
 
 
 class Spent(NamedTuple):
-    """What one number of gateways took in one stretch."""
+    """Cost of one stretch with one number of gateways."""
 
     requests: int
     in_time: int
@@ -72,7 +72,7 @@ class Spent(NamedTuple):
 
     @property
     def controller_us(self) -> float:
-        """That of the controller."""
+        """Processor time of the controller."""
         return self.controller_s / max(1, self.in_time) * 1e6
 
 

@@ -1,4 +1,4 @@
-"""What TLS between processes costs: the serving path and large tensors over TCP, in clear and encrypted.
+"""Cost of TLS between processes: the serving path and large tensors over TCP, in clear and encrypted.
 
 Two clusters of emulated devices take turns, one with keys. Their processes are on one host, where they would
 meet by name and say nothing over TCP; so the names are taken before they start, and they speak as they do
@@ -48,7 +48,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Took(NamedTuple):
-    """What large messages took."""
+    """Time that large messages took."""
 
     seconds: float
     cpu_s: float
@@ -56,7 +56,7 @@ class Took(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """In GB/s."""
+    """Throughput in GB/s."""
 
     wall: float
     cpu: float

@@ -1,4 +1,4 @@
-"""How many requests a second the simulator plays on one core, and where the time goes.
+"""Requests a second that the simulator plays on one core, and where the time goes.
 
 Six devices and 61 models, as the paper's table has them or of about its sizes, Poisson arrivals at equal
 rates, SLO 100 ms, the default policy. ``python -m mainspring.experiments.bench.simulator``, which

@@ -54,7 +54,7 @@ class Ratio(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """How many times a stock session's median the served model's is."""
+        """Ratio of the served model's median to that of a stock session."""
         return self.served_ms / self.stock_ms
 
 

@@ -1,4 +1,4 @@
-"""What processes cost: processor time, waits for a processor, turns and wake-ups, from the kernel.
+"""Cost of processes: processor time, waits for a processor, turns and wake-ups, from the kernel.
 
 ``/proc/PID/task/TID/schedstat`` counts the first three of a thread in nanoseconds, and ``status`` how often
 it went to sleep. `calls_of` counts system calls with strace, where it is installed.
@@ -27,7 +27,7 @@ _STRACE_S = 10.0
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Of a thread, or of all threads of a process."""
+    """Usage of a thread, or of all threads of a process."""
 
     cpu_ns: int = 0
     waited_ns: int = 0

@@ -1,4 +1,4 @@
-"""What one worker adds to its engine, and how well it keeps to its windows.
+"""Time that one worker adds to its engine's, and how well it keeps to its windows.
 
 A real worker with the ONNX Runtime engine serves models of the zoo from a temporary store; this process is
 its controller and its gateway. Bare loops over the same session, and bare copies into the same arena, run in
@@ -53,7 +53,7 @@ FILTER = "image-filter"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Which models are measured, and for how long."""
+    """The models to measure, and for how long."""
 
     executed: tuple[str, ...] = ("resnet18", "squeezenet", "resnet20")
     """Back to back; the first one also beside LOADs."""

@@ -187,7 +187,7 @@ def turn_s(worker: LoneWorker, model: ModelSpec, wanted_s: float) -> float:
 
 
 class Tensors(msgspec.Struct):
-    """What tensors on their way cost, in ns."""
+    """Cost of tensors on their way, in ns."""
 
     alone: list[int] = []
     """One INFER at a time, from sending it until its result is here, without its run on the device."""

@@ -1,4 +1,4 @@
-"""What ``bench.worker`` asks of a worker: actions one after another, and bare loops of the same length."""
+"""Streams that ``bench.worker`` gives a worker: actions one after another, and bare loops as long."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class Windows:
 
     @property
     def expected_s(self) -> float:
-        """About how long they take, at least."""
+        """Approximate least time that they take."""
         return self._left * sum(self._lead_ns) / 2 / 1e9
 
 

@@ -111,7 +111,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Observed:
-    """What came of a case."""
+    """Results of a case."""
 
     summary: Summary
     outcomes: Outcomes

@@ -39,7 +39,7 @@ class Experiment(Generic[Row]):
 
 
 class FigureReport(Report, frozen=True, kw_only=True):
-    """What ``out/experiments/NAME.json`` holds."""
+    """Contents of ``out/experiments/NAME.json``."""
 
     rows: list[Any]
 

@@ -1,4 +1,4 @@
-"""What a person may choose of every experiment, and how much is run."""
+"""Options of every experiment, and how much is run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for the experiment (section 6.5); what tensors cost is measured by ``make bench-
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one experiment."""
+    """Options of one experiment."""
 
     policies: tuple[str, ...] = ()
     """None for those that the experiment compares by default."""
@@ -85,7 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_once(self) -> int:
-        """How many cases run at a time."""
+        """Number of cases that run at a time."""
         if self.live:
             return 1
         return self.processes or len(os.sched_getaffinity(0))

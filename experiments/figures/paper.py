@@ -1,4 +1,4 @@
-"""What the Clockwork paper says of its experiments: numbers as data, each with where it stands.
+"""The Clockwork paper's statements on its experiments: numbers as data, each with where it stands.
 
 Only the text's numbers are here, none that would have to be read off a plot; where the text itself says
 "approximately" or "nearly", the fact is marked so.

@@ -1,4 +1,4 @@
-"""What every experiment reports: its numbers beside the paper's, and on which machine they were measured."""
+"""Report of every experiment: its numbers beside the paper's, and on which machine they were measured."""
 
 from __future__ import annotations
 

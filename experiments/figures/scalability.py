@@ -1,4 +1,4 @@
-"""How many devices one controller serves: 10 to 150 emulated ones (the paper's artifact; sections 6.5 and 7).
+"""Devices that one controller serves: 10 to 150 emulated ones (the paper's artifact; sections 6.5 and 7).
 
 The paper calls centralised scheduling "itself a scalability bottleneck" and shows 20 GPUs at 6,174
 requests/s; its artifact has a run with up to 150 emulated devices. Here every device brings four copies of

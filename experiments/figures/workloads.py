@@ -88,7 +88,7 @@ class Delayed(Workload):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """As the other workload's."""
+        """Models of the other workload."""
         return self.workload.models
 
     def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:

@@ -31,7 +31,7 @@ NO_GPU = 2
 
 
 class Ran(NamedTuple):
-    """What a check said, and how long that took."""
+    """Verdicts of a check, and how long it took."""
 
     name: str
     seconds: float
@@ -117,7 +117,7 @@ def beforehand(names: Sequence[str], arch: str, device: str, output: Path) -> Se
 
 
 def satisfied(names: Sequence[str], verdicts: Sequence[Verdict]) -> bool:
-    """Whether all is as wanted: what was measured met, and where nothing was measured all compiled."""
+    """Return True if every target that was measured is met and, where none was measured, all compiled."""
     if list(names) == COMPILING:
         return not {each.state for each in verdicts} & {State.FAILED, State.NOT_RUN}
     return good(verdicts)

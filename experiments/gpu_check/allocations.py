@@ -49,7 +49,7 @@ class CountingDriver:
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """What was taken while something was done."""
+    """Memory that was taken while something was done."""
 
     calls: int
     bytes_: int

@@ -37,7 +37,7 @@ Array = npt.NDArray[np.generic]
 
 
 class Cycled(msgspec.Struct, frozen=True):
-    """What a run through the models did."""
+    """Results of one run through the models."""
 
     seconds: float
     loads: int

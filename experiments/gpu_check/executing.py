@@ -1,4 +1,4 @@
-"""What lengthens an EXEC that a profile of one size, run again and again, does not show.
+"""Causes of longer EXECs that a profile of one size, run again and again, does not show.
 
 Batch sizes in turn, a pause before it, a PREPARE beside it, its input on the way while LOADs take the bus;
 and the gap between two of them (`gaps`).

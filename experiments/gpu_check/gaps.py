@@ -1,4 +1,4 @@
-"""What an EXEC takes beside its kernels when one follows the other: begun after the end, and given ahead.
+"""Time of an EXEC beside its kernels when one follows the other: begun after the end, and given ahead.
 
 Measured twice: called as EXEC's thread calls the engine, and by a worker's core and threads, which decide and
 report meanwhile. A worker's cluster is not there: nobody waits for a socket.

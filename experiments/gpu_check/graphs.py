@@ -77,7 +77,7 @@ class Spans(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What a graph of a line of kernels costs: medians of the host's calls in ns, and memory."""
+    """Cost of a graph of a line of kernels: medians of the host's calls in ns, and memory."""
 
     capture: float
     instantiate: float

@@ -118,7 +118,7 @@ class PlainCopy(Protocol):
 
 
 class HostCopy:
-    """From memory to memory, where the processor is the device."""
+    """Copy from memory to memory, where the processor is the device."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -133,7 +133,7 @@ class HostCopy:
 
 
 class DeviceCopy:
-    """Between pinned memory and memory of a GPU in one piece, timed by the GPU."""
+    """Copy between pinned memory and memory of a GPU in one piece, timed by the GPU."""
 
     def __init__(self, driver: Driver, target: int, source: int, size: int) -> None:
         self._driver = driver

@@ -111,12 +111,12 @@ def device_gpu(settings: Settings) -> Gpu | None:
 
 
 def is_done(settings: Settings, job: Job) -> bool:
-    """Whether there is nothing to compile: the store holds it, or kernels of its precision are for GPUs."""
+    """Return True if there is nothing to compile: the store holds it, or its precision is for GPUs."""
     return (job.precision != FP32 and not settings.on_gpu) or is_kept(settings, job)
 
 
 def is_kept(settings: Settings, job: Job) -> bool:
-    """Whether the store holds exactly this model, whole."""
+    """Return True if the store holds exactly this model, whole."""
     store = Store(settings.store(job.engine))
     try:
         manifest = store.manifest(job.name)

@@ -34,7 +34,7 @@ ADD_TIMEOUT_S = 30.0
 
 
 class Span(NamedTuple):
-    """What EXEC did from one instant to another."""
+    """Activity of EXEC from one instant to another."""
 
     begin_ns: int
     end_ns: int
@@ -46,7 +46,7 @@ class Span(NamedTuple):
 
 
 class Executed(NamedTuple):
-    """What EXEC did, by the event log."""
+    """Activity of EXEC, by the event log."""
 
     opens: Sequence[Span]
     infers: Sequence[Span]

@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
     check: Check
     patience_s: float
-    """Beside what the settings say that it takes; then its process is ended."""
+    """Time beyond that of the settings, after which its process is ended."""
     least_s: float = 5.0
 
 

@@ -1,4 +1,4 @@
-"""What does a session of ONNX Runtime take of the device's memory? A worker leaves room for each."""
+"""Device memory that a session of ONNX Runtime takes. A worker leaves room for each."""
 
 from __future__ import annotations
 

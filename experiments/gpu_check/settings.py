@@ -1,4 +1,4 @@
-"""How much of everything is done: on a GPU, and in a rehearsal without one."""
+"""Amount of each check: on a GPU, and in a rehearsal without one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def the_zoo() -> tuple[str, ...]:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks are told."""
+    """Settings of the checks."""
 
     folder: str = str(OUTPUT)
     device: str = "cuda:0"
@@ -149,17 +149,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def second(self) -> str:
-        """What the model is called that is like the main one, but for its weights."""
+        """Name of the model that differs from the main one in its weights alone."""
         return f"{self.main}-like"
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """What the main model is called in each of its other precisions."""
+        """Names of the main model in each of its other precisions."""
         return tuple(f"{self.main}-{precision}" for precision in self.precisions)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the device is a GPU."""
+        """True if the device is a GPU."""
         return self.config().cuda_device is not None
 
     @property

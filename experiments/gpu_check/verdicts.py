@@ -1,4 +1,4 @@
-"""What a check found: one line for each thing that is judged, and the table of all of them."""
+"""Findings of a check: one line for each thing that is judged, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 
 
 class State(StrEnum):
-    """How a line stands."""
+    """State of a line."""
 
     MET = "met"
     MISSED = "MISSED"
@@ -105,7 +105,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def good(verdicts: Sequence[Verdict]) -> bool:
-    """Whether something was met or rehearsed, and nothing missed and no check failed."""
+    """Return True if something was met or rehearsed, nothing was missed and no check failed."""
     states = {each.state for each in verdicts}
     return bool(states & {State.MET, State.REHEARSED}) and not states & {State.MISSED, State.FAILED}
 

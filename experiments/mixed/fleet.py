@@ -91,7 +91,7 @@ class Subject(msgspec.Struct, frozen=True):
 
     @property
     def predictable(self) -> bool:
-        """Whether its durations follow from shapes."""
+        """True if its durations follow from shapes."""
         return self.kind != ERRATIC
 
 
@@ -222,7 +222,7 @@ class Stream:
 
     @property
     def ready(self) -> bool:
-        """Whether the next request can be sent: not while it is open whether the sequence has begun."""
+        """True if the next request can be sent: not while it is unknown whether the sequence has begun."""
         return self._starting is None
 
     def step(self, inputs: Arrays, sent_s: float) -> Step:
@@ -249,7 +249,7 @@ class Stream:
 
 
 class Judged(NamedTuple):
-    """What became of the streams."""
+    """Outcomes of the streams."""
 
     wrong: int
     """Answers that are not of the state that the stream should have."""

@@ -34,7 +34,7 @@ _FORMS = 64
 
 
 class Tally(msgspec.Struct):
-    """What became of the requests for one model."""
+    """Outcomes of the requests for one model."""
 
     name: str
     kind: str

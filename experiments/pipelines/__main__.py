@@ -30,7 +30,7 @@ _TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
 
 
 class Outcome(NamedTuple):
-    """What became of one."""
+    """Outcome of one pipeline."""
 
     name: str
     rows: int = 0

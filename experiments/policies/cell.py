@@ -45,7 +45,7 @@ FAULTS = Faults(
     detection_ns=SECOND_NS,
 )
 GUARD_MS = 0.02
-"""What predictions may be wrong by."""
+"""Largest error of predictions."""
 SCHEDULERS = ("best_effort_share", "estimate_rank", "refuse_wrongly")
 """Options of the scheduler that may stand among a policy's."""
 WARMED_UP = 2.0
@@ -55,7 +55,7 @@ WORST = 0.1
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What to play."""
+    """A run to play."""
 
     scenario: str
     policy: str
@@ -63,7 +63,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     load: float
     seed: int
     seconds: float
-    """What is measured, at most."""
+    """Longest time that is measured."""
     warm_up: float
     most_requests: int
     """A scenario with many requests per second is measured for a shorter time."""
@@ -71,18 +71,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     bounds: str | None
     """Folder of the bounds; None to leave them out."""
     fairness: float = 0.0
-    """If it is greater than 0, the bound is that of schedules which keep its floor."""
+    """Floor of a fair share: above 0, the bound is that of schedules which keep it."""
     ample: bool = False
-    """Whether each device has memory for all models, and holds them from the start. The bound stays that of
+    """True if each device has memory for all models, and holds them from the start. The bound stays that of
     the scenario: what is gained so is about the most that other LOADs could bring."""
     retry_ms: float = 0.0
-    """As `WorkloadSpec.retry_ms`."""
+    """The same as `WorkloadSpec.retry_ms`."""
     constants: dict[str, float] = {}
     """Other values of the default policy's constants; of one at most where neighbours are compared."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a job; rates in requests with a deadline per second."""
+    """Results of a job; rates in requests with a deadline per second."""
 
     job: Job
     seconds: float

@@ -1,4 +1,4 @@
-"""What the default policy serves with one of its constants at half or twice its value.
+"""Goodput of the default policy with one of its constants at half or twice its value.
 
 The constants are in `scheduler.policies.mainspring.constants`; the same requests are played with each value.
 A compiled core has constants as literals, so this takes one that runs as Python (``MAINSPRING_NATIVE=0``).
@@ -35,7 +35,7 @@ LEFT_OUT = {
 MOVED = 0.5
 """Change of goodput, in %, that is told; smaller ones are as often up as down from seed to seed."""
 MUCH_MOVED = 10.0
-"""Likewise of what the worst-served models get, and of best-effort answers: both are of few requests."""
+"""The same limit for the worst-served models and for best-effort answers: both are of few requests."""
 
 
 def names() -> list[str]:

@@ -41,7 +41,7 @@ class Served:
     rate: float
     """Requests per second at a load of 1; at every load without a deadline."""
     spread: Spread | None = None
-    """How its durations vary, if they do."""
+    """Variation of its durations, if there is any."""
 
     @property
     def slo_ns(self) -> int | None:
@@ -193,7 +193,7 @@ SEARCHES = 5
 FIRST_SEARCHED = 0.94
 """The first that is tried, as a part of the bound without a floor."""
 SLOWER = 2
-"""With a floor the bound's prices take so many times as many iterations."""
+"""Factor on the iterations of the bound's prices where there is a floor."""
 
 
 def bound_of(

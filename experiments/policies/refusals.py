@@ -1,4 +1,4 @@
-"""How early refusals come, and what that costs: ``python -m mainspring.experiments.policies.refusals``.
+"""Time and cost of early refusals: ``python -m mainspring.experiments.policies.refusals``.
 
 Each scenario's requests are played without early refusals (``refuse_wrongly = 0``) and with one or more other
 values of it, and compared request by request.
@@ -34,7 +34,7 @@ TIMES = (0.25, 0.5, 0.75)
 
 
 class Refusals(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way to refuse came to in one scenario at one load, beside none early (``last``)."""
+    """Results of one way to refuse in one scenario at one load, beside none early (``last``)."""
 
     job: Job
     last: float
@@ -56,7 +56,7 @@ class Refusals(msgspec.Struct, frozen=True, kw_only=True):
 Way = tuple[str, float]
 """Policy and load."""
 Means = dict[Way, dict[str, tuple[float, ...]]]
-"""By scenario the median refusal, points of goodput over none early, and the median without early ones."""
+"""Median refusal by scenario, points of goodput over none early, and the median without early ones."""
 
 
 def refusals_of(job: Job) -> Refusals:

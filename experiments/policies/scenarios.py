@@ -17,7 +17,7 @@ RESNET = ("resnet50_v2",)
 FAST = ("resnet18_v1", "resnet18_v2", "mobile_pose_resnet18_v1", "cifar_wideresnet16_10")
 SLOW = ("resnet152_v1", "resnet152_v2", "resnest101", "densenet161")
 PAGES = 1_984
-"""Of 16 MB on a device of 32 GB, less 512 MB each for workspace and IO (Clockwork, section 5.2)."""
+"""Pages of 16 MB on a device of 32 GB, less 512 MB each for workspace and IO (Clockwork, section 5.2)."""
 WAVE_S = 2.0
 USUAL = "gpu"
 """The kind of device that is as fast as the table says."""
@@ -33,21 +33,21 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     slo_ms: float | None = 100.0
     """None for requests without a deadline."""
     rows: int = 1
-    """Of each request."""
+    """Rows of each request."""
     weight: float = 1.0
     """Requests for each of these models, relative to other models'."""
     cv: float = 1.0
     """Coefficient of variation of the gaps between a model's requests; 1 is a Poisson process."""
     pareto: float = 0.0
-    """If it is greater than 1, the gaps are Pareto-distributed with this shape instead."""
+    """Shape of Pareto-distributed gaps, in the place of others, if it is greater than 1."""
     mix: tuple[tuple[float, int], ...] = ()
     """SLO in ms and rows of a model's requests, each as often as the others, where not all are alike."""
     factor: float = 1.0
-    """What executions of a variety's models take, by what the table says."""
+    """Durations of executions of a variety's models, by those of the table."""
     wave: float = 0.0
     """The part by which rates swing, up and down within `WAVE_S`."""
     goodput_weight: float = 1.0
-    """How many others' an answer counts as."""
+    """Number of other models' answers that one counts as."""
     crowd: float = 1.0
     """Factor on the rates in the middle tenth of what is played."""
 
@@ -59,11 +59,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     groups: tuple[Group, ...]
     devices: dict[str, int]
-    """How many, by kind."""
+    """Number of devices, by kind."""
     slowness: dict[str, float] = {}
-    """By kind: factor on every execution's duration, if it is not 1."""
+    """Factor on every execution's duration by kind, if it is not 1."""
     pages: int = PAGES
-    """Of each device."""
+    """Pages of each device."""
     zipf: float = 0.0
     """Exponent of the skew of rates over all models with a deadline."""
     best_effort: float = 0.0
@@ -71,10 +71,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     spreads: tuple[Spread, ...] = ()
     """Models whose durations vary, whatever the inputs' shapes; by their varieties' names."""
     seed: int = 1
-    """Which models are asked for most, where rates are skewed; its arrivals are others' than those of a
+    """Seed of the models that are asked for most, at skewed rates; its arrivals are others' than those of a
     scenario with another seed."""
     listed: bool = False
-    """Whether it is one of the study's."""
+    """True if it is one of the study's."""
 
 
 def _study(name: str, devices: int, title: str, group: Group) -> Scenario:

@@ -1,4 +1,4 @@
-"""What requests without a deadline get beside others, and what that costs these:
+"""Share of requests without a deadline beside others, and what it costs these:
 ``python -m mainspring.experiments.policies.shares``, or ``make shares``.
 
 The scenario *effort* is played with several values of ``best_effort_share``, in virtual time.

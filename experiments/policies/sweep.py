@@ -66,7 +66,7 @@ class Results:
 
     @property
     def whole(self) -> str:
-        """What goodput is told as a part of: the bound, or without one what was offered."""
+        """Return what goodput is a share of: the bound or, without one, the offered rate."""
         cells = [cell for each in self._cells.values() for cell in each]
         if any(cell.bound is None for cell in cells):
             return "what was offered"

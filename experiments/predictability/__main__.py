@@ -119,7 +119,7 @@ TAIL_PERCENT = "99.9"
 
 
 class LatencyReport(Report, frozen=True, kw_only=True):
-    """What ``figure2.json`` holds."""
+    """Contents of ``figure2.json``."""
 
     isolated: list[Series]
     levels: list[Level]
@@ -194,7 +194,7 @@ NAME = "figure2"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured."""
+    """The measurement to make."""
 
     model: ModelSpec
     config: WorkerConfig

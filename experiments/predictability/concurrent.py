@@ -38,7 +38,7 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def spread(self) -> float | None:
-        """By what share the 99.99th percentile is above the median; None if there are too few runs."""
+        """Share by which the 99.99th percentile is above the median; None if there are too few runs."""
         high = self.percentiles_ms.get("99.99")
         return None if high is None else high / self.percentiles_ms["50"] - 1
 
@@ -89,7 +89,7 @@ ROUNDS = 4
 
 
 class Level(msgspec.Struct, frozen=True):
-    """So many inferences at a time."""
+    """One number of inferences at a time."""
 
     concurrency: int
     rate: float

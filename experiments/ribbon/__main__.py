@@ -24,7 +24,7 @@ WORST = 3
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How near two tables of rates are."""
+    """Difference between two tables of rates."""
 
     model: str
     arrivals: str
@@ -78,7 +78,7 @@ def agreement(
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What was computed; empty where a part was not asked for."""
+    """Results; empty where a part was not asked for."""
 
     agreement: list[Agreement] = []
     optima: list[Optimum] = []

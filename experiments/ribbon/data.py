@@ -1,4 +1,4 @@
-"""What Ribbon's artifact has: latencies, prices, configurations, and the rates that it found for pools.
+"""Data of Ribbon's artifact: latencies, prices, configurations, and the rates that it found for pools.
 
 Latencies become tables of profiles that specs read, arrivals a trace: whole milliseconds drawn from a Poisson
 distribution, as the artifact has them, or true Poisson arrivals.

@@ -24,7 +24,7 @@ MARGIN = 0.03
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model needs under a policy, beside what first come, first served needs."""
+    """Pool that one model needs under a policy, beside that of first come, first served."""
 
     model: str
     policy: str
@@ -105,7 +105,7 @@ def spec_under(
 
 
 class Optimum(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model needs."""
+    """Pool that one model needs."""
 
     model: str
     arrivals: str
@@ -182,7 +182,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Fresh(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model's pools do on streams that were not searched on."""
+    """Results of a model's pools on streams that were not searched on."""
 
     model: str
     streams: int

@@ -159,14 +159,14 @@ _LEFT_OUT = ("cudashm", "ensemble", "custom_repeat", "vllm")
 
 
 class Site(NamedTuple):
-    """Where a cluster serves, as Triton's clients are told it."""
+    """Address of a cluster, as Triton's clients take it."""
 
     http: str
     grpc: str
 
 
 class Outcome(NamedTuple):
-    """What became of a file."""
+    """Outcome of a file."""
 
     name: str
     passed: bool

@@ -54,7 +54,7 @@ class NoAnswer(Exception):
 
 
 class Described(NamedTuple):
-    """What the server says of a model."""
+    """A model's description by the server."""
 
     inputs: tuple[ServedTensor, ...]
     most_rows: int
@@ -226,7 +226,7 @@ def lay(file: WildFile, repository: Path) -> None:
 
 
 class Predicted(NamedTuple):
-    """How well a model's INFERs were predicted."""
+    """Prediction errors of a model's INFERs."""
 
     error_p99_ms: float
     """The 99th percentile of the absolute difference between duration and prediction."""

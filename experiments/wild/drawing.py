@@ -48,7 +48,7 @@ class ServedTensor(msgspec.Struct, frozen=True):
 
 
 class Task(NamedTuple):
-    """What is to be drawn."""
+    """Description of the input to draw."""
 
     path: str
     inputs: tuple[ServedTensor, ...]
@@ -66,7 +66,7 @@ class Task(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether a dimension besides the rows is open."""
+        """True if a dimension besides the rows is open."""
         return any(self.open_axes(tensor) for tensor in self.inputs)
 
     def open_axes(self, tensor: ServedTensor) -> list[int]:
@@ -234,7 +234,7 @@ class Drawer:
         return answer if self._is_steady(inputs, answer, FEW_COPIES if slow else COPIES) else None
 
     def _is_steady(self, inputs: Arrays, answer: Arrays, copied: int) -> bool:
-        """Whether ONNX Runtime gives rows the same answers in a larger batch, of copies of them.
+        """Return True if ONNX Runtime gives rows the same answers in a larger batch of their copies.
 
         Batches of other sizes take other kernels, which round otherwise.
         """

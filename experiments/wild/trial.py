@@ -22,7 +22,7 @@ ROUNDS = (2, 40)
 
 
 class Row(msgspec.Struct):
-    """What became of a file."""
+    """Outcome of a file."""
 
     name: str
     group: str

@@ -175,7 +175,7 @@ def contest(
 
 
 def settled(turns_hz: Sequence[float]) -> bool:
-    """Whether the middle half of some turns lies so close together that their median says something."""
+    """True if the middle half of the turns lies so close together that their median is meaningful."""
     low, middle, high = np.percentile(turns_hz, (25, 50, 75))
     return bool(high - low <= SETTLED * middle)
 

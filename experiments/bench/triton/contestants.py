@@ -1,4 +1,4 @@
-"""Who is compared: Triton and Mainspring, also with other settings, all running at once.
+"""The servers that are compared: Triton and Mainspring, also with other settings, all running at once.
 
 They take turns, so each is idle while another is measured.
 """
@@ -129,7 +129,7 @@ BESIDE = "A further Mainspring with settings, such as scheduler.response_margin_
 
 
 class Wanted(NamedTuple):
-    """Who takes part."""
+    """A server that takes part in the comparison."""
 
     one_core: bool = False
     beside: Sequence[str] = ()

@@ -39,7 +39,7 @@ _DATATYPES = {"float32": "FP32", "int64": "INT64"}
 
 
 class Outcome(msgspec.Struct):
-    """What became of the requests of one run."""
+    """Outcomes of the requests of one run."""
 
     latency_ms: list[float]
     codes: dict[str, int]

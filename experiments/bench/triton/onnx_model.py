@@ -14,7 +14,7 @@ import triton_python_backend_utils as triton  # type: ignore[import-not-found]
 
 
 class TritonPythonModel:
-    """What the backend looks for in the file."""
+    """The class that the backend looks for in the file."""
 
     def initialize(self, arguments: dict[str, Any]) -> None:
         """Open the model, which lies beside this file."""

@@ -33,7 +33,7 @@ class BundleError(Exception):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle holds."""
+    """Contents of a bundle."""
 
     archs: tuple[str, ...]
     """Architectures that there is machine code for, ascending; there is PTX for the last."""
@@ -51,7 +51,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draw(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a tensor's elements come from."""
+    """Origin of a tensor's elements."""
 
     seed: int = 0
     scale: float = 0.0

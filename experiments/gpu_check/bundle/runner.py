@@ -112,7 +112,7 @@ def own_tag(index: "dict[str, Any]") -> str:
 
 
 def has_numpy() -> bool:
-    """Whether this Python has a numpy that works and is new enough."""
+    """Return True if this Python has a numpy that works and is new enough."""
     program = "import numpy; raise SystemExit(tuple(map(int, numpy.__version__.split('.')[:2])) < (1, 26))"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, env=environment(), check=False)
@@ -125,7 +125,7 @@ def environment() -> "dict[str, str]":
 
 
 def wanted(path: str, tag: str, numpy: str) -> bool:
-    """Whether a file is needed by this Python."""
+    """Return True if this Python needs a file."""
     kind, _, rest = path.partition("/")
     of = rest.partition("/")[0]
     return kind in (OWN, BUNDLE) or (kind == SITE and of == tag) or (kind == NUMPY and of == numpy)

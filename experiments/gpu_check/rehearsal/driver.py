@@ -325,7 +325,7 @@ class FakeDriver:
 
     @property
     def leaks(self) -> dict[str, int]:
-        """What was not given back."""
+        """Allocations that were not given back."""
         kept = {
             "memory": len(self._memory),
             "pinned": len(self._pinned),

@@ -1,4 +1,4 @@
-"""What a real GPU's driver refuses, as far as this project could come to ask for it.
+"""Calls that a real GPU's driver refuses, as far as this project could come to ask for it.
 
 The fake driver asks here before it does anything. Whatever a program does wrong by the rules of CUDA is a
 failed assertion; what it may have to live with is the RuntimeError that CuPy would raise.
@@ -15,7 +15,7 @@ from mainspring.worker.engines.cuda.driver import Extent
 
 
 class Kernel(NamedTuple):
-    """What a kernel computes, given the values of its parameters, and how long that takes."""
+    """A kernel's computation, given the values of its parameters, and its duration."""
 
     run: Callable[..., None]
     duration_ns: int = 10_000
@@ -72,7 +72,7 @@ UNSAFE = frozenset(
 
 
 class Rules:
-    """What a driver has to remember to know what is allowed."""
+    """State that a driver keeps to know what is allowed."""
 
     def __init__(self) -> None:
         self._attached: set[int] = set()
