@@ -26,7 +26,7 @@ MINUTES ?= 10
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
 .PHONY: bench-instructions
-.PHONY: policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path event-path
+.PHONY: policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path event-path house
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -204,6 +204,9 @@ bench-cluster: $(STAMP) native ## Find the highest rate that 12 emulated devices
 
 request-path: $(STAMP) ## Count the files that a request passes; ARGS=--files names them
 	$(BIN)/python -m mainspring.experiments.request_path $(ARGS)
+
+house: $(STAMP) ## Count files and lines by folder: code, docstrings, comments, imports, blank lines
+	$(BIN)/python -m tests.house
 
 event-path: $(STAMP) ## Count the scheduler's files that an event passes, and how often it returns to one
 	MAINSPRING_NATIVE=0 $(BIN)/python -m mainspring.experiments.event_path

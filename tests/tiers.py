@@ -136,6 +136,7 @@ TIER_OF = {
     "test_extras": "unit",
     "test_fuzz": "codegen",
     "test_host": "unit",
+    "test_house": "unit",
     "test_locks": "unit",
     "test_makefile": "unit",
     "test_ray": "cluster",
