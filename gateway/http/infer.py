@@ -14,6 +14,7 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.core.validation import BadRequest, Signature
+from mainspring.gateway.http.admission_queue import AdmissionQueue, TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import (
     BINARY_TYPE,
@@ -23,9 +24,7 @@ from mainspring.gateway.http.exchange import (
     INFER,
     JSON_TYPE,
     UNKNOWN_BYTES,
-    AdmissionQueue,
     Exchange,
-    TurnClock,
     reply_to_error,
     server_timing,
 )

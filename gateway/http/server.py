@@ -15,10 +15,11 @@ from mainspring.gateway.config import AGES, GatewayConfig, Group, Restrictions
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
+from mainspring.gateway.http.admission_queue import TurnClock
 from mainspring.gateway.http.connection import NEVER_NS, HttpConnection, Limits
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.cors import Cors, is_preflight, preflight
-from mainspring.gateway.http.exchange import Exchange, TurnClock
+from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES, Heads
 from mainspring.gateway.http.routes import Routes, routes

@@ -11,8 +11,9 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.http import exchange as admission_queue
-from mainspring.gateway.http.exchange import ALERT_NS, SHARE_NS, STANDING_NS, AdmissionQueue, Exchange
+from mainspring.gateway.http import admission_queue
+from mainspring.gateway.http.admission_queue import ALERT_NS, SHARE_NS, STANDING_NS, AdmissionQueue
+from mainspring.gateway.http.exchange import Exchange
 from mainspring.messages.codes import Reason
 
 MS = 1_000_000

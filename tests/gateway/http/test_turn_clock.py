@@ -9,8 +9,8 @@ from time import monotonic_ns
 import pytest
 import uvloop
 
-from mainspring.gateway.http import exchange as admission_queue
-from mainspring.gateway.http.exchange import TurnClock, thread_waits
+from mainspring.gateway.http import admission_queue
+from mainspring.gateway.http.admission_queue import TurnClock, thread_waits
 
 LONG_NS = 5_000_000
 
