@@ -93,7 +93,7 @@ FUNCTION_LINES = 50
 
 HOUSE = {
     "lines of the product": 125_720,
-    "files of the product": 618,
+    "files of the product": 619,
     "lines of the lab": 25_060,
     "files on the way of a request over ZeroMQ": 94,
     "files on the way of a request over HTTP": 90,
