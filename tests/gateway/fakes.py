@@ -245,8 +245,10 @@ def serving(controller_address: str, **options: Any) -> Iterator[Addresses]:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
+    wait_until(lambda: failed or not ready.empty())
+    assert not failed, failed
     try:
-        yield ready.get(timeout=PATIENCE_S)
+        yield ready.get()
     finally:
         stop.set()
         thread.join(PATIENCE_S)
