@@ -92,7 +92,7 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 125_720,
+    "lines of the product": 125_730,
     "files of the product": 619,
     "lines of the lab": 25_060,
     "files on the way of a request over ZeroMQ": 94,

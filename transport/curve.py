@@ -21,6 +21,9 @@ from zmq.utils import z85
 from mainspring.transport.addresses import Address, in_numbers, is_loopback
 
 IPC_PREFIX = "ipc://"
+_LONGEST_PATH: Final = 107
+"""Bytes of a socket's path, by the kernel; a folder that leaves too few for a name can't be used."""
+_LONGEST_NAME: Final = len("::ffff:127.255.255.255:65535")
 
 
 def ipc_path(address: Address) -> Path | None:
@@ -51,7 +54,10 @@ def serves(path: Path) -> bool:
 
 
 def _folder() -> Path:
-    return Path(os.environ.get("TMPDIR") or "/tmp") / f"mainspring-{os.geteuid()}"
+    name = f"mainspring-{os.geteuid()}"
+    own = Path(os.environ.get("TMPDIR") or "/tmp") / name
+    fits = len(os.fsencode(own)) + len("/") + _LONGEST_NAME <= _LONGEST_PATH
+    return own if fits else Path("/tmp") / name
 
 
 def _is_own(folder: Path) -> bool:

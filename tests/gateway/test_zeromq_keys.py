@@ -283,3 +283,16 @@ def test_a_client_that_waits_finds_a_gateway_that_starts_in_either_way(cluster: 
             with gateway(cluster.address, address=address, keyless_loopback=keyless):
                 wait_until(partial(welcomed, connection))
             wait_until(lambda: not welcomed(connection))
+
+
+def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    path = ipc_path(parse_tcp("tcp://127.0.0.1:7400"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("long" * 30)))
+    other = ipc_path(parse_tcp("tcp://[::1]:65535"))
+    assert path is not None
+    assert other is not None
+    assert other.parent == Path("/tmp") / f"mainspring-{os.geteuid()}"
+    assert len(str(other)) <= 107

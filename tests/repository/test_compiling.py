@@ -41,7 +41,7 @@ def job(path: Path, recipe: Recipe = Recipe((1, 2)), digest: str = "") -> Job:  
 def using(
     tmp_path: Path,
     what: Callable[[Compiler], Awaitable[None]],
-    timeout_s: float = 60.0,
+    timeout_s: float = 5 * PATIENCE_S,
     memory_bytes: int = MEMORY_BYTES,
 ) -> None:
     async def run() -> None:

@@ -60,7 +60,7 @@ class Site:
         if self._load is not None:
             return
         command = [str(Path(sys.executable).with_name("mainspring")), "replay", "--workload", "poisson"]
-        limits = ["--zipf", "1", "--rate", "60", "--duration", "600s", "--slo", "120ms"]
+        limits = ["--rate", "60", "--duration", "600s", "--slo", "120ms"]
         place = ["--address", self.cluster.address, "--output", str(self._folder / "replay")]
         self._load = subprocess.Popen([*command, *limits, *place], stdout=subprocess.DEVNULL)
         wait_until(lambda: self.api("cluster")["last_10s"]["offered_rps"] > 20, "a load of 20 requests/s")
