@@ -169,6 +169,10 @@ class FakeCluster:
         elif message.model != "hold":
             self.dispatch(message.request_id, message.model)
 
+    def has_gateway_at_worker(self) -> bool:
+        """Say whether a gateway is connected to the worker."""
+        return bool(self.worker.listener._peers)
+
     def dispatch(self, request_id: int, model: str = "double") -> None:
         """Dispatch a request to the worker; on the cluster's thread."""
         self._next_action += 1

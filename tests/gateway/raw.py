@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import numpy as np
 import zmq
@@ -20,6 +22,8 @@ from tests.patience import PATIENCE_S
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 HEADER = TensorHeader("data", "float32", (1, 4))
 _LIMITS = Limits(1 << 30, 1 << 30, 10_000, 1 << 30)
+_FOR_A_WORKER_S = 5.0
+"""Longest that the gateway's connection to the worker is waited for: a test may have none."""
 
 
 class Raw:
@@ -50,8 +54,11 @@ class Raw:
         self.send(request, X.tobytes())
 
     def ready(self, cluster: FakeCluster) -> None:
-        """Wait until the gateway serves all models."""
+        """Wait until the gateway serves all models, and is connected to the worker, if it is told of one."""
         wait_until(lambda: self.served() == set(cluster.specs))
+        give_up_s = time.monotonic() + _FOR_A_WORKER_S
+        while not cluster.has_gateway_at_worker() and time.monotonic() < give_up_s:
+            time.sleep(0.001)
 
     def served(self) -> set[str]:
         """Return the names of the models that the gateway serves: none before the controller's first word."""
