@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mainspring.client.durations import BadDuration, format_duration, parse_duration_ns
+from mainspring.client.deadlines import BadDuration, format_duration, parse_duration_ns
 
 
 def tls_option(whom: str, where: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.options import EVENT_LOG
-from mainspring.client.durations import BadDuration, parse_duration_ns
+from mainspring.client.deadlines import BadDuration, parse_duration_ns
 from mainspring.telemetry.runs import Run, choose_run, find_runs
 
 RunNumber = Annotated[

@@ -15,9 +15,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from mainspring.client.catalog import AnyDeadline, Deadline, Models, deadline_of
+from mainspring.client.catalog import Models
+from mainspring.client.channel import PerProcess
 from mainspring.client.client import Arguments, Client, delivered, no_types
-from mainspring.client.errors import OfOneProcess, PerProcess
+from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of
+from mainspring.client.errors import OfOneProcess
 from mainspring.client.memory import MEMORY_BYTES
 from mainspring.client.requests import MAX_UNREAD_BYTES, Call
 from mainspring.client.result import InferResult

@@ -14,14 +14,15 @@ import itertools
 import socket as sockets
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from os import getpid
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from mainspring.client.connection import Connection, refused
-from mainspring.client.durations import format_duration
+from mainspring.client.deadlines import format_duration
 from mainspring.client.errors import (
     DeadlinePassed,
     DeadlineUnreachable,
@@ -43,6 +44,38 @@ _BURST = 16
 """Most requests that are sent before replies are read again."""
 _IDLE_S = 60.0
 _SPARE_TIMERS = 1_024
+
+
+T = TypeVar("T")
+
+
+class PerProcess(Generic[T]):
+    """A value for each process, made where it is first asked for.
+
+    What other processes made is never touched: not even to be closed, as the sockets in it are shared.
+    """
+
+    def __init__(self, make: Callable[[], T], discard: Callable[[T], object] = lambda _: None) -> None:
+        """``discard`` is given what a thread made at the same time as another one, and nobody uses."""
+        self._make = make
+        self._discard = discard
+        self._made: dict[int, T] = {}
+
+    def get(self) -> T:
+        """Return this process's; raises what making it raises."""
+        own = getpid()
+        found = self._made.get(own)
+        if found is None:
+            made = self._make()
+            # Without a lock, which might be another thread's at the instant of a fork.
+            found = self._made.setdefault(own, made)
+            if found is not made:
+                self._discard(made)
+        return found
+
+    def made(self) -> T | None:
+        """Return this process's, None if it has none."""
+        return self._made.get(getpid())
 
 
 class Channel:

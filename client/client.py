@@ -16,21 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mainspring.client.address import gateway_address
-from mainspring.client.catalog import (
-    AnyDeadline,
-    Deadline,
-    InputTypes,
-    Models,
-    deadline_of,
-    slo_nanoseconds,
-    within,
-)
-from mainspring.client.channel import Channel
+from mainspring.client.catalog import InputTypes, Models
+from mainspring.client.channel import Channel, PerProcess
+from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of, slo_nanoseconds, within
 from mainspring.client.errors import (
     GatewayUnreachable,
     MainspringError,
     OfOneProcess,
-    PerProcess,
     TimedOut,
     Unavailable,
     kind_of,
@@ -399,7 +391,7 @@ class Client(OfOneProcess):
         if isinstance(outputs, str):
             raise TypeError(f"outputs is a str; pass a list of names, like [{outputs!r}]")
         slo_ns = arguments.slo_ns
-        headers, frames = to_tensors(arguments.inputs, self._types.of(model))
+        headers, frames = to_tensors(arguments.inputs, self._types.types.get(model, {}))
         request = clients.InferRequest(
             key=self._channel.next_key(),
             model=model,

@@ -84,6 +84,7 @@ from mainspring.messages.codec import TO_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.transport.addresses import PREFIX, parse_tcp
 from mainspring.transport.curve import ClientKeys, read_client_keys
+from mainspring.transport.slab import LEAST_SHARED_BYTES
 
 TOKEN_VARIABLE = "MAINSPRING_TOKEN"
 """Environment variable with the token of a client that was given none."""
@@ -184,7 +185,8 @@ class Connection(OfOneProcess):
             message = msgspec.structs.replace(message, sent_ns=monotonic_ns())
         views: Sequence[memoryview] = [memoryview(frame) for frame in frames]
         size = sum([view.nbytes for view in views])
-        if size <= limit and self._way.is_local and isinstance(message, InferRequest):
+        large = LEAST_SHARED_BYTES <= size <= limit
+        if large and self._way.is_local and isinstance(message, InferRequest):
             room_bytes = self.welcome.memory_bytes
             message, views = self._lending.place(message, views, room_bytes, self._way.send_descriptor)
         try:
@@ -304,7 +306,7 @@ class Connection(OfOneProcess):
                     return message, parts[1:]
                 case _:
                     self._unanswered.discard(message.key)
-                    if isinstance(message, InferReply | ErrorReply):
+                    if self._lending.copies and isinstance(message, InferReply | ErrorReply):
                         self._lending.replied(message.key)
                     return message, parts[1:]
 

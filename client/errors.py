@@ -7,9 +7,7 @@ same request will fail again), `Unavailable` (the cluster can't serve it now; tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from os import getpid
-from typing import Any, Generic, Never, TypeVar
+from typing import Any, Never
 
 from mainspring.messages.clients import ErrorReply
 from mainspring.messages.codes import Reason
@@ -236,38 +234,6 @@ def error_of(reply: ErrorReply) -> MainspringError:
     if kind is DeadlineUnreachable:
         return DeadlineUnreachable(reply.detail, reply.reason, None if left_ns is None else left_ns / 1e6)
     return kind(reply.detail, reply.reason)
-
-
-T = TypeVar("T")
-
-
-class PerProcess(Generic[T]):
-    """A value for each process, made where it is first asked for.
-
-    What other processes made is never touched: not even to be closed, as the sockets in it are shared.
-    """
-
-    def __init__(self, make: Callable[[], T], discard: Callable[[T], object] = lambda _: None) -> None:
-        """``discard`` is given what a thread made at the same time as another one, and nobody uses."""
-        self._make = make
-        self._discard = discard
-        self._made: dict[int, T] = {}
-
-    def get(self) -> T:
-        """Return this process's; raises what making it raises."""
-        own = getpid()
-        found = self._made.get(own)
-        if found is None:
-            made = self._make()
-            # Without a lock, which might be another thread's at the instant of a fork.
-            found = self._made.setdefault(own, made)
-            if found is not made:
-                self._discard(made)
-        return found
-
-    def made(self) -> T | None:
-        """Return this process's, None if it has none."""
-        return self._made.get(getpid())
 
 
 class OfOneProcess:

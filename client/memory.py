@@ -111,7 +111,7 @@ class Lending:
     def __init__(self, memory: ClientMemory) -> None:
         self._memory = memory
         self._offered = self._taken = False
-        self._copies: dict[int, list[memoryview]] = {}
+        self.copies: dict[int, list[memoryview]] = {}
         """Places that a request's inputs were copied to, by the key of a request without a reply."""
 
     @property
@@ -122,7 +122,7 @@ class Lending:
     def begin(self) -> None:
         """A new connection: its gateway knows nothing, and what the last one read is given up."""
         self._offered = self._taken = False
-        self._copies.clear()
+        self.copies.clear()
 
     def answered(self, message: MemoryTaken) -> None:
         """Note what the gateway says to the offer."""
@@ -132,8 +132,7 @@ class Lending:
 
     def replied(self, key: int) -> None:
         """Note that a request has its reply: nothing reads its inputs any more."""
-        if self._copies:
-            self._copies.pop(key, None)
+        self.copies.pop(key, None)
 
     def place(
         self,
@@ -165,7 +164,7 @@ class Lending:
             else:
                 places.append(Stretch(offset, view.nbytes))
         if copies:
-            self._copies[request.key] = copies
+            self.copies[request.key] = copies
         if len(left) == len(views):
             return request, views
         return msgspec.structs.replace(request, places=tuple(places)), left

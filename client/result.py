@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mainspring.client.durations import format_duration
+from mainspring.client.deadlines import format_duration
 from mainspring.client.errors import MainspringError, kind_of
 from mainspring.messages import clients
 from mainspring.messages.clients import InferReply

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from numpy.typing import ArrayLike
 
-from mainspring.client.catalog import AnyDeadline, deadline_of
-from mainspring.client.errors import OfOneProcess, PerProcess, TimedOut, UnknownSequence, kind_of
+from mainspring.client.channel import PerProcess
+from mainspring.client.deadlines import AnyDeadline, deadline_of
+from mainspring.client.errors import OfOneProcess, TimedOut, UnknownSequence, kind_of
 from mainspring.client.result import InferResult
 
 if TYPE_CHECKING:

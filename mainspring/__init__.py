@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from mainspring.native import install
 
 if TYPE_CHECKING:
-    from mainspring.client.result import InferResult
     from mainspring.client.asynchronous import AsyncClient
     from mainspring.client.client import Client
-    from mainspring.client.catalog import Deadline
+    from mainspring.client.deadlines import Deadline
     from mainspring.client.errors import (
         Cancelled,
         ControllerUnreachable,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
         UnknownSequence,
         WorkerFailed,
     )
-    from mainspring.client.result import Timing
+    from mainspring.client.result import InferResult, Timing
     from mainspring.messages.model import ModelSpec
 
     __version__: str
@@ -94,7 +93,7 @@ install()
 _HOMES = {
     "AsyncClient": "mainspring.client.asynchronous",
     "Client": "mainspring.client.client",
-    "Deadline": "mainspring.client.catalog",
+    "Deadline": "mainspring.client.deadlines",
     "InferResult": "mainspring.client.result",
     "ModelSpec": "mainspring.messages.model",
     "Timing": "mainspring.client.result",

@@ -16,11 +16,10 @@ from typing import Any
 import msgspec
 from numpy.typing import ArrayLike
 
-from mainspring.client.errors import kind_of
 from mainspring.client.address import gateway_address
 from mainspring.client.asynchronous import AsyncClient
-from mainspring.client.catalog import slo_nanoseconds
-from mainspring.client.catalog import AnyDeadline
+from mainspring.client.deadlines import AnyDeadline, slo_nanoseconds
+from mainspring.client.errors import kind_of
 from mainspring.client.result import InferResult
 
 __all__ = ["Handle", "Response", "handle"]

@@ -160,7 +160,7 @@ def _print_tables(result: InferResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from mainspring.client.durations import format_duration
+    from mainspring.client.deadlines import format_duration
 
     outputs = Table("output", "dtype", "shape", "first values", box=None, pad_edge=False)
     for name, array in result.items():

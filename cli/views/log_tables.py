@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.client.durations import format_duration
+from mainspring.client.deadlines import format_duration
 from mainspring.telemetry.log_stats import LogStats, Parts, RunStats
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import mainspring
 from mainspring import AsyncClient, Client
+from mainspring.client.channel import PerProcess
 from mainspring.client.connection import Connection
-from mainspring.client.errors import PerProcess
 from mainspring.messages.clients import Alive
 from tests.client.fakes import fake_gateway, mute
 from tests.client.test_deadlines import Script, X

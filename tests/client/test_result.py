@@ -8,7 +8,8 @@ import pytest
 import mainspring
 from mainspring import InferResult, Timing
 from mainspring.client.address import gateway_address
-from mainspring.client.catalog import Models, slo_nanoseconds
+from mainspring.client.catalog import Models
+from mainspring.client.deadlines import slo_nanoseconds
 from tests.gateway.fakes import make_spec
 
 MS = 1_000_000

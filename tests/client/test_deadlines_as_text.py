@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.client.durations import BadDuration, format_duration, parse_duration_ns
+from mainspring.client.deadlines import BadDuration, format_duration, parse_duration_ns
 
 
 @pytest.mark.parametrize(
