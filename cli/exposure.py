@@ -92,6 +92,8 @@ def of_processes(key: str, address: str, keys: str) -> Door:
 
 def of_gateway(gateway: GatewayConfig) -> list[Door]:
     """Return the doors that clients come in by."""
+    from mainspring.gateway.config import PROTOCOLS
+
     return [
         Door(
             "[gateway] address",
@@ -109,8 +111,7 @@ def of_gateway(gateway: GatewayConfig) -> list[Door]:
                 scheme.removesuffix("s"),
             )
             for name, address, scheme in (
-                ("http_address", gateway.http_address, "https"),
-                ("grpc_address", gateway.grpc_address, "grpcs"),
+                *((f"{name}_address", getattr(gateway, f"{name}_address"), f"{name}s") for name in PROTOCOLS),
                 ("metrics_address", gateway.metrics_address, "https"),
             )
         ),

@@ -43,7 +43,7 @@ class Restrictions:
 
     def __init__(self, key: str, rules: Iterable[str], prefix: str = "") -> None:
         """``key`` is the configuration's; ``prefix`` comes before each header's name. Raises ValueError."""
-        self._needed: dict[str, tuple[str, str]] = {}
+        self.needed: dict[str, tuple[str, str]] = {}
         for rule in rules:
             found = _RULE.fullmatch(rule)
             if found is None:
@@ -57,18 +57,18 @@ class Restrictions:
     def _add(self, key: str, group: str, name: str, value: str) -> None:
         if group not in list(Group):
             raise ValueError(f"the gateway's {key} has the group {group!r}; groups are {', '.join(Group)}")
-        if group in self._needed:
+        if group in self.needed:
             raise ValueError(f"the gateway's {key} has the group {group!r} twice; one header opens it")
-        self._needed[group] = name, value
+        self.needed[group] = name, value
 
     def missing(self, group: str, said: Callable[[str], str | None]) -> str | None:
         """Return the header that a call of a group lacks, None if it lacks none.
 
         ``said`` returns what a header of a call, named in lower case, says.
         """
-        if group not in self._needed:
+        if group not in self.needed:
             return None
-        name, value = self._needed[group]
+        name, value = self.needed[group]
         given = (said(name) or "").encode(errors="replace")
         return None if hmac.compare_digest(given, value.encode()) else name
 
@@ -78,6 +78,8 @@ def _public(rule: str) -> str:
     return rule.partition("=")[0][:100]
 
 
+PROTOCOLS = ("http", "grpc")
+"""Protocols of clients beside ZeroMQ; each has its ``NAME_address`` and its ``NAME_max_connections``."""
 ANY = "*"
 """Stands for pages of any origin."""
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d{1,5})?")
@@ -364,7 +366,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"the gateway's {field} is {value}; it must be greater than 0")
         if self.client_certificates and not self.tls:
             raise ValueError("the gateway's client_certificates is set without tls, the folder with ca.pem")
-        for key in ("http_address", "grpc_address", "metrics_address"):
+        for key in (*(f"{name}_address" for name in PROTOCOLS), "metrics_address"):
             if getattr(self, key).startswith(ENCRYPTED) and not self.tls:
                 raise ValueError(
                     f"the gateway's {key} is {getattr(self, key)}, which needs tls: the folder of a "
@@ -403,6 +405,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"the gateway's controller_timeout_ms is {self.controller_timeout_ms}; it must be at least "
                 f"twice hello_interval_ms, {2 * self.hello_interval_ms}"
             )
+
+    @property
+    def protocols(self) -> dict[str, str]:
+        """Return the addresses of the protocols that are served beside ZeroMQ, by name."""
+        addresses = {name: getattr(self, f"{name}_address") for name in PROTOCOLS}
+        return {name: address for name, address in addresses.items() if address}
 
 
 def milliseconds(value: float) -> int:

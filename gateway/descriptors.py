@@ -9,7 +9,7 @@ import contextlib
 import resource
 from typing import Final
 
-from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.config import PROTOCOLS, GatewayConfig
 
 METRICS_CONNECTIONS: Final = 32
 _LOCAL_CONNECTIONS: Final = 256
@@ -24,8 +24,7 @@ FILES_REMEDY: Final = (
 _DEFAULTS: Final = GatewayConfig()
 _LISTENERS: Final = {
     "max_connections": "address",
-    "http_max_connections": "http_address",
-    "grpc_max_connections": "grpc_address",
+    **{f"{name}_max_connections": f"{name}_address" for name in PROTOCOLS},
 }
 """The key of each listener's clients, and that of its address, which is empty if it is not served."""
 _SPARE_FILES: Final = 512
@@ -38,8 +37,7 @@ _LEAST_CONNECTIONS: Final = 32
 
 def share(config: GatewayConfig, configured: int) -> int:
     """Return how many of its configured clients a listener may have."""
-    listeners = 1 + bool(config.http_address) + bool(config.grpc_address)
-    return min(configured, share_of(file_limit(), listeners))
+    return min(configured, share_of(file_limit(), 1 + len(config.protocols)))
 
 
 def share_of(files: int, listeners: int) -> int:

@@ -122,7 +122,8 @@ class GatewayDriver:
             # Others may be answered with what these inputs give: they must not change any more.
             frames = [self.memory.copy(frame) for frame in frames]
         # What a sequence's request is answered depends on more than its own inputs.
-        digest, spent_ns = None if accepted.turn else self.cache.digest(accepted, frames), 0
+        cached = self.cache.used and not accepted.turn
+        digest, spent_ns = self.cache.digest(accepted, frames) if cached else None, 0
         if digest is not None:
             spent_ns = monotonic_ns() - now_ns
             self.cache.took(accepted.model, digest, spent_ns)
@@ -157,7 +158,7 @@ class GatewayDriver:
             self._replies.reply(connection, asked)
             return
         for each in shards:
-            each.send(asked)
+            each.link.deliver(asked)
 
     # --- sockets ---
 
@@ -258,7 +259,7 @@ class GatewayDriver:
             log.warning("a map of the controller at %s is left alone: %s", shard.address, fault)
         elif told.version < known.version:
             self.counts["old_shard_maps"] += 1
-            shard.send(known)
+            shard.link.deliver(known)
         elif told.version > known.version:
             self._moved(now_ns, self.told.take_map(told))
 
@@ -363,7 +364,7 @@ class GatewayDriver:
         nearest_ns = _earlier(nearest_ns, self._admin.next_wakeup_ns())
         nearest_ns = _earlier(nearest_ns, self.told.next_wakeup_ns())
         nearest_ns = _earlier(nearest_ns, self._first.draining.next_wakeup_ns())
-        nearest_ns = _earlier(nearest_ns, self.tokens.next_wakeup_ns())
+        nearest_ns = _earlier(nearest_ns, self.tokens.check_ns)
         for shard in self._others.values():
             nearest_ns = min(nearest_ns, shard.session.next_wakeup_ns())
             nearest_ns = _earlier(nearest_ns, shard.draining.next_wakeup_ns())
@@ -372,7 +373,8 @@ class GatewayDriver:
     def tick(self, now_ns: int) -> None:
         """Do what is due."""
         self.core.tick(now_ns)
-        self.tokens.tick(now_ns)
+        if self.tokens.check_ns is not None:
+            self.tokens.tick(now_ns)
         for connection, reply in self._admin.tick(now_ns):
             self._replies.reply(connection, reply)
         confirm_ns = self.told.next_wakeup_ns()
@@ -384,7 +386,7 @@ class GatewayDriver:
         self._moved(now_ns, moved)
         for shard in self.shards:
             for name in shard.draining.tick(now_ns):
-                shard.send(peers.Drained(name))
+                shard.link.deliver(peers.Drained(name))
             self._keep_session(now_ns, shard)
         self._perform()
 
@@ -420,14 +422,15 @@ class GatewayDriver:
             case Refuse():
                 self._replies.refuse(effect)
             case Withdraw():
-                self.shards[shard_of(effect.request_id)].send(peers.Cancel(effect.request_id))
+                cancel = peers.Cancel(effect.request_id)
+                self.shards[shard_of(effect.request_id)].link.deliver(cancel)
 
     def _arrive(self, effect: Arrive) -> None:
         left_ns = None if effect.deadline_ns is None else effect.deadline_ns - monotonic_ns()
         arrival = peers.Arrival(
             effect.request_id, effect.model, effect.rows, left_ns, effect.priority, effect.sizes
         )
-        if not self.shards[shard_of(effect.request_id)].send(arrival):
+        if not self.shards[shard_of(effect.request_id)].link.deliver(arrival):
             self.core.arrival_unsent(monotonic_ns(), effect.request_id)
 
     def _worded(self, error: BadRequest, request: InferRequest, sizes: Sequence[int]) -> str:

@@ -280,8 +280,12 @@ OnViolation = Callable[[str], object]
 class ControllerLink:
     """The connection to the controller."""
 
-    def __init__(self, hub: Hub, config: GatewayConfig, address: str, on_violation: OnViolation) -> None:
-        """Begin to connect; raise OSError if it is not an address, or the keys can't be used."""
+    def __init__(self, hub: Hub, config: GatewayConfig, address: str, count: Callable[[str], object]) -> None:
+        """Begin to connect; ``count`` counts, by why, what could not be read or sent.
+
+        Raises OSError if it is not an address, or the keys can't be used.
+        """
+        self._count = count
         shows = present(Role.GATEWAY, config.keys)
         named = config.name or (shows.keys.name_of(Role.GATEWAY) if shows.keys is not None else "")
         unique = secrets.token_hex(4)
@@ -295,11 +299,18 @@ class ControllerLink:
         # What can't be sent now is not kept for a controller to come: it would not know this gateway.
         there = Identity(Role.CONTROLLER)
         self.port = connect(hub, address, limits, shows, there, name=identity)
-        self.port.on_violation = on_violation
+        self.port.on_violation = lambda _: count("bad_framing_from_controller")
 
     def send(self, message: msgspec.Struct) -> bool:
         """Send a message; return False if there is no connection or no room."""
         return self.port.send((encode(message),)) is Delivery.SENT
+
+    def deliver(self, message: msgspec.Struct) -> bool:
+        """Send a message; count it and return False if there is no connection or no room."""
+        if self.port.send((encode(message),)) is Delivery.SENT:
+            return True
+        self._count("unsent_to_controller")
+        return False
 
     def receive(self) -> Any:
         """Return the next message's bytes, None if there is none; the controller sends no tensors."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.memory import Budget, Uploads
 from mainspring.gateway.metrics.series import Series
-from mainspring.gateway.oip.settings import TraceSettings
+from mainspring.gateway.oip.settings import TraceSettings, changed_level, shown_log
 from mainspring.gateway.regions import Regions
 from mainspring.gateway.repository import repository_of
 from mainspring.gateway.statistics import Statistics
@@ -28,6 +29,7 @@ from mainspring.messages.delays import Back
 from mainspring.telemetry.bounded import BoundedLabels
 
 NAME = "calls"
+_LOG = logging.getLogger("mainspring")
 
 Outcome = Answer | Refuse
 Done = Callable[[Outcome], None]
@@ -155,6 +157,18 @@ class Services:
         done(outcome)
 
 
+def log_settings() -> dict[str, bool | int | str]:
+    """Return what this process logs, in Triton's settings."""
+    return shown_log(_LOG.getEffectiveLevel())
+
+
+def change_log(wanted: Mapping[str, Any]) -> None:
+    """Log what is ``wanted`` from now on; null leaves a setting as it is. Raises `Unfit` or `Unserved`."""
+    level = _LOG.getEffectiveLevel()
+    if (changed := changed_level(level, wanted)) != level:
+        _LOG.setLevel(changed)
+
+
 def _set(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
     """Have whoever waits for an outcome go on, unless it was given up."""
     if not future.done():
@@ -171,6 +185,6 @@ def _statistics(driver: GatewayDriver) -> Statistics:
     config, catalog = driver.config, driver.catalog
     labels = BoundedLabels(config.metrics_models, Series) if config.metrics_address else None
     statistics = Statistics(catalog.signatures, catalog.resolve, driver.cache.counts_of, labels)
-    if config.http_address or config.grpc_address or config.metrics_address:
+    if config.protocols or config.metrics_address:
         driver.core.observers.add(statistics)
     return statistics

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.catalog import DrainingModels
 from mainspring.gateway.peer_connections import ControllerLink
@@ -52,9 +50,7 @@ class Shard:
         self.address = addresses_of(config)[number]
         self._several = len(config.shards) > 1
         self._count = count
-        self.link = ControllerLink(
-            hub, config, self.address, lambda _: self._count("bad_framing_from_controller")
-        )
+        self.link = ControllerLink(hub, config, self.address, count)
         self.session = ControllerSession(
             now_ns,
             hello_ns=milliseconds(config.hello_interval_ms),
@@ -84,13 +80,6 @@ class Shard:
             return why(NO_CONTROLLER, self.absent)
         quiet = self.session.silent_for_ns(now_ns) >= self._quiet_ns
         return why(NO_CONTROLLER, f"the one at {self.address} gives no sign of life") if quiet else ""
-
-    def send(self, message: msgspec.Struct) -> bool:
-        """Send a message; count it and return False if there is no connection or no room."""
-        if self.link.send(message):
-            return True
-        self._count("unsent_to_controller")
-        return False
 
     def welcome(self, now_ns: int, message: peers.Welcome) -> bool:
         """Begin a session; return False if this is not the controller that it should be."""

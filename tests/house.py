@@ -1,14 +1,134 @@
-"""What the lines of the house are, by folder: ``python -m tests.house``."""
+"""The lines of the house: by folder and kind, and by feature: ``python -m tests.house``.
+
+``python -m tests.house --features`` prints the table of `docs/house.md`.
+"""
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("code", "docstrings", "comments", "imports", "blank")
+LAB = "experiments"
+
+FEATURES: dict[str, tuple[str, str]] = {
+    "GPUs: CUDA engine, its drivers, NVRTC": (
+        "the GPU as a device",
+        "worker/engines/cuda/** compiler/artifact/nvrtc.py compiler/artifact/launching.py "
+        "compiler/artifact/plan.py cli/profiling/gpu_judge.py",
+    ),
+    "TVM's kernels for GPUs": (
+        "a second way to run a model on a GPU",
+        "compiler/tvm/** worker/engines/tvm.py",
+    ),
+    "Open dimensions, sizes, padding": ("models with inputs of several sizes", "compiler/sizes/**"),
+    "Proof that rows are independent": (
+        "batches of models whose rows nobody declared independent",
+        "compiler/independence/** compiler/rows/**",
+    ),
+    "Other files than plain ONNX": (
+        "scikit-learn, torch, old opsets, libraries of operators",
+        "compiler/conversion/** compiler/reading/operator_libraries.py "
+        "compiler/reading/replaced_operators.py compiler/reading/stock.py compiler/reading/versions.py "
+        "compiler/artifact/op_libraries.py",
+    ),
+    "Models that are not verified": (
+        "a model that nobody proved, alone in its batch",
+        "compiler/unverified.py",
+    ),
+    "Profiler, zoo, tuning": (
+        "measured durations; models to try",
+        "compiler/choosing/** compiler/zoo/** cli/profiling/** cli/verbs/profile.py cli/verbs/zoo.py",
+    ),
+    "Compiler and store, the rest": ("ONNX to an artifact", "compiler/**"),
+    "gRPC": ("clients of the Open Inference Protocol over gRPC", "gateway/grpc/**"),
+    "HTTP": ("clients of the Open Inference Protocol over HTTP", "gateway/http/** gateway/oip/**"),
+    "Metrics, traces, access log of the gateway": (
+        "Prometheus, OpenTelemetry, one line a request",
+        "gateway/metrics/** gateway/otlp.py gateway/tracing.py gateway/access_log.py gateway/statistics.py "
+        "gateway/statistics_report.py",
+    ),
+    "Triton's shared memory regions": (
+        "inputs and outputs in a client's memory over HTTP and gRPC",
+        "gateway/regions.py",
+    ),
+    "Sequences with state": (
+        "models with a state from request to request",
+        "gateway/core/sequences.py messages/sequences.py messages/sequencing.py client/sequences.py",
+    ),
+    "Prediction cache, sharing of equal requests": (
+        "answers without execution",
+        "gateway/core/cache.py gateway/core/sharing.py",
+    ),
+    "Gateway, the rest": ("ZeroMQ, the request table, memory, peers", "gateway/**"),
+    "Several controllers": (
+        "more workers than one controller can schedule",
+        "controller/shards.py messages/sharding.py cli/balancing/** cli/verbs/balance.py",
+    ),
+    "Ray": (
+        "a cluster on Ray's nodes",
+        "cli/launcher/on_ray.py cli/launcher/ray_children.py mainspring/ray.py simulator/ray_address.py",
+    ),
+    "Workers that come and go": (
+        "scaling by load, providers",
+        "scheduler/scaling.py cluster/scaling.py cluster/provision.py controller/providers.py "
+        "messages/scaling.py cli/launcher/provider.py cli/verbs/scale.py simulator/provider.py",
+    ),
+    "OPEN: preparing an executable beside serving": (
+        "the first INFER on a GPU is not slow",
+        "scheduler/opening/**",
+    ),
+    "Other systems' policies": (
+        "comparison with Clipper, Nexus, Symphony, EDF, FIFO",
+        "scheduler/policies/baselines/**",
+    ),
+    "The policy mainspring": ("the default policy", "scheduler/policies/mainspring/**"),
+    "Cluster state, scheduler, controller, the rest": (
+        "every decision",
+        "cluster/** scheduler/** controller/**",
+    ),
+    "Model repository": (
+        "a folder in Triton's layout",
+        "repository/** messages/repository.py client/repository.py",
+    ),
+    "Planner": ("pools of unlike devices (Ribbon)", "planner/** cli/pools.py cli/verbs/plan.py"),
+    "Console, page": (
+        "the operator's page",
+        "console/web/** console/pages.py console/server.py console/config.py cli/verbs/console.py",
+    ),
+    "Console, terminal": ("the same in a terminal", "console/terminal/** cli/verbs/top.py"),
+    "Console, what both show": ("the stream folded and asked", "console/**"),
+    "Simulator": ("the same cores in virtual time", "simulator/** cli/simulating.py cli/verbs/simulate.py"),
+    "Traces and replayer": (
+        "recorded and generated load",
+        "traces/** cli/verbs/replay.py cli/verbs/trace.py",
+    ),
+    "Plots, comparisons, Parquet of logs": (
+        "what an event log tells afterwards",
+        "telemetry/comparison*.py telemetry/plots.py telemetry/style.py telemetry/parquet.py "
+        "telemetry/summary.py telemetry/report.py telemetry/runs.py telemetry/slices.py "
+        "telemetry/log_stats.py cli/verbs/compare.py cli/verbs/log.py",
+    ),
+    "Event log": ("one stream, replayed alike", "telemetry/**"),
+    "Keys, tokens, TLS between processes": (
+        "hosts and users that don't trust each other",
+        "transport/tokens.py transport/secure.py transport/keys.py transport/certificate.py "
+        "transport/curve.py transport/handshake*.py transport/greeting.py cli/authority.py cli/exposure.py "
+        "cli/verbs/keys.py cli/verbs/token.py messages/curve.py messages/roles.py",
+    ),
+    "Transport, the rest": ("framed connections, shared memory", "transport/**"),
+    "Worker": ("windows, pages, executors, the CPU engine", "worker/**"),
+    "Client": ("the Python client", "client/**"),
+    "Messages": ("the vocabulary", "messages/**"),
+    "Doctor": ("what is wrong with this machine", "cli/doctor/** cli/verbs/doctor.py"),
+    "Launcher": ("mainspring up", "cli/launcher/** cli/verbs/up.py cli/demonstration.py cli/verbs/demo.py"),
+    "Command line, the rest": ("the other verbs, configuration", "cli/** mainspring/*.py"),
+}
+"""What the product does: what it is for, and its files as patterns. A file belongs to the first that fits."""
 
 
 def kinds_of(text: str) -> Counter[str]:
@@ -34,31 +154,73 @@ def _mark(kind: list[str], node: ast.stmt, name: str) -> None:
         kind[number] = name
 
 
+def files() -> dict[str, list[Path]]:
+    """Return the Python files of each folder of the house."""
+    links = [path for path in (ROOT / "mainspring").iterdir() if path.is_dir() and "__" not in path.name]
+    found = {path.name: sorted(path.resolve().rglob("*.py")) for path in links}
+    return {**found, "mainspring": sorted((ROOT / "mainspring").glob("*.py"))}
+
+
+def product() -> list[Path]:
+    """Return the product's files: all but those of the lab."""
+    return [file for name, found in files().items() if name != LAB for file in found]
+
+
+def lines(found: list[Path]) -> int:
+    """Return how many lines files have together."""
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in found)
+
+
+def features() -> dict[str, list[Path]]:
+    """Return the product's files by feature; those of none are named by an empty one."""
+    found: dict[str, list[Path]] = {name: [] for name in FEATURES}
+    left = {file.relative_to(ROOT).as_posix(): file for file in product()}
+    for name, (_, patterns) in FEATURES.items():
+        for pattern in patterns.split():
+            there = {file.relative_to(ROOT).as_posix() for file in _matching(pattern)}
+            found[name] += [left.pop(path) for path in sorted(there & left.keys())]
+    return {**found, **({"": [*left.values()]} if left else {})}
+
+
+def _matching(pattern: str) -> Iterator[Path]:
+    return ROOT.glob(f"{pattern}/*.py" if pattern.endswith("**") else pattern)
+
+
+def feature_table() -> str:
+    """Return the table of `docs/house.md`, the largest feature first."""
+    sizes = {name: (len(found), lines(found)) for name, found in features().items()}
+    ordered = sorted(sizes.items(), key=lambda each: -each[1][1])
+    rows = [f"| {name} | {FEATURES[name][0]} | {count} | {size:,} |" for name, (count, size) in ordered]
+    count, size = (sum(each[number] for each in sizes.values()) for number in (0, 1))
+    whole = f"| **all** | | {count} | {size:,} |"
+    return "\n".join(["| feature | what for | files | lines |", "|---|---|---|---|", *rows, whole])
+
+
 def rows() -> Iterator[tuple[str, int, Counter[str]]]:
     """Yield each folder of the house with its number of files and its lines by kind, the largest first."""
-    links = [path for path in (ROOT / "mainspring").iterdir() if path.is_dir() and "__" not in path.name]
-    folders = {path.name: [*path.resolve().rglob("*.py")] for path in links}
-    folders["mainspring"] = [*(ROOT / "mainspring").glob("*.py")]
     counted = [
-        (name, len(files), sum((kinds_of(file.read_text(encoding="utf-8")) for file in files), Counter()))
-        for name, files in folders.items()
+        (name, len(found), sum((kinds_of(file.read_text(encoding="utf-8")) for file in found), Counter()))
+        for name, found in files().items()
     ]
     yield from sorted(counted, key=lambda row: -row[2].total())
 
 
 def main() -> None:
-    """Print the table, and the product's sum, which is all but ``experiments``."""
+    """Print the lines by folder, with the product's sum, or those by feature."""
+    if "--features" in sys.argv:
+        print(feature_table())
+        return
     print(f"{'folder':12} {'files':>6} {'lines':>8} " + " ".join(f"{kind:>10}" for kind in KINDS))
-    product, files = Counter[str](), 0
-    for name, count, kinds in rows():
-        print(_row(name, count, kinds))
-        if name != "experiments":
-            product, files = product + kinds, files + count
-    print(_row("product", files, product))
+    whole, count = Counter[str](), 0
+    for name, number, kinds in rows():
+        print(_row(name, number, kinds))
+        if name != LAB:
+            whole, count = whole + kinds, count + number
+    print(_row("product", count, whole))
 
 
-def _row(name: str, files: int, kinds: Counter[str]) -> str:
-    return f"{name:12} {files:6} {kinds.total():8,} " + " ".join(f"{kinds[kind]:10,}" for kind in KINDS)
+def _row(name: str, count: int, kinds: Counter[str]) -> str:
+    return f"{name:12} {count:6} {kinds.total():8,} " + " ".join(f"{kinds[kind]:10,}" for kind in KINDS)
 
 
 if __name__ == "__main__":

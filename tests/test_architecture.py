@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import house
+
 ROOT = Path(__file__).resolve().parent.parent
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -303,16 +305,11 @@ def test_no_file_grows_past_its_budget() -> None:
 def measured_house() -> dict[str, int]:
     """Return the lines and files of the product (all but the lab and tests), the lines of the lab, and the
     files on a request's way that docs/architecture.md records from `make request-path`."""
-    product = python_files(*(folder for folder in FOLDERS if folder != "experiments"))
-    product += [path for path in python_files("mainspring") if path.count("/") == 1]
-
-    def lines(paths: list[str]) -> int:
-        return sum(len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in paths)
-
+    product = house.product()
     return {
-        "lines of the product": lines(product),
+        "lines of the product": house.lines(product),
         "files of the product": len(product),
-        "lines of the lab": lines(python_files("experiments")),
+        "lines of the lab": house.lines(house.files()[house.LAB]),
         "files on the way of a request over ZeroMQ": recorded_path("ZeroMQ"),
         "files on the way of a request over HTTP": recorded_path("HTTP"),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.house import kinds_of, rows
+from tests.house import FEATURES, features, kinds_of, product, rows
 
 TEXT = '''"""A module.
 
@@ -35,3 +35,10 @@ def test_the_house_is_counted_by_folder() -> None:
     names = [name for name, files, kinds in rows()]
     assert {"scheduler", "gateway", "experiments", "mainspring"} <= {*names}
     assert "tests" not in names
+
+
+def test_each_file_of_the_product_belongs_to_one_feature() -> None:
+    found = features()
+    assert {*found} == {*FEATURES}, f"no feature has {found.get('')}"
+    assert sorted(file for each in found.values() for file in each) == sorted(product())
+    assert not [name for name, each in found.items() if not each], "a feature without files"

@@ -195,18 +195,16 @@ class Gate:
     def __init__(self, tokens: Sequence[Token] | None = None) -> None:
         """``tokens``: None if no token is needed; with an empty list no request may pass."""
         self._holders: dict[bytes, list[_Holder]] | None = None
+        self.closed = False
+        """True if a request needs a token."""
         if tokens is not None:
             self.replace(tokens)
-
-    @property
-    def closed(self) -> bool:
-        """Return whether a request needs a token."""
-        return self._holders is not None
 
     def replace(self, tokens: Sequence[Token]) -> None:
         """Replace the tokens; one that stays keeps the count of its requests."""
         before = {each.digest: each.due_ns for same in (self._holders or {}).values() for each in same}
         self._holders = {}
+        self.closed = True
         for token in tokens:
             digest = bytes.fromhex(token.sha256)
             holder = _Holder(token, before.get(digest, 0))
@@ -323,7 +321,8 @@ class TokenFile:
         self._path = Path(config.token_file) if config.token_file else None
         self._own = token_of_launcher(config.launcher_token_sha256)
         self._interval_ns = round(config.token_reload_ms * 1_000_000)
-        self._check_ns = 0
+        self.check_ns = None if self._path is None else 0
+        """Instant of the next `tick`; None for never."""
         self._read_stamp: tuple[int, ...] | None = None
         self._logged = ""
         if self._path is not None:
@@ -333,15 +332,11 @@ class TokenFile:
             except (OSError, BadTokens) as error:
                 raise ValueError(f"the file of tokens {self._path} can't be used: {_why(error)}") from None
 
-    def next_wakeup_ns(self) -> int | None:
-        """Return the instant of the next `tick`; None for never."""
-        return None if self._path is None else self._check_ns
-
     def tick(self, now_ns: int) -> None:
         """Read the file again if it has changed; one that can't be used is logged and changes nothing."""
-        if self._path is None or now_ns < self._check_ns:
+        if self.check_ns is None or now_ns < self.check_ns:
             return
-        self._check_ns = now_ns + self._interval_ns
+        self.check_ns = now_ns + self._interval_ns
         stamp = self._stamp()
         if stamp == self._read_stamp:
             return

@@ -29,6 +29,7 @@ from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.transport.config import TransportConfig
 from mainspring.worker.config import WorkerConfig
+from mainspring.worker.engines.registry import ENGINES
 
 MODELS = "models"
 
@@ -62,7 +63,6 @@ WORKER_NAME = "worker"
 """Name of workers, before each gets its number."""
 
 AUTO = "auto"
-ENGINES = ("onnxruntime", "tvm", AUTO, "emulated")
 DEVICES = ("cpu", "cuda")
 
 
@@ -137,7 +137,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("restart_delay_max_ms must be at least restart_delay_ms")
         for entry in self.op_libraries:
             check_entry(entry)
-        _check_one_of("engine", self.engine, ENGINES)
+        _check_one_of("engine", self.engine, tuple(ENGINES))
         _check_one_of("device", self.device, DEVICES)
         if self.engine == "emulated" and self.device != "cpu":
             raise ValueError("the emulated engine needs no device: leave device 'cpu'")

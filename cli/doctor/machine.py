@@ -233,7 +233,7 @@ def open_files(hard_limit: int, models: int) -> Finding:
 def connections(gateway: GatewayConfig) -> Finding:
     """Say whether a gateway may have as many clients as it is configured for."""
     few = shortage(gateway)
-    listeners = 1 + bool(gateway.http_address) + bool(gateway.grpc_address)
+    listeners = 1 + len(gateway.protocols)
     clients = share_of(file_limit(), listeners)
     return Finding(
         subject="connections",

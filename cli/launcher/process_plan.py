@@ -241,8 +241,8 @@ def _check_models(config: Config, source: ModelSource, specs: Sequence[ModelSpec
 
 def also_serves(gateway: GatewayConfig) -> tuple[tuple[str, str], ...]:
     """Return the protocols beside ZeroMQ that a gateway serves, each with its address."""
-    addresses = (("http", gateway.http_address), ("grpc", gateway.grpc_address))
-    return tuple(each for each in (*addresses, ("metrics", gateway.metrics_address)) if each[1])
+    metrics = (("metrics", gateway.metrics_address),) if gateway.metrics_address else ()
+    return (*gateway.protocols.items(), *metrics)
 
 
 def _listeners(config: Config, shards: list[LocalShard]) -> Iterator[tuple[str, str, str]]:

@@ -207,8 +207,7 @@ def _places(config: GatewayConfig) -> dict[str, str]:
     """Return the addresses of the listeners that a configuration names."""
     places = {
         "controller": config.controller_address,
-        "http": config.http_address,
-        "grpc": config.grpc_address,
+        **config.protocols,
         "metrics": config.metrics_address,
         "console": config.console_address,
     }

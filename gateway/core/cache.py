@@ -91,6 +91,8 @@ class PredictionCache:
         self._capacity_bytes = capacity_bytes
         self._patterns = tuple(models)
         self._switched: dict[str, bool] = {}
+        self.used = bool(models)
+        """False while it is on for no model."""
         self._known: dict[str, _Known] = {}
         """The models that the cache was asked about, by the scheduler's name."""
         self._off: dict[str, None] = {}
@@ -121,6 +123,7 @@ class PredictionCache:
             self._switched.pop(model, None)
         else:
             self._switched[model] = on
+        self.used = bool(self._patterns or self._switched)
         self._off.clear()
         if not self.is_on(model):
             named = [name for name, known in self._known.items() if _public_name(known.signature) == model]
@@ -153,8 +156,6 @@ class PredictionCache:
 
         ``frames`` hold the inputs' bytes, in the order in which the client sent them.
         """
-        if not (self._patterns or self._switched):
-            return None
         known = self._known.get(accepted.model)
         if known is None or known.signature is not accepted.signature:
             if accepted.model in self._off:

@@ -436,8 +436,9 @@ class GatewayCore:
 
     def _next_turn(self, request: Pending) -> None:
         """Submit what has waited for a request that is in the table no more."""
-        for heir in self._sharing.leave(request):
-            self._lead(heir)
+        if request.digest is not None:
+            for heir in self._sharing.leave(request):
+                self._lead(heir)
         if request.accepted.turn is None:
             return
         following = self.sequences.leave(request)

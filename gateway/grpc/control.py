@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import ParseDict
 
-from mainspring.gateway.access_log import change_log, shown_log
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import INFERENCE, Message, message, methods
@@ -21,7 +20,7 @@ from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.oip.settings import TraceSettings
 from mainspring.gateway.repository import ModelRepository, index_of
-from mainspring.gateway.services import Services
+from mainspring.gateway.services import Services, change_log, log_settings
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 
@@ -203,7 +202,7 @@ def log(request: Message) -> Message:
     """Answer LogSettings."""
     change_log({name: _value(setting) for name, setting in request.settings.items()})
     response = message("inference.LogSettingsResponse")()
-    for name, setting in shown_log().items():
+    for name, setting in log_settings().items():
         _set(response.settings[name], setting)
     return response
 

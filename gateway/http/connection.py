@@ -14,8 +14,7 @@ from typing import Any, Protocol, cast
 
 from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Connection
-from mainspring.gateway.http.exchange import CONTINUE, UNKNOWN_BYTES, Exchange, Fault, attempt
-from mainspring.gateway.http.half_closed import HalfClosed
+from mainspring.gateway.http.exchange import CONTINUE, UNKNOWN_BYTES, Exchange, Fault, HalfClosed, attempt
 from mainspring.gateway.http.receiver import Heads, Receiver, too_large
 from mainspring.gateway.memory import Budget, Memory, Reading, Uploads
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.access_log import change_log, shown_log
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
 from mainspring.gateway.http.shared_memory import SharedMemory
@@ -23,7 +22,7 @@ from mainspring.gateway.oip.metadata import (
 from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.repository import ModelRepository, index_of
-from mainspring.gateway.services import Services
+from mainspring.gateway.services import Services, change_log, log_settings
 from mainspring.gateway.statistics_report import StatisticsReport
 from mainspring.messages.codes import Reason
 from mainspring.transport.tokens import from_header
@@ -126,7 +125,7 @@ class Control:
 
     def log(self, exchange: Exchange) -> None:
         """Show what the gateway logs."""
-        exchange.reply_json(shown_log())
+        exchange.reply_json(log_settings())
 
     def set_log(self, exchange: Exchange) -> None:
         """Change it."""

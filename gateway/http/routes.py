@@ -12,10 +12,9 @@ from urllib.parse import unquote_to_bytes
 
 from mainspring.gateway.config import Group
 from mainspring.gateway.http.control import Control
-from mainspring.gateway.http.docs import page
 from mainspring.gateway.http.exchange import Handler
 from mainspring.gateway.http.infer import Inference
-from mainspring.gateway.http.openapi import describe
+from mainspring.gateway.http.openapi import describe, page
 from mainspring.gateway.http.shared_memory import SharedMemory, no_regions, no_register, no_unregister
 
 _KNOWN = 4_096

@@ -1,4 +1,4 @@
-"""Triton's settings of tracing, as far as this server has what they set. Pure.
+"""Triton's settings of tracing and logging, as far as this server has what they set. Pure.
 
 Traces go to the OpenTelemetry collector of ``[gateway] trace_address``. Clients decide for all models or for
 one of them whether its requests are traced, one of how many, and how many more; a setting that a model has
@@ -157,6 +157,64 @@ def _number(name: str, values: list[str], least: int) -> int:
     if digits.isascii() and digits.isdecimal() and len(digits) < 20 and least <= int(text) <= _MOST:
         return int(text)
     raise _wrong(f"{name} is {', '.join(values)[:100]!r}; it is a whole number from {least} to {_MOST}")
+
+
+_LEVEL_OF: Mapping[str, int] = {"log_info": 20, "log_warning": 30, "log_error": 40}
+_VERBOSE, _NOTHING = 10, 50
+"""The other levels that logging has: debug, and critical for a log of nothing."""
+_LOG_FIXED = {
+    "log_file": ("", "the log goes to standard error, where what started the gateway keeps it"),
+    "log_format": ("default", "the lines' form is --log-format's at the start"),
+}
+_LOG_NAMES = ("log_file", *_LEVEL_OF, "log_verbose_level", "log_format")
+
+
+def shown_log(level: int) -> dict[str, bool | int | str]:
+    """Return what a process logs whose log has this level, one of `logging`'s."""
+    return {
+        "log_file": "",
+        **{name: level <= each for name, each in _LEVEL_OF.items()},
+        "log_verbose_level": int(level <= _VERBOSE),
+        "log_format": "default",
+    }
+
+
+def changed_level(level: int, wanted: Mapping[str, Any]) -> int:
+    """Return the level to log from on as ``wanted``; null leaves a setting as it is.
+
+    Raises `Unfit` or `Unserved`.
+    """
+    settings = shown_log(level)
+    for name, value in wanted.items():
+        if name not in settings:
+            raise _wrong(f"there is no log setting {name[:100]!r}; there are {', '.join(_LOG_NAMES)}")
+        if value is not None:
+            settings[name] = _log_setting(name, value)
+    verbose = bool(settings["log_verbose_level"])
+    on = {_VERBOSE: verbose, **{each: bool(settings[name]) for name, each in _LEVEL_OF.items()}}
+    found = next((each for each in sorted(on) if on[each]), _NOTHING)
+    gaps = [name for name, each in _LEVEL_OF.items() if each > found and not on[each]]
+    if gaps:
+        raise Unserved(
+            f"{gaps[0]} can't be off while what is less severe is logged: the log has all from one level on"
+        )
+    return found
+
+
+def _log_setting(name: str, value: Any) -> bool | int | str:
+    if name in _LOG_FIXED:
+        fixed, why = _LOG_FIXED[name]
+        if value != fixed:
+            raise Unserved(f"the log setting {name} is always {fixed!r}: {why}")
+        return fixed
+    if name in _LEVEL_OF:
+        if not isinstance(value, bool):
+            raise _wrong(f"the log setting {name} is {str(value)[:100]!r}; it is true or false")
+        return value
+    value = whole(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise _wrong(f"log_verbose_level is {str(value)[:100]!r}; it is a whole number from 0 to {_MOST}")
+    return value
 
 
 def _wrong(detail: str) -> Unfit:

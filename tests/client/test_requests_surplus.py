@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mainspring.client.requests import InferCall, Outbox
-from tests.client.test_outbox import MS, call
+from tests.client.test_requests import MS, call
 
 
 def drive(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.gateway.access_log import change_log, shown_log
 from mainspring.gateway.oip.datatypes import Unfit, Unserved
+from mainspring.gateway.services import change_log, log_settings
 
 LOGGER = logging.getLogger("mainspring")
 
@@ -23,7 +23,7 @@ def logger() -> Iterator[logging.Logger]:
 
 
 def test_what_is_logged_is_what_was_set(logger: logging.Logger) -> None:
-    assert shown_log() == {
+    assert log_settings() == {
         "log_file": "",
         "log_info": False,
         "log_warning": True,
@@ -33,7 +33,7 @@ def test_what_is_logged_is_what_was_set(logger: logging.Logger) -> None:
     }
     change_log({"log_info": True, "log_verbose_level": 2, "log_error": None})
     assert logging.getLogger("mainspring.gateway").isEnabledFor(logging.DEBUG)
-    assert shown_log()["log_verbose_level"] == 1
+    assert log_settings()["log_verbose_level"] == 1
     change_log({"log_verbose_level": 0, "log_info": False, "log_warning": False})
     assert logger.level == logging.ERROR
     change_log({"log_error": False})

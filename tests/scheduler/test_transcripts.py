@@ -13,9 +13,9 @@ from mainspring.messages.actions import Command
 from mainspring.messages.events import Event, ModelRemoved
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.redecide import line
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import Faults
+from mainspring.telemetry.entries import line
 
 MILLISECOND = 1_000_000
 FOLDER = Path(__file__).parent / "transcripts"

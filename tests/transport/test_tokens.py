@@ -244,7 +244,7 @@ def test_the_file_is_read_again_when_it_changes(tmp_path: Path, caplog: pytest.L
     os.replace(replaced, path)
     tokens.tick(5 * S)
     assert gate.authorise("Bearer c", None, 0) is None
-    wakeup_ns = tokens.next_wakeup_ns()
+    wakeup_ns = tokens.check_ns
     assert wakeup_ns == 5 * S + 10_000_000
 
 
@@ -293,7 +293,7 @@ def test_a_token_file_that_is_empty_or_missing_is_named(tmp_path: Path) -> None:
 def test_no_file_means_no_tokens() -> None:
     tokens = TokenFile(GatewayConfig())
     assert not tokens.gate.closed
-    assert tokens.next_wakeup_ns() is None
+    assert tokens.check_ns is None
     tokens.tick(0)
 
 

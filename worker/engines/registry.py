@@ -1,14 +1,16 @@
-"""The engines by name."""
+"""The engines by name: the one list of them. It imports an engine when it makes one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mainspring.messages.choices import one_of
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.engine import Engine
-from mainspring.worker.engines.emulated import EmulatedEngine
+
+if TYPE_CHECKING:
+    from mainspring.worker.engine import Engine
 
 
 def make_engine(config: WorkerConfig) -> Engine:
@@ -50,7 +52,6 @@ def _cuda(config: WorkerConfig, device: int) -> Engine:
 
 
 def _onnxruntime(config: WorkerConfig) -> Engine:
-    # Imported here, so that an emulated worker starts without ONNX Runtime.
     from mainspring.worker.engines.cpu import OnnxRuntimeEngine
 
     return OnnxRuntimeEngine(config.store, config.pages, config.io_bytes, config.threads)
@@ -69,6 +70,8 @@ def _auto(config: WorkerConfig) -> Engine:
 
 
 def _emulated(config: WorkerConfig) -> Engine:
+    from mainspring.worker.engines.emulated import EmulatedEngine
+
     return EmulatedEngine(
         config.device_kind,
         config.io_bytes,
@@ -85,7 +88,7 @@ ENGINES: dict[str, Callable[[WorkerConfig], Engine]] = {
     "auto": _auto,
     "emulated": _emulated,
 }
-"""The CPU's engines by name."""
+"""The CPU's engines by name; whoever lists engines reads it here."""
 
 CUDA_ENGINES = ("auto", "onnxruntime", "tvm")
 """The engines of a worker on a GPU: ``auto`` is each model's own engine, as on the CPU."""
