@@ -141,7 +141,7 @@ class NoWorker(Unavailable):
 
 
 class ModelNotReady(Unavailable):
-    """No worker has prepared the model yet."""
+    """The model is being compiled or prepared, or can't be loaded."""
 
     remedy = "Try again in a moment"
 

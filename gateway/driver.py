@@ -29,7 +29,7 @@ from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.oip.triton_texts import of_request
+from mainspring.gateway.oip.triton_texts import SIGNATURE_REASONS, of_request
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.replies import Replies
 from mainspring.gateway.shards import Shard, addresses_of
@@ -435,7 +435,7 @@ class GatewayDriver:
 
     def _worded(self, error: BadRequest, request: InferRequest, sizes: Sequence[int]) -> str:
         """Return what is wrong with a request: in Triton's words, if these are configured."""
-        if not self.catalog.triton or error.reason is Reason.UNKNOWN_MODEL:
+        if not self.catalog.triton or error.reason not in SIGNATURE_REASONS:
             return error.detail
         signature = self.catalog.resolve(request.model, request.version)
         return of_request(error, request, sizes, signature)

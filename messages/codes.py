@@ -47,7 +47,7 @@ class Reason(StrEnum):
     NO_WORKER = "no_worker"
     """No worker could run the model: none is connected, or it fits none."""
     MODEL_NOT_READY = "model_not_ready"
-    """No worker has prepared the model yet."""
+    """The model is being compiled or prepared, or can't be loaded."""
     MODEL_REMOVED = "model_removed"
     MODEL_EXISTS = "model_exists"
     WORKER_FAILED = "worker_failed"

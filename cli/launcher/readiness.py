@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -116,14 +116,14 @@ def _by_shard(status: ClusterStatus, workers: Sequence[int]) -> Iterator[tuple[M
         first += count
 
 
-def faults(status: ClusterStatus) -> tuple[str, ...]:
-    """Return a sentence for each model that is not served, or not by each worker."""
+def faults(status: ClusterStatus, but: Collection[str] = ()) -> tuple[str, ...]:
+    """Return a sentence for each model, ``but`` these, that is not served, or not by each worker."""
     return (
-        *(f"model {name} is not served: {why}" for name, why in status.left_out.items()),
+        *(f"model {name} is not served: {why}" for name, why in status.left_out.items() if name not in but),
         *(
             f"model {model.name} {'is not served' if not model.prepared_on else 'lacks a worker'}: {why}"
             for model in status.models
             for why in model.failed_on[:1]
-            if not is_artifact_name(model.name)
+            if not is_artifact_name(model.name) and model.name not in but
         ),
     )

@@ -56,7 +56,7 @@ def status(
     if unverified := [model.name for model in found.models if not model.verified]:
         console.print(f"served unverified: {some(unverified)}", soft_wrap=True)
     told = {name: f"model {name} is not ready: {why}" for name, why in found.unready.items()}
-    for line in (*list(told.values())[:MOST_UNREADY], *faults(found)):
+    for line in (*list(told.values())[:MOST_UNREADY], *faults(found, but=found.unready)):
         console.print(line, soft_wrap=True)
     if len(told) > MOST_UNREADY:
         console.print(f"{len(told) - MOST_UNREADY:,} more models are not ready; --json has them")

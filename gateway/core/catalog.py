@@ -66,6 +66,8 @@ class Catalog:
         self._confirm_by_ns: int | None = None
         self.complete = True
         """True if a model that is not here is not served: once a first controller has told all."""
+        self.awaits: Callable[[str], str] = lambda _name: ""
+        """Why a model that is to be served is not yet; empty if it is, or is not to be."""
 
     # --- what clients ask for ---
 
@@ -87,6 +89,8 @@ class Catalog:
         versions = self._versions(name)
         if not versions and not self.complete:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, _NOT_TOLD.format(name=name))
+        if not versions and (why := self.awaits(name)):
+            raise BadRequest(Reason.MODEL_NOT_READY, f"model {shorten(name)} is not ready: {why}")
         if not versions:
             raise self._unknown(name, None, unknown_model(name, dict.fromkeys(self.names())))
         if version is None:

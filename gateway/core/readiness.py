@@ -33,6 +33,7 @@ class Readiness:
         """``uncounted``: why a shard's controller is not to be counted on now, empty if it is."""
         self._told = told
         self._catalog = told.catalog
+        self._catalog.awaits = self.awaits
         self._uncounted = uncounted
         self._strict = policy == STRICT
         shards = len(told.parts)

@@ -34,6 +34,8 @@ _BEGINNINGS: Mapping[Reason, str] = MappingProxyType(
     }
 )
 """Beginning of the texts of a reason, where Triton has one sentence for it."""
+SIGNATURE_REASONS = (Reason.BAD_INPUT, Reason.BAD_OUTPUT, Reason.TOO_MANY_ROWS)
+"""Reasons that a model's signature, which is therefore known, gives to refuse a request."""
 
 
 def begun(reason: Reason, detail: str) -> str:
@@ -49,13 +51,11 @@ def worded(error: BadRequest, *, triton: bool) -> str:
 
 
 def of_request(error: BadRequest, request: InferRequest, sizes: Sequence[int], signature: Signature) -> str:
-    """Return the text for a request that did not pass the check of a model's signature.
+    """Return the text for a request that a model's signature refuses, for one of `SIGNATURE_REASONS`.
 
     ``sizes`` are the bytes of its inputs. The request is checked in Triton's order; what Triton would have
     taken is said in this server's words.
     """
-    if error.reason not in (Reason.BAD_INPUT, Reason.BAD_OUTPUT, Reason.TOO_MANY_ROWS):
-        return error.detail
     for name in request.outputs or ():
         if name not in signature.outputs:
             return f"unexpected inference output '{name[:200]}' for model '{request.model}'"

@@ -14,6 +14,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from mainspring.messages.codes import Reason
+from mainspring.messages.served import Awaited
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 from tests.gateway.http.raw import Peer
 from tests.patience import PATIENCE_S
@@ -177,3 +178,31 @@ def test_a_server_has_the_configured_name() -> None:
         wait_until(client.is_server_ready)
         with pytest.raises(InferenceServerException, match="unknown_model: "):
             client.get_model_metadata("no")
+
+
+@pytest.mark.parametrize("compatibility", ["none", "triton"])
+def test_a_request_for_a_model_that_is_awaited_is_told_to_come_again(compatibility: str) -> None:
+    ways = {"compatibility": compatibility} if compatibility == "triton" else {}
+    body = b'{"inputs": [{"name": "data", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
+    with (
+        fake_cluster() as cluster,
+        serving(cluster.address, http_address="http://127.0.0.1:0", grpc_address="grpc://127.0.0.1:0", **ways)
+        as addresses,
+        ExitStack() as stack,
+    ):  # fmt: skip
+        clients = Clients(addresses.http.removeprefix("http://"), addresses.grpc.removeprefix("grpc://"))
+        stack.callback(clients.close)
+        wait_until(clients.http.is_server_ready)
+        cluster.tell(Awaited({"soon": "being compiled: version 1: it is being compiled"}))
+        peer = Peer(clients.host)
+        wait_until(lambda: peer.ask("GET", "/v2/models/soon/ready").status == 503)
+        for method, path in (("POST", "infer"), ("GET", "config"), ("GET", "stats")):
+            found = peer.ask(method, f"/v2/models/soon/{path}", body if method == "POST" else b"")
+            assert (found.status, found.json["reason"]) == (503, Reason.MODEL_NOT_READY), found.json
+            assert "being compiled: version 1" in found.json["error"]
+        for way, infer in clients.each().items():
+            with pytest.raises(InferenceServerException, match="being compiled: version 1") as caught:
+                infer("soon", [("data", rows(1))])
+            begins = "Request for unknown model: " if ways else "model_not_ready: "
+            assert caught.value.message().startswith(begins), (way, caught.value.message())
+        assert peer.ask("POST", "/v2/models/never/infer", body).status == 404

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring import Client
@@ -16,6 +17,7 @@ from mainspring.messages import peers
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import gateway_number
 from mainspring.messages.sharding import first_map
+from mainspring.messages.status import ClusterStatus, ModelStatus
 from mainspring.transport.bounds import Delivery
 from tests.gateway.fakes import fake_cluster, gateway, wait_until
 
@@ -98,3 +100,21 @@ def test_several_controllers_are_shown_and_one_that_does_not_answer() -> None:
             second.silent = True
             wait_until(lambda: not client.status().shards[1].up)
             assert f"1 {second.address} 20 no answer" in " ".join(run("--address", address).stdout.split())
+
+
+def test_a_model_that_is_not_ready_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = ModelStatus("torn", 1, (), (), 0, ("worker-0: weights.bin was altered",))
+    lacks = ModelStatus("lame", 1, ("worker-1",), (), 0, ("worker-0: too large",))
+    unready = {
+        "torn": "can't be loaded: worker-0 says: weights.bin was altered",
+        "left": "no worker: too large",
+    }
+    told = ClusterStatus("clockwork", (), (failed, lacks), 0, {}, {"left": "too large"}, unready=unready)
+    monkeypatch.setattr(Client, "status", lambda _client: told)
+    with fake_cluster() as cluster, gateway(cluster.address) as address:
+        lines = run("--address", address).stdout.splitlines()
+    assert [line.partition(": ")[0] for line in lines if line.startswith("model ")] == [
+        "model torn is not ready",
+        "model left is not ready",
+        "model lame lacks a worker",
+    ]
