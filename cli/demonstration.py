@@ -40,7 +40,7 @@ answers."""
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The choices of whoever runs the demonstration."""
+    """The user's choices."""
 
     duration_s: float = 120.0
     load: float = 0.5

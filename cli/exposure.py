@@ -57,7 +57,7 @@ def check_exposed(doors: Iterable[Door], insecure: bool) -> None:
 
 
 def _check_form(door: Door) -> None:
-    """Raise `ConfigError` for an address that is none; one within this host is left to who listens there."""
+    """Raise `ConfigError` for an invalid address; one within this host is left to who listens there."""
     scheme, _, rest = door.address.partition("://")
     if not door.address or scheme in _LOCAL:
         return

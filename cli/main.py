@@ -179,7 +179,7 @@ class ShortCommand(TyperCommand):
     """A verb."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options; of a value that is none of an option's, the error says which was meant."""
+        """Read the options; for an invalid value, the error says which was meant."""
         try:
             self._check_paths(ctx, args)
             return super().parse_args(ctx, args)

@@ -119,8 +119,8 @@ class Client(OfOneProcess):
         ``max_in_flight`` bounds the requests at the gateway, None for as many as it allows;
         ``max_unread_bytes`` the bytes that it has not read yet, though one request always goes.
         ``memory_bytes`` is memory that a gateway of this host may read large inputs in, 0 for none; pages of
-        it are taken as they are first written. Raises ValueError for a bound below 1, memory below 0, or a
-        key that is none.
+        it are taken as they are first written. Raises ValueError for a bound below 1, memory below 0, or an
+        invalid key.
         """
         self._guard_s = guard_s
         self._best_effort_timeout_s = UNBOUNDED_S if best_effort_timeout_s is None else best_effort_timeout_s

@@ -118,7 +118,7 @@ class Connection(OfOneProcess):
 
         ``longest_retry_ms``: between attempts. ``token``: None for the environment's ``MAINSPRING_TOKEN``.
         ``curve_key``: the file of this client's keys of CURVE; None for the environment's
-        ``MAINSPRING_CURVE_KEY``. Raises ValueError if that is none.
+        ``MAINSPRING_CURVE_KEY``. Raises ValueError for an invalid file.
         ``local``: whether it may go past ZeroMQ. `poll` also ends when the descriptor ``wakes`` is readable.
         ``memory`` is what a gateway of this host may read large inputs in; None for memory of its own.
         """
@@ -376,7 +376,7 @@ class Connection(OfOneProcess):
             return False
         self.link_lost += bool(self._unanswered)
         self._begin_link()
-        # One to a gateway of this host that has gone by name is found anew.
+        # One to a gateway of this host that has gone is looked for by name again.
         self._may_be_local = self._allows_local
         self._take(self._local_way() or self._by_zeromq())
         return True

@@ -5,6 +5,9 @@
 From the gateway's answer on a request names where its large inputs lie: those of arrays in the memory as
 they are, others as copies there, which is one copy for the two that a socket takes, and no wake-up for each
 piece that a socket's buffer holds. The gateway reads until the reply has come; then a copy's place is free.
+
+Of requests with 602 KB, frames take 1 to 8 % longer than copies here, and 17 to 21 % longer than arrays of
+`allocate` (`make bench-path`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from html import escape
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -91,23 +92,7 @@ class InferResult(dict[str, NDArray[Any]]):
 
 def seen_by_caller(timing: clients.Timing, elapsed_ns: int, slo_ns: int | None) -> Timing:
     """Return the gateway's timing with the caller's own."""
-    return Timing(
-        total_ns=timing.total_ns,
-        queue_ns=timing.queue_ns,
-        execute_ns=timing.execute_ns,
-        left_ns=timing.left_ns,
-        batch_size=timing.batch_size,
-        cold_start=timing.cold_start,
-        worker=timing.worker,
-        cached=timing.cached,
-        receive_ns=timing.receive_ns,
-        input_ns=timing.input_ns,
-        load_ns=timing.load_ns,
-        wait_ns=timing.wait_ns,
-        output_ns=timing.output_ns,
-        elapsed_ns=elapsed_ns,
-        slo_ns=slo_ns,
-    )
+    return Timing(**msgspec.structs.asdict(timing), elapsed_ns=elapsed_ns, slo_ns=slo_ns)
 
 
 def text_of(outputs: Mapping[str, NDArray[Any]], timing: Timing) -> str:
@@ -289,7 +274,7 @@ def cast_plain(name: str, value: object, dtype: str) -> NDArray[Any]:
 
 
 def _to_slots(name: str, value: object, slot: int) -> NDArray[Any]:
-    """Return texts, of Python's or numpy's, in slots of so many bytes."""
+    """Return texts, of Python's or numpy's, in slots of ``slot`` bytes."""
     try:
         # Numpy's own texts end before their last zeros, which is where the slots' end, too.
         texts = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, object)

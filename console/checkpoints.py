@@ -192,7 +192,7 @@ class LogReader:
 
 
 def _until_damaged(data: bytes, ends: list[int]) -> tuple[list[Timed], int]:
-    """Return the records before the first that is none, and where it begins."""
+    """Return the records before the first invalid one, and where that begins."""
     records: list[Timed] = []
     start = 0
     for end in ends:

@@ -163,7 +163,7 @@ class LiveStream:
             try:
                 batch = self._take(now_ns, parts)
             except BadMessage as error:
-                _LOGGER.warning("the controller sent a message that is none: %s", error)
+                _LOGGER.warning("the controller sent an unknown message: %s", error)
                 continue
             if batch is not None:
                 return batch

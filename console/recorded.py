@@ -87,7 +87,7 @@ class Recording:
     ) -> None:
         """Show another instant (the nearest one of the run), or play otherwise; None changes nothing.
 
-        Raises ValueError on a speed that is none.
+        Raises ValueError on an invalid speed.
         """
         if speed is not None:
             if not 0 < speed <= MAX_SPEED:

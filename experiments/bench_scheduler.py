@@ -231,7 +231,7 @@ def _begun(file: Path, policy: str, console: Console) -> Report:
         report = msgspec.json.decode(file.read_bytes(), type=Report)
         if (report.policy, report.way) == (policy, way()):
             return report
-        console.print(f"{file} is of policy {report.policy or '?'}, {report.way or '?'}: it is made anew")
+        console.print(f"{file} is of policy {report.policy or '?'}, {report.way or '?'}: it is made again")
     return Report(policy, way())
 
 

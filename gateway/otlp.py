@@ -41,7 +41,7 @@ class OtlpExporter:
     """The exporter that `start_tracing` returns."""
 
     def __init__(self, address: str, name: str) -> None:
-        """``name`` is the gateway's. Raises `TracingMissing`, and OSError on an address that is none."""
+        """``name`` is the gateway's. Raises `TracingMissing`, and OSError on an invalid address."""
         endpoint = _endpoint(address)
         try:
             from opentelemetry import trace
@@ -104,7 +104,7 @@ class OtlpExporter:
 
 
 def start_tracing(services: Services, config: GatewayConfig) -> OtlpExporter:
-    """Trace requests from now on; raise `TracingMissing`, or OSError on an address that is none."""
+    """Trace requests from now on; raise `TracingMissing`, or OSError on an invalid address."""
     exporter = OtlpExporter(config.trace_address, config.name or "gateway")
     services.driver.core.observers.add(
         Tracing(config, services.trace_settings, exporter.export, services.driver.counts)

@@ -355,7 +355,7 @@ class Garbage:
 IDLE_NS: Final = 10_000_000_000
 """Nanoseconds without a request before memory is given back."""
 WORTH_BYTES: Final = 16 << 20
-"""Less of shared memory is not given back: workers are connected to anew for it."""
+"""Less of shared memory is not given back: that would take new connections to the workers."""
 
 
 class Reclaiming:

@@ -406,7 +406,7 @@ class ZeroMqFrontEnd:
 
 
 def _key_of(frame: Any) -> int | None:
-    """Return the key of a message that is none of the vocabulary, if it has one."""
+    """Return the key of a message that is not in the vocabulary, if it has one."""
     try:
         fields = msgspec.msgpack.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError, TypeError):

@@ -1,7 +1,8 @@
 """The text format of protocol buffers, read without a schema: what ``config.pbtxt`` is written in. Pure.
 
 Syntax as at https://protobuf.dev/reference/protobuf/textformat-spec/, without extensions and ``Any``. What a
-value must be, the reader of its field decides; each value knows its line, so that errors can name it.
+value must be, the reader of its field decides; each value knows its line, so that errors can name it:
+protobuf's own reader forgets the lines of what it has read.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ STRAGGLERS_NS = 62_000_000_000
 
 
 NO_BOUND = (
-    "what was possible is not known with closed-loop clients under deadlines: which requests come hangs "
+    "what was possible is not known with closed-loop clients under deadlines: which requests come depends "
     "on the answers. Give them best_effort = true, or compare goodput itself"
 )
 

@@ -15,120 +15,75 @@ ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("code", "docstrings", "comments", "imports", "blank")
 LAB = "experiments"
 
-FEATURES: dict[str, tuple[str, str]] = {
-    "GPUs: CUDA engine, its drivers, NVRTC": (
-        "the GPU as a device",
+FEATURES: dict[str, str] = {
+    "GPUs: the CUDA engine, its drivers, NVRTC": (
         "worker/engines/cuda/** compiler/artifact/nvrtc.py compiler/artifact/launching.py "
-        "compiler/artifact/plan.py cli/profiling/gpu_judge.py",
+        "compiler/artifact/plan.py cli/profiling/gpu_judge.py"
     ),
-    "TVM's kernels for GPUs": (
-        "a second way to run a model on a GPU",
-        "compiler/tvm/** worker/engines/tvm.py",
-    ),
-    "Open dimensions, sizes, padding": ("models with inputs of several sizes", "compiler/sizes/**"),
-    "Proof that rows are independent": (
-        "batches of models whose rows nobody declared independent",
-        "compiler/independence/** compiler/rows/**",
-    ),
-    "Other files than plain ONNX": (
-        "scikit-learn, torch, old opsets, libraries of operators",
+    "TVM's kernels for GPUs": "compiler/tvm/** worker/engines/tvm.py",
+    "Models of open dimensions: sizes, padding": "compiler/sizes/**",
+    "Proof that rows are independent": "compiler/independence/** compiler/rows/**",
+    "scikit-learn, torch, old opsets, libraries of operators": (
         "compiler/conversion/** compiler/reading/operator_libraries.py "
-        "compiler/reading/replaced_operators.py compiler/reading/stock.py compiler/reading/versions.py "
-        "compiler/artifact/op_libraries.py",
+        "compiler/reading/replaced_operators.py compiler/reading/stock.py "
+        "compiler/reading/versions.py compiler/artifact/op_libraries.py"
     ),
-    "Models that are not verified": (
-        "a model that nobody proved, alone in its batch",
-        "compiler/unverified.py",
-    ),
+    "Models that are not verified": "compiler/unverified.py",
     "Profiler, zoo, tuning": (
-        "measured durations; models to try",
-        "compiler/choosing/** compiler/zoo/** cli/profiling/** cli/verbs/profile.py cli/verbs/zoo.py",
+        "compiler/choosing/** compiler/zoo/** cli/profiling/** cli/verbs/profile.py cli/verbs/zoo.py"
     ),
-    "Compiler and store, the rest": ("ONNX to an artifact", "compiler/**"),
-    "gRPC": ("clients of the Open Inference Protocol over gRPC", "gateway/grpc/**"),
-    "HTTP": ("clients of the Open Inference Protocol over HTTP", "gateway/http/** gateway/oip/**"),
+    "Compiler and store, the rest": "compiler/**",
+    "gRPC": "gateway/grpc/**",
+    "HTTP, Open Inference Protocol": "gateway/http/** gateway/oip/**",
     "Metrics, traces, access log of the gateway": (
-        "Prometheus, OpenTelemetry, one line a request",
-        "gateway/metrics/** gateway/otlp.py gateway/tracing.py gateway/access_log.py gateway/statistics.py "
-        "gateway/statistics_report.py",
+        "gateway/metrics/** gateway/otlp.py gateway/tracing.py gateway/access_log.py "
+        "gateway/statistics.py gateway/statistics_report.py"
     ),
-    "Triton's shared memory regions": (
-        "inputs and outputs in a client's memory over HTTP and gRPC",
-        "gateway/regions.py",
-    ),
+    "Triton's shared memory regions": "gateway/regions.py",
     "Sequences with state": (
-        "models with a state from request to request",
-        "gateway/core/sequences.py messages/sequences.py messages/sequencing.py client/sequences.py",
+        "gateway/core/sequences.py messages/sequences.py messages/sequencing.py client/sequences.py"
     ),
-    "Prediction cache, sharing of equal requests": (
-        "answers without execution",
-        "gateway/core/cache.py gateway/core/sharing.py",
-    ),
-    "Gateway, the rest": ("ZeroMQ, the request table, memory, peers", "gateway/**"),
-    "Several controllers": (
-        "more workers than one controller can schedule",
-        "controller/shards.py messages/sharding.py cli/balancing/** cli/verbs/balance.py",
-    ),
-    "Ray": (
-        "a cluster on Ray's nodes",
-        "cli/launcher/on_ray.py cli/launcher/ray_children.py mainspring/ray.py simulator/ray_address.py",
-    ),
+    "Prediction cache, sharing of equal requests": "gateway/core/cache.py gateway/core/sharing.py",
+    "Gateway, the rest: ZeroMQ, request table, memory": "gateway/**",
+    "Several controllers": "controller/shards.py messages/sharding.py cli/balancing/** cli/verbs/balance.py",
+    "Ray": "cli/launcher/on_ray.py cli/launcher/ray_children.py mainspring/ray.py simulator/ray_address.py",
     "Workers that come and go": (
-        "scaling by load, providers",
         "scheduler/scaling.py cluster/scaling.py cluster/provision.py controller/providers.py "
-        "messages/scaling.py cli/launcher/provider.py cli/verbs/scale.py simulator/provider.py",
+        "messages/scaling.py cli/launcher/provider.py cli/verbs/scale.py simulator/provider.py"
     ),
-    "OPEN: preparing an executable beside serving": (
-        "the first INFER on a GPU is not slow",
-        "scheduler/opening/**",
-    ),
-    "Other systems' policies": (
-        "comparison with Clipper, Nexus, Symphony, EDF, FIFO",
-        "scheduler/policies/baselines/**",
-    ),
-    "The policy mainspring": ("the default policy", "scheduler/policies/mainspring/**"),
-    "Cluster state, scheduler, controller, the rest": (
-        "every decision",
-        "cluster/** scheduler/** controller/**",
-    ),
-    "Model repository": (
-        "a folder in Triton's layout",
-        "repository/** messages/repository.py client/repository.py",
-    ),
-    "Planner": ("pools of unlike devices (Ribbon)", "planner/** cli/pools.py cli/verbs/plan.py"),
+    "OPEN: preparing an executable beside serving": "scheduler/opening/**",
+    "Policies of Clipper, Nexus, Symphony; EDF, FIFO": "scheduler/policies/baselines/**",
+    "The policy mainspring": "scheduler/policies/mainspring/**",
+    "Cluster state, scheduler, controller, the rest": "cluster/** scheduler/** controller/**",
+    "Model repository in Triton's layout": "repository/** messages/repository.py client/repository.py",
+    "Planner of pools (Ribbon)": "planner/** cli/pools.py cli/verbs/plan.py",
     "Console, page": (
-        "the operator's page",
-        "console/web/** console/pages.py console/server.py console/config.py cli/verbs/console.py",
+        "console/web/** console/pages.py console/server.py console/config.py cli/verbs/console.py"
     ),
-    "Console, terminal": ("the same in a terminal", "console/terminal/** cli/verbs/top.py"),
-    "Console, what both show": ("the stream folded and asked", "console/**"),
-    "Simulator": ("the same cores in virtual time", "simulator/** cli/simulating.py cli/verbs/simulate.py"),
-    "Traces and replayer": (
-        "recorded and generated load",
-        "traces/** cli/verbs/replay.py cli/verbs/trace.py",
-    ),
-    "Plots, comparisons, Parquet of logs": (
-        "what an event log tells afterwards",
+    "Console, terminal": "console/terminal/** cli/verbs/top.py",
+    "Console, what page and terminal show": "console/**",
+    "Simulator": "simulator/** cli/simulating.py cli/verbs/simulate.py",
+    "Traces and replayer": "traces/** cli/verbs/replay.py cli/verbs/trace.py",
+    "Plots, comparisons, Parquet, slices of event logs": (
         "telemetry/comparison*.py telemetry/plots.py telemetry/style.py telemetry/parquet.py "
         "telemetry/summary.py telemetry/report.py telemetry/runs.py telemetry/slices.py "
-        "telemetry/log_stats.py cli/verbs/compare.py cli/verbs/log.py",
+        "telemetry/log_stats.py cli/verbs/compare.py cli/verbs/log.py"
     ),
-    "Event log": ("one stream, replayed alike", "telemetry/**"),
-    "Keys, tokens, TLS between processes": (
-        "hosts and users that don't trust each other",
+    "Event log": "telemetry/**",
+    "Keys, tokens, TLS": (
         "transport/tokens.py transport/secure.py transport/keys.py transport/certificate.py "
-        "transport/curve.py transport/handshake*.py transport/greeting.py cli/authority.py cli/exposure.py "
-        "cli/verbs/keys.py cli/verbs/token.py messages/curve.py messages/roles.py",
+        "transport/curve.py transport/handshake*.py transport/greeting.py cli/authority.py "
+        "cli/exposure.py cli/verbs/keys.py cli/verbs/token.py messages/curve.py messages/roles.py"
     ),
-    "Transport, the rest": ("framed connections, shared memory", "transport/**"),
-    "Worker": ("windows, pages, executors, the CPU engine", "worker/**"),
-    "Client": ("the Python client", "client/**"),
-    "Messages": ("the vocabulary", "messages/**"),
-    "Doctor": ("what is wrong with this machine", "cli/doctor/** cli/verbs/doctor.py"),
-    "Launcher": ("mainspring up", "cli/launcher/** cli/verbs/up.py cli/demonstration.py cli/verbs/demo.py"),
-    "Command line, the rest": ("the other verbs, configuration", "cli/** mainspring/*.py"),
+    "Transport, the rest": "transport/**",
+    "Worker: windows, pages, executors, the CPU engine": "worker/**",
+    "Client": "client/**",
+    "Messages": "messages/**",
+    "Doctor": "cli/doctor/** cli/verbs/doctor.py",
+    "Launcher": "cli/launcher/** cli/verbs/up.py cli/demonstration.py cli/verbs/demo.py",
+    "Command line, the rest": "cli/** mainspring/*.py",
 }
-"""What the product does: what it is for, and its files as patterns. A file belongs to the first that fits."""
+"""What the product does, with its files as patterns. A file belongs to the first that fits."""
 
 
 def kinds_of(text: str) -> Counter[str]:
@@ -175,7 +130,7 @@ def features() -> dict[str, list[Path]]:
     """Return the product's files by feature; those of none are named by an empty one."""
     found: dict[str, list[Path]] = {name: [] for name in FEATURES}
     left = {file.relative_to(ROOT).as_posix(): file for file in product()}
-    for name, (_, patterns) in FEATURES.items():
+    for name, patterns in FEATURES.items():
         for pattern in patterns.split():
             there = {file.relative_to(ROOT).as_posix() for file in _matching(pattern)}
             found[name] += [left.pop(path) for path in sorted(there & left.keys())]
@@ -190,10 +145,10 @@ def feature_table() -> str:
     """Return the table of `docs/house.md`, the largest feature first."""
     sizes = {name: (len(found), lines(found)) for name, found in features().items()}
     ordered = sorted(sizes.items(), key=lambda each: -each[1][1])
-    rows = [f"| {name} | {FEATURES[name][0]} | {count} | {size:,} |" for name, (count, size) in ordered]
+    rows = [f"| {name} | {count} | {size:,} |" for name, (count, size) in ordered]
     count, size = (sum(each[number] for each in sizes.values()) for number in (0, 1))
-    whole = f"| **all** | | {count} | {size:,} |"
-    return "\n".join(["| feature | what for | files | lines |", "|---|---|---|---|", *rows, whole])
+    whole = f"| **all** | {count} | {size:,} |"
+    return "\n".join(["| feature | files | lines |", "|---|---|---|", *rows, whole])
 
 
 def rows() -> Iterator[tuple[str, int, Counter[str]]]:

@@ -104,11 +104,11 @@ def mean_rates(recipe: Recipe, models: Sequence[str], rng: np.random.Generator) 
     """Return how many requests per second of the duration each model has on average.
 
     Those of an open loop: by its formula, or counted in what ``rng`` would have it play. Raises as `build`,
-    and `WorkloadError` for closed loops, where it hangs on the answers.
+    and `WorkloadError` for closed loops, where it depends on the answers.
     """
     check_trace(recipe.kind, recipe.trace)
     if recipe.kind is Kind.CLOSED:
-        raise WorkloadError("closed-loop clients have no rate: when they send hangs on the answers")
+        raise WorkloadError("closed-loop clients have no rate: when they send depends on the answers")
     return _uncut(recipe, models).mean_rates(recipe.duration_ns, rng)
 
 

@@ -112,7 +112,7 @@ class Rows:
         return max([int(self._values[-1]), self._spec.least, *[high for _, _, high in self._spec.tail]])
 
     def draw(self, rng: np.random.Generator, count: int) -> Counts:
-        """Draw the rows of some requests; how much is drawn for them hangs on their number alone."""
+        """Draw the rows of some requests; what is drawn for them depends on their number alone."""
         spec = self._spec
         body, rank, which, within = rng.standard_normal(count), *rng.random((3, count))
         if spec.kind == "lognormal":

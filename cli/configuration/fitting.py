@@ -66,7 +66,7 @@ def defaults(memory_bytes: float, given: Mapping[str, object]) -> dict[str, int]
 
 
 def check_fits(config: Config, limits: Limits, workers: int, running: int = 0) -> None:
-    """Raise `ConfigError` if so many workers, and what is beside them, can't have the memory they ask for.
+    """Raise `ConfigError` if the workers, and what is beside them, can't have the memory they ask for.
 
     So many of the workers are ``running`` already.
     """

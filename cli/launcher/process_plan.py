@@ -382,7 +382,7 @@ def _gateway_job(
 
 
 def _consoles(count: int) -> tuple[str, ...]:
-    """Return the names of the consoles of so many controllers."""
+    """Return the names of the consoles of a number of controllers."""
     return (CONSOLE, *(f"{CONSOLE}-{number}" for number in range(1, count)))
 
 

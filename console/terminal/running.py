@@ -71,7 +71,7 @@ class LiveSource:
         observer: str = "top",
         keys: Keys | None = None,
     ) -> None:
-        """Begin to connect; raise ValueError on an address that is none."""
+        """Begin to connect; raise ValueError on an invalid address."""
         self.view = View()
         self._stream = LiveStream(controller, observer, keys=keys)
         self._stream.on_answer = self.view.told

@@ -102,7 +102,7 @@ class LiveSource:
     """Follows a controller."""
 
     def __init__(self, config: ConsoleConfig, operable: bool) -> None:
-        """``operable``: whether pages may ask for changes. Raises ValueError on an address that is none,
+        """``operable``: whether pages may ask for changes. Raises ValueError on an invalid address,
         OSError if secret or keys can't be used."""
         self.view = View(Limits(keep_ns=round(config.keep_s * 1e9)))
         self.epoch = 0

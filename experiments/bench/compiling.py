@@ -42,7 +42,7 @@ class Took(NamedTuple):
 
 
 def model_file(folder: Path, size: int) -> Path:
-    """Write a model of about so many bytes; return its path."""
+    """Write a model of about this size in bytes; return its path."""
     layers, width = (max(1, size // _LAYER_BYTES), WIDTH) if size >= _LAYER_BYTES else (1, 16)
     random, weights, nodes = np.random.default_rng(0), [], []
     with (folder / "weights").open("wb") as file:
@@ -65,7 +65,7 @@ def model_file(folder: Path, size: int) -> Path:
 
 
 def measure(size: int) -> Took:
-    """Compile a model of about so many bytes in a process of its own."""
+    """Compile a model of about this size in bytes in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         path = model_file(Path(folder), size)
         command = [sys.executable, "-m", "mainspring.experiments.bench.compiling", "--path", str(path)]

@@ -82,7 +82,7 @@ async def ask(client: AsyncClient, models: list[str], count: int, burst: Burst) 
 
 
 async def measure(address: str, models: list[str], rounds: int) -> dict[tuple[int, float], Burst]:
-    """Make each kind of burst so many times, in turns."""
+    """Make each kind of burst ``rounds`` times, in turns."""
     bursts = {shape: Burst(shape[1]) for shape in SHAPES}
     async with AsyncClient(address) as client:
         for model in models:

@@ -61,7 +61,7 @@ def sentences(text: str | None = None) -> list[Ids]:
 
 
 def drawn(count: int, seed: int) -> list[Ids]:
-    """Return so many sentences, drawn from the text."""
+    """Return ``count`` sentences, drawn from the text."""
     every = sentences()
     return [every[index] for index in np.random.default_rng(seed).integers(len(every), size=count)]
 

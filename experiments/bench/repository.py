@@ -70,7 +70,7 @@ def put(repository: Path, model: str, content: onnx.ModelProto, version: int = 1
 
 
 def fill(repository: Path, models: int, architectures: int) -> None:
-    """Put so many models into a repository, each with a factor of its own: its number and one."""
+    """Put ``models`` models into a repository, each with a factor of its own: its number and one."""
     for number in range(models):
         put(repository, name_of(number), net(number + 1.0, number % architectures))
 
@@ -179,7 +179,9 @@ def measure(site: Site, architectures: int, changes: int, idle_s: float, poll_ms
         Figure(f"{count} models: from the start until all are served", first_s, "s", note=made),
         Figure("the same, a model", first_s * 1e3 / count, "ms"),
         Figure("started again: until all are served", again_s, "s", note="nothing is compiled"),
-        Figure("memory of the repository's process", memory / _MIB, "MiB", note=f"{anew / _MIB:.0f} anew"),
+        Figure(
+            "memory of the repository's process", memory / _MIB, "MiB", note=f"{anew / _MIB:.0f} restarted"
+        ),
         Figure("nothing changes: its share of one core", share, "%", note=f"a look every {poll_ms:g} ms"),
         Figure("the same, a look at one model", share * poll_ms * 10 / count, "us"),
         _median("one model changes: until it is served", changed),

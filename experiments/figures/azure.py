@@ -2,7 +2,7 @@
 
 The paper replays 17,000 functions on 4,026 models, "four or five for each", for eight hours. The file at hand
 has 400 functions of the same trace, a day long, of which eight hours from eight in the morning are taken. The
-busiest 1 % of them have 86 % of all requests, and whoever deals them anew to many models makes batches small:
+busiest 1 % of them have 86 % of all requests, and dealing them out again to many models makes batches small:
 so these four stay one function each, scaled with the rest to the paper's rate, and the others are copied
 until there are 17,000, each copy dealt to another model and rotated by whole hours, so that what comes hourly
 still comes together. Which models the four fall to is the seed's choice.

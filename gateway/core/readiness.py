@@ -56,7 +56,7 @@ class Readiness:
         return self._leaving
 
     def begin_session(self, shard: int) -> None:
-        """A controller tells everything anew."""
+        """Forget a controller's models: it is about to tell everything again."""
         self._told.parts[shard].begin_session()
         self._unready[shard].clear()
 

@@ -99,7 +99,7 @@ def test_what_is_no_message_is_passed_over(
     controller.server.send([controller.peer, *parts])
     controller.say(Records(7, Stage.LIVE, 10), ONE)
     controller.until(lambda: controller.batches[-1].now_ns == 10)
-    assert "a message that is none" in caplog.text
+    assert "an unknown message" in caplog.text
 
 
 def test_a_refusal_is_told_and_asked_again(controller: Controller) -> None:

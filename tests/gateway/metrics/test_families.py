@@ -17,7 +17,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, Reading, WorkerActions
 from mainspring.messages.scaling import KindStatus
 from mainspring.telemetry.bounded import OTHER
-from tests.gateway.metrics.test_text import parsed
+from tests.gateway.metrics.test_series import parsed
 
 MS = 1_000_000
 M = (("model", "m"), ("version", "1"))

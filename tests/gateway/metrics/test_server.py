@@ -23,7 +23,7 @@ from mainspring.gateway.metrics.server import EVENTS
 from mainspring.messages.clients import ErrorReply, InferReply
 from mainspring.messages.peers import AdminRequest
 from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until
-from tests.gateway.metrics.test_text import parsed
+from tests.gateway.metrics.test_series import parsed
 from tests.gateway.raw import Raw
 from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready
 from tests.patience import PATIENCE_S

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.gateway.config import GatewayConfig, Group, Restrictions
+from mainspring.gateway.config import PROTOCOLS, GatewayConfig, Group, Restrictions
+from mainspring.gateway.server import STARTERS
 
 RULES = ("model-repository, logging:Admin-Key=a secret=1", "health:probe=yes")
 
@@ -47,3 +48,12 @@ def test_a_refusal_does_not_tell_the_value() -> None:
     with pytest.raises(ValueError, match="a rule is GROUPS") as caught:
         GatewayConfig(http_restricted_api=("health key=hunter2",))
     assert "hunter2" not in str(caught.value)
+
+
+def test_each_protocol_of_the_list_has_its_keys_and_is_started() -> None:
+    config = GatewayConfig(http_address="http://127.0.0.1:0")
+    for name in PROTOCOLS:
+        assert name in STARTERS
+        assert isinstance(getattr(config, f"{name}_address"), str)
+        assert getattr(config, f"{name}_max_connections") > 0
+    assert config.protocols == {"http": "http://127.0.0.1:0"}
