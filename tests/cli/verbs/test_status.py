@@ -26,7 +26,7 @@ COUNTED = (
     r'counts\["([^"]+)"\] \+=',
     r'_dropped\.count\("([^"]+)"',
     r'_drop\(\s*"([^"]+)"',
-    r'_count\(\s*"([^"]+)"',
+    r'(?:_| )count\(\s*"([^"]+)"',
     r'self\.dropped\["([^"]+)"\] \+=',
     r'Delivery\.(?:GONE|FULL): "([^"]+)"',
     r'^DROPPED = "([^"]+)"',
