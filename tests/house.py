@@ -1,6 +1,6 @@
 """The lines of the house: by folder and kind, and by feature: ``python -m tests.house``.
 
-``python -m tests.house --features`` prints the table of `docs/house.md`.
+``python -m tests.house --features`` prints the tables of `docs/house.md`.
 """
 
 from __future__ import annotations
@@ -142,13 +142,24 @@ def _matching(pattern: str) -> Iterator[Path]:
 
 
 def feature_table() -> str:
-    """Return the table of `docs/house.md`, the largest feature first."""
+    """Return the product's table of `docs/house.md`, the largest feature first."""
     sizes = {name: (len(found), lines(found)) for name, found in features().items()}
     ordered = sorted(sizes.items(), key=lambda each: -each[1][1])
     rows = [f"| {name} | {count} | {size:,} |" for name, (count, size) in ordered]
     count, size = (sum(each[number] for each in sizes.values()) for number in (0, 1))
     whole = f"| **all** | {count} | {size:,} |"
     return "\n".join(["| feature | files | lines |", "|---|---|---|", *rows, whole])
+
+
+def lab_table() -> str:
+    """Return the same of the lab, by folder."""
+    found: dict[str, list[Path]] = {}
+    for file in files()[LAB]:
+        folder, _, rest = file.relative_to(ROOT / LAB).as_posix().partition("/")
+        found.setdefault(f"`{LAB}/{folder}`" if rest else "single commands", []).append(file)
+    ordered = sorted(found.items(), key=lambda each: -lines(each[1]))
+    rows = [f"| {name} | {len(each)} | {lines(each):,} |" for name, each in ordered]
+    return "\n".join(["| lab | files | lines |", "|---|---|---|", *rows])
 
 
 def rows() -> Iterator[tuple[str, int, Counter[str]]]:
@@ -163,7 +174,7 @@ def rows() -> Iterator[tuple[str, int, Counter[str]]]:
 def main() -> None:
     """Print the lines by folder, with the product's sum, or those by feature."""
     if "--features" in sys.argv:
-        print(feature_table())
+        print(feature_table(), lab_table(), sep="\n\n")
         return
     print(f"{'folder':12} {'files':>6} {'lines':>8} " + " ".join(f"{kind:>10}" for kind in KINDS))
     whole, count = Counter[str](), 0

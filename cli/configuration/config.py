@@ -217,12 +217,12 @@ def why_not_set(table: str, key: str) -> str:
     if (table, key) in DERIVED:
         return f"is not set here: {DERIVED[table, key]}"
     if (table, key) in MOVED:
-        return f"is no key any more: {MOVED[table, key]}"
+        return f"is no longer a key: {MOVED[table, key]}"
     if key not in FIXED.get(table, ()):
         return ""
     fields = {field.name: field for field in msgspec.structs.fields(TABLES[table])}
     always = f": it is always {fields[key].default}" if key in fields else ", for nothing needs it"
-    return f"is no key any more{always}; leave it out"
+    return f"is no longer a key{always}; leave it out"
 
 
 PATH_KEYS = (
