@@ -97,8 +97,8 @@ HOUSE = {
     "lines of the product": 125_730,
     "files of the product": 616,
     "lines of the lab": 25_060,
-    "files on the way of a request over ZeroMQ": 88,
-    "files on the way of a request over HTTP": 85,
+    "files on the way of a request over ZeroMQ": 89,
+    "files on the way of a request over HTTP": 86,
 }
 """What the house may have at most (`measured_house`). Goals: 100,000 lines and 560 files of the product,
 22,000 lines of the lab, 80 files over ZeroMQ and 85 over HTTP. Whoever needs more makes room, or raises a

@@ -182,10 +182,12 @@ class WeightsPlan:
         self._session = session
         self._endable = endable
         self._weights = [(each.name, np.dtype(each.dtype), each.shape, each.offset) for each in tensors]
+        self._ends = _Ends(info)
+        self._reads_texts = any(is_text(tensor.dtype) for tensor in info.inputs)
 
     def bind(self, address_of: Callable[[int], int]) -> BoundModel:
         """Return a model whose weights are at ``address_of(offset)``; about 1 us for each tensor."""
-        if any(is_text(tensor.dtype) for tensor in self.info.inputs):
+        if self._reads_texts:
             return BoundModel(self.info, partial(self._feed_weights, address_of))
         return BoundModel(self.info, partial(self._bind_weights, address_of))
 
@@ -197,7 +199,7 @@ class WeightsPlan:
         binding = Binding(self._session)
         for name, dtype, shape, offset in self._weights:
             binding.input(name, dtype, shape, address_of(offset))
-        return _Run(self.info, self._session, binding, self._endable)
+        return _Run(self.info, self._session, binding, self._ends, self._endable)
 
     def _feed_weights(self, address_of: Callable[[int], int]) -> _FedRun:
         weights = {
@@ -274,6 +276,21 @@ class BoundModel:
         return batch.found
 
 
+class _Ends:
+    """An executable's inputs and outputs, each with what ONNX Runtime's bindings take it as."""
+
+    def __init__(self, info: ExecutableInfo) -> None:
+        self.inputs = [(tensor, bound_as(tensor.dtype)) for tensor in info.inputs]
+        self.own = [
+            index for index, tensor in enumerate(info.outputs) if tensor.varies or is_text(tensor.dtype)
+        ]
+        """Outputs in memory of ONNX Runtime's own, to be copied."""
+        self.outputs = [
+            (tensor, None if index in self.own else bound_as(tensor.dtype))
+            for index, tensor in enumerate(info.outputs)
+        ]
+
+
 class _Run:
     """One binding of all of a model's tensors."""
 
@@ -282,20 +299,13 @@ class _Run:
         info: ExecutableInfo,
         session: onnxruntime.InferenceSession,
         binding: Binding,
+        ends: _Ends,
         endable: bool,
     ) -> None:
         self._info = info
         self._session = session
         self._binding = binding
-        self._inputs = [(tensor, bound_as(tensor.dtype)) for tensor in info.inputs]
-        self._own = [
-            index for index, tensor in enumerate(info.outputs) if tensor.varies or is_text(tensor.dtype)
-        ]
-        """Outputs in memory of ONNX Runtime's own, to be copied."""
-        self._outputs = [
-            (tensor, None if index in self._own else bound_as(tensor.dtype))
-            for index, tensor in enumerate(info.outputs)
-        ]
+        self._ends = ends
         self._placed: _Wanted | None = None
         self._endable = endable
         self._options: onnxruntime.RunOptions | None = None
@@ -307,13 +317,15 @@ class _Run:
         batch_size, inputs, outputs, sizes = wanted
         self._placed = None
         try:
-            for (tensor, element), address in zip(self._inputs, inputs, strict=True):
-                self._binding.input(tensor.name, element, (batch_size, *tensor.at(sizes)), address)
-            for (tensor, kind), address in zip(self._outputs, outputs, strict=True):
+            for (tensor, element), address in zip(self._ends.inputs, inputs, strict=True):
+                shape = tensor.at(sizes) if sizes else tensor.shape
+                self._binding.input(tensor.name, element, (batch_size, *shape), address)
+            for (tensor, kind), address in zip(self._ends.outputs, outputs, strict=True):
                 if kind is None:
                     self._binding.own_output(tensor.name)
                 else:
-                    self._binding.output(tensor.name, kind, (batch_size, *tensor.at(sizes)), address)
+                    shape = tensor.at(sizes) if sizes else tensor.shape
+                    self._binding.output(tensor.name, kind, (batch_size, *shape), address)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             raise not_run(self._info, batch_size, error) from error
         self._placed = wanted
@@ -325,9 +337,9 @@ class _Run:
         options = self._options = onnxruntime.RunOptions() if self._endable else None
         try:
             self._session.run_with_iobinding(self._binding.io, options)
-            if self._own:
+            if self._ends.own:
                 found = self._binding.io.get_outputs()
-                for index in self._own:
+                for index in self._ends.own:
                     put(self._info.outputs[index], batch_size, sizes, found[index], addresses[index])
                     # Otherwise the next run would write to the memory of this one.
                     self._binding.own_output(self._info.outputs[index].name)
