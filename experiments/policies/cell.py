@@ -12,7 +12,6 @@ import numpy.typing as npt
 from mainspring.experiments.policies.played import (
     Instants,
     Served,
-    Table,
     arrivals,
     bound_of,
     fluid_rate,
@@ -50,6 +49,9 @@ SCHEDULERS = ("best_effort_share", "estimate_rank", "refuse_wrongly")
 """Options of the scheduler that may stand among a policy's."""
 WARMED_UP = 2.0
 """The warm-up takes at most so many times as many requests as what is measured."""
+LONGEST_SLOS = 10.0
+"""Least length of what is measured, in longest SLOs. In less time a policy that puts off what has time would
+serve much of it after the last arrival, beside no other request."""
 WORST = 0.1
 """Part of the models whose share of answers is told by itself."""
 
@@ -66,7 +68,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time that is measured."""
     warm_up: float
     most_requests: int
-    """A scenario with many requests per second is measured for a shorter time."""
+    """A scenario with many requests per second is measured for a shorter time, but for `LONGEST_SLOS`."""
     table: str
     bounds: str | None
     """Folder of the bounds; None to leave them out."""
@@ -120,7 +122,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 def play_cell(job: Job) -> Cell:
     """Play a job; the result depends on it alone."""
     scenario = SCENARIOS[job.scenario]
-    models = models_of(scenario, _table(job.table))
+    models = models_of(scenario, read_table(Path(job.table)))
     fluid = fluid_rate(models)
     warm_up, seconds = lengths(job, fluid)
     since_ns = round(warm_up * SECOND_NS)
@@ -152,7 +154,9 @@ def play_cell(job: Job) -> Cell:
 
 def lengths(job: Job, fluid: float) -> tuple[float, float]:
     """Return how long the warm-up and what is measured take, in seconds; ``fluid`` is the capacity."""
-    most_seconds = job.most_requests / (fluid * job.load)
+    groups = SCENARIOS[job.scenario].groups
+    longest_ms = max(slo_ms for each in groups for slo_ms, _ in each.mix or ((each.slo_ms or 0.0, 1),))
+    most_seconds = max(job.most_requests / (fluid * job.load), LONGEST_SLOS * longest_ms / 1e3)
     return min(job.warm_up, WARMED_UP * most_seconds), min(job.seconds, most_seconds)
 
 
@@ -211,10 +215,6 @@ def _is_json(text: str) -> bool:
         return isinstance(msgspec.json.decode(text), bool | int | float)
     except msgspec.DecodeError:
         return False
-
-
-def _table(path: str) -> Table:
-    return read_table(Path(path))
 
 
 def play_requests(
