@@ -271,6 +271,9 @@ class Mainspring(ReadyQueuePolicy):
                 return None
             if in_order is not None:
                 return in_order
+        if model_note(batch.placement.model).unlike:
+            # What comes next may not fit: waiting mostly leaves the device idle.
+            return batch
         utilisation = self._utilisation.share(now_ns)
         until_ns = held_until_ns(batch, available_ns, self._waiting, utilisation)
         if until_ns is None:
