@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mainspring.experiments.policies import __main__ as command
 from mainspring.experiments.policies import highest, played
-from mainspring.experiments.policies.cell import Job, configuration, play_cell
+from mainspring.experiments.policies.cell import Job, configuration, lengths, play_cell
 from mainspring.experiments.policies.scenarios import LOADS
 
 PROFILES = Path(__file__).resolve().parents[2] / "../shared/profiles/clockwork_table1.csv"
@@ -61,14 +61,27 @@ def test_turns_for_the_starved_cost_little_and_leave_nobody_without_an_answer(sc
 
 
 @pytest.mark.parametrize(
-    ("scenario", "other"), [("mixed-rows", "edf"), ("mixed-slos", "symphony"), ("mixed-both", "symphony")]
+    ("scenario", "other", "load"),
+    [
+        ("mixed-rows", "edf", 1.5),
+        ("mixed-slos", "symphony", 1.5),
+        ("mixed-both", "symphony", 1.5),
+        ("mixed-kinds", "edf", 1.0),
+        ("mixed-heavy", "edf", 1.5),
+    ],
 )
 def test_the_default_serves_as_much_as_others_where_the_requests_of_a_model_are_unlike(
-    scenario: str, other: str
+    scenario: str, other: str, load: float
 ) -> None:
-    own, its = (play_cell(job(scenario, each, 1.5, most_requests=2_000)) for each in ("mainspring", other))
+    own, its = (play_cell(job(scenario, each, load, most_requests=2_000)) for each in ("mainspring", other))
     assert own.in_time > its.in_time - 0.003
     assert own.bound is None
+
+
+def test_a_cell_lasts_long_enough_for_its_longest_deadlines() -> None:
+    long = job("mixed-all", "edf", 1.5, seconds=60.0, most_requests=100)
+    assert lengths(long, 1_000.0) == (1.5, 20.0)
+    assert lengths(job("A", "edf", 1.0, most_requests=2_000), 1_000.0) == (1.5, 2.0)
 
 
 def test_rates_swing_and_crowds_come_as_the_scenario_says() -> None:

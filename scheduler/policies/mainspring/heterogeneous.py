@@ -33,10 +33,10 @@ class HeterogeneousKinds:
         ``_at_ns``: to each only once, so that one that does not take it keeps it from nobody."""
 
     def in_order(self, now_ns: int, available_ns: int, batch: Batch) -> Batch | None:
-        """Return the batch to run in the place of the densest one while hardly any request is dropped.
+        """Return the batch to run in the place of the densest one while hardly any is dropped, or None.
 
-        It begins with the first request that needs this kind of device, or else with the first that can end
-        here in time. A request needs the device if no slower kind would end it in time that began it at once.
+        It begins with the first request that needs this kind of device: no slower kind would end it in time
+        that began it at once. There is none on the slowest kind.
         """
         placement = batch.placement
         model, queue, times = placement.model, placement.model.queue, placement.times
@@ -47,18 +47,17 @@ class HeterogeneousKinds:
             for kind, each in model.infer_times.items()
             if kind != placement.worker.kind and each.ns[-1] > times.ns[-1]
         ]
+        if not slower:
+            return None
         soonest_ns = self._state.soonest_ns(now_ns)
         ends_ns = self._ends_ns(now_ns, available_ns, placement)
-        head = -1
         for place, due_ns in enumerate(queue.dues[:QUEUE_LOOKED_AT]):
             index = times.index_of[queue.rows_at(place)]
             if due_ns < ends_ns[index]:
                 continue
             if all(due_ns < soonest_ns + each.ns[index] for each in slower):
                 return self._from(placement, place, ends_ns)
-            if head < 0:
-                head = place
-        return None if head < 0 else self._from(placement, head, ends_ns)
+        return None
 
     def _ends_ns(self, now_ns: int, available_ns: int, placement: Placement) -> list[int]:
         """Return when a batch of each size would end that is sent now.
@@ -72,11 +71,11 @@ class HeterogeneousKinds:
         ]
 
     def _from(self, placement: Placement, head: int, ends_ns: list[int]) -> Batch:
-        """Return the densest batch that begins with a request, which is alone unless it shares well."""
+        """Return the densest batch that begins with a request, of its own size unless it shares well."""
         queue, times = placement.model.queue, placement.times
         due_ns = queue.dues[head]
         own = times.index_of[queue.rows_at(head)]
-        best = Batch(placement, own, queue.fill(head, times.sizes[own])[:1])
+        best = Batch(placement, own, queue.fill(head, times.sizes[own]))
         most = SHARES_FROM
         for index in range(own + 1, largest_index(placement.model) + 1):
             if ends_ns[index] > due_ns:

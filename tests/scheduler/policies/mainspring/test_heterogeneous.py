@@ -104,6 +104,14 @@ def test_large_requests_are_in_time_although_small_ones_fill_the_devices() -> No
     assert sum(missed.values()) <= 6, f"by rows, of 2,400: {missed}"
 
 
+def test_requests_share_a_batch_on_slow_devices_too() -> None:
+    # While the first two run, six more come, of other rows; the slow device runs them at once.
+    requests = [(100, 8, 500), (100, 8, 500), *((110, rows, 900) for rows in (1, 2, 1, 2, 1, 1))]
+    played = Played(["fast", "slow"], requests)
+    assert played.missed() == []
+    assert len(played.infers) == 3
+
+
 def test_devices_of_one_kind_are_chosen_as_ever() -> None:
     played = Played(["fast", "fast", "fast"], [(100, 8, 500), (101, 8, 500), (110, 1, 500)])
     assert played.by() == {0: "w0", 1: "w1", 2: "w2"}
