@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mainspring.compiler.artifact.errors import AS_IT_IS
-from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, Manifest
+from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, PYTHON, Manifest
 from mainspring.compiler.pipeline import Compiled
 from mainspring.compiler.reading.replaced_operators import LOCALE
 from mainspring.compiler.sizes.trials import MOST_WORKSPACE_BYTES
@@ -128,6 +128,8 @@ def describe_extents(extents: tuple[int, ...]) -> str:
 
 def describe_verification(compiled: Compiled) -> str:
     """Say in one line how the model compares with stock ONNX Runtime."""
+    if compiled.manifest.engine == PYTHON:
+        return "Python code: it ran at each batch size; there is nothing to compare it with"
     if not compiled.manifest.verified:
         return "unverified: served on your word; nothing was compared with stock ONNX Runtime"
     done = compiled.manifest.verification

@@ -1,8 +1,9 @@
 """The hosts that an artifact is for, and the choice of a model's artifact that a worker runs.
 
 A *target* is an engine and what its code is for: ``onnxruntime-x86_64-avx512f``, ``tvm-x86_64-avx2``,
-``tvm-sm_90``, ``onnxruntime-cuda``. A worker's hello names those that it runs, the best first; one that ends
-with ``*`` stands for all that begin so. What names none, an emulated device, runs any artifact.
+``tvm-sm_90``, ``onnxruntime-cuda``, ``python-any``. A worker's hello names those that it runs, the best
+first; one that ends with ``*`` stands for all that begin so. What names none, an emulated device, runs any
+artifact.
 
 Devices of one kind are alike, and estimates are kept for each kind. A kind's name holds its targets beside
 what its workers call their device, so that it says which artifact of each model its estimates are of.
@@ -17,7 +18,7 @@ import msgspec
 
 from mainspring.messages.model import Build, ModelSpec
 
-TARGET = re.compile(r"(onnxruntime|tvm)-[a-z0-9_]+(-[a-z0-9_]+)?")
+TARGET = re.compile(r"(onnxruntime|tvm|python)-[a-z0-9_]+(-[a-z0-9_]+)?")
 """The form of an artifact's target."""
 ANY = "*"
 MOST_TARGETS = 16

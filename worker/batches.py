@@ -349,7 +349,8 @@ def told(job: Job) -> str:
     predicted_ms = job.action.predicted_duration_ns / 1e6
     return (
         f"the model still computed after {ran_ms:.0f} ms, where {predicted_ms:.3g} ms were predicted, and "
-        "was ended: these values may make it compute for ever (`[worker] overrun_ms`)"
+        "was ended: these values may make it compute for ever (`[worker] overrun_ms`, or timeout_ms in the "
+        "model.toml of a Python model)"
     )
 
 

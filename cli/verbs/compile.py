@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -17,6 +17,7 @@ from mainspring.cli.options import (
     LibraryOption,
     ModelStore,
     seconds,
+    typed,
 )
 
 if TYPE_CHECKING:
@@ -144,6 +145,16 @@ UnverifiedOption = Annotated[
     ),
 ]
 
+PythonOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The Python that runs a folder with model.py: a path that all hosts have. Without it, an "
+        "environment is made of its requirements.txt, or the worker's own Python runs it."
+    ),
+]
+FOR_PYTHON = ("model", "name", "store", "python", "as_json")
+"""What can be said about a folder with model.py: its model.toml says the rest."""
+
 
 def tune_s(given: str | None) -> float | None:
     """Return the seconds of `TuneOption`; raise BadParameter."""
@@ -151,11 +162,12 @@ def tune_s(given: str | None) -> float | None:
 
 
 def compile(
+    context: typer.Context,
     model: Annotated[
         Path,
         typer.Argument(
             help="The ONNX file; or a model's folder in Triton's layout, a fitted estimator of scikit-learn "
-            "(.joblib, .skops), a program of PyTorch (.pt2)."
+            "(.joblib, .skops), a program of PyTorch (.pt2), a folder with model.py and model.toml."
         ),
     ],
     name: Annotated[str, typer.Option(help="What clients call the model.")],
@@ -178,28 +190,57 @@ def compile(
     unverified: UnverifiedOption = False,
     op_library: LibraryOption = None,
     beside: BesideOption = False,
+    python: PythonOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model, compare it with stock ONNX Runtime, profile it and store it."""
-    import json
-
-    from rich.console import Console
-
-    from mainspring.compiler.report import fields
+    from mainspring.compiler.artifact.python_folder import is_python
     from mainspring.compiler.sizes.sample_forms import described, on_word, with_samples
 
-    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
+    if is_python(model):
+        return _compile_python(context, model, name, store, python, as_json=as_json)
+    if python is not None:
+        raise typer.BadParameter(f"--python is for a folder with model.py and model.toml; {model} is none")
     asked, as_whole = batch_sizes is not None, whole or (None if batch_sizes is None else False)
     recipe = _recipe(batch_sizes, shape or [], as_whole, most or [], pad or [], text_bytes)
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     said = on_word(with_samples(described(description, state or []), sample), unverified=unverified)
     loaded, tuned_s = tuple(op_library or ()), tune_s(tune_seconds)
     options = Options(engine, device, arch, precision, tuned_s, instead, said, beside, loaded)
+    return _report(
+        model, as_json, lambda: _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
+    )
+
+
+def _compile_python(
+    context: typer.Context, model: Path, name: str, store: Path, python: str | None, *, as_json: bool
+) -> None:
+    from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.python_models.compiling import compile_folder
+
+    for option in context.params:
+        if option not in FOR_PYTHON and typed(context, option):
+            raise typer.BadParameter(
+                f"--{option.replace('_', '-')} does not fit a folder with model.py: its model.toml says how "
+                "it is served (docs/python-models.md)"
+            )
+    _report(model, as_json, lambda: (compile_folder(model, name, Store(store), python or ""), []))
+
+
+def _report(model: Path, as_json: bool, compiled: Callable[[], tuple[Compiled, list[str]]]) -> None:
+    """Compile, and print what came of it."""
+    import json
+
+    from rich.console import Console
+
+    from mainspring.compiler.report import fields
+
+    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
     with console.status(f"compiling {model}"):
-        compiled, notes = _compiled(model, name, store, recipe, options, asked=asked, trust=trust)
+        done, notes = compiled()
     if as_json:
-        return print(json.dumps(fields(compiled) | {"notes": notes}, indent=2))
-    return _print(console, compiled, notes)
+        return print(json.dumps(fields(done) | {"notes": notes}, indent=2))
+    return _print(console, done, notes)
 
 
 def _recipe(

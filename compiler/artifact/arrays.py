@@ -24,14 +24,18 @@ _BFLOAT16 = 16
 Sizes = tuple[int, ...]
 
 
-class Runnable(Protocol):
-    """A model with its weights bound, ready to run on the CPU, whatever its engine."""
+class Runs(Protocol):
+    """A model that runs on the CPU, whatever its engine."""
 
     def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int], sizes: Sizes = ()) -> None:
         """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails.
 
         ``sizes`` has one size of each symbol.
         """
+
+
+class Runnable(Runs, Protocol):
+    """A model with its weights bound, ready to run on the CPU."""
 
     def run_arrays(
         self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]], sizes: Sizes = ()
@@ -59,17 +63,18 @@ class BatchArrays:
         for into, array in zip(self.inputs, arrays, strict=True):
             into[...] = array
 
-    def run(self, model: Runnable) -> None:
+    def run(self, model: Runs) -> None:
         """Have a model run the batch; raise `ExecutableError` if its engine fails."""
         model.run(self._batch_size, *self._addresses, self._sizes)
 
-    def begin(self, model: Runnable) -> None:
+    def begin(self, model: Runs) -> None:
         """Have a model run the zeros; where it can't, its executable's choices, or the sample that it has.
 
         Later runs have the same inputs. Raises the `ExecutableError` of the zeros if it can run none. Zeros
-        are not tried with operators of libraries: some end the process on what they don't take.
+        are not tried with operators of libraries, some of which end the process on what they don't take, nor
+        of a Python model that says what it takes.
         """
-        if self._info.libraries and self._info.sample:
+        if self._info.sample and (self._info.libraries or self._info.python is not None):
             return self._run_sample(model)
         try:
             return self.run(model)
@@ -85,7 +90,7 @@ class BatchArrays:
                 raise
             return self._run_sample(model)
 
-    def _run_sample(self, model: Runnable) -> None:
+    def _run_sample(self, model: Runs) -> None:
         for array, row in zip(self.inputs, self._info.sample, strict=True):
             array[...] = tiled(np.frombuffer(row.data, array.dtype).reshape(row.shape), array.shape)
         self.run(model)

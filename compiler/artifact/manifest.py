@@ -52,6 +52,10 @@ CUDA = "cuda"
 
 ONNXRUNTIME = "onnxruntime"
 TVM = "tvm"
+PYTHON = "python"
+"""The engine of models that are Python code, each in a process of its own."""
+FOR_ANY = "any"
+"""The instruction set of a Python model's executable: its code depends on none."""
 
 FP32 = "fp32"
 """Products of FP32 numbers as they are."""
@@ -65,7 +69,7 @@ and all other arrays stay FP32."""
 
 PRECISIONS = (FP32, TF32, FP16)
 
-ENTRY_FILES = {ONNXRUNTIME: "graph.onnx", TVM: "plans.json"}
+ENTRY_FILES = {ONNXRUNTIME: "graph.onnx", TVM: "plans.json", PYTHON: "folder.tar"}
 """File of an executable, by engine, whose SHA-256 is the executable's name."""
 
 
@@ -137,6 +141,23 @@ class SampleRow(msgspec.Struct, frozen=True):
     data: bytes
 
 
+class PythonFacts(msgspec.Struct, frozen=True):
+    """What a worker needs to know of a Python model's process; a part of the executable."""
+
+    name: str
+    """Name of the model: models have no process in common, though their folders be equal."""
+    memory_bytes: int
+    """Data that the process may have (RLIMIT_DATA)."""
+    start_ns: int
+    """Time in which it has to be ready."""
+    timeout_ns: int = 0
+    """Time that a batch may take; 0 for the default, which follows from what was measured."""
+    python: str = ""
+    """Path of its Python, from the store's folder on if it is not absolute; empty for the worker's own."""
+    whole: bool = False
+    """True if its tensors have no axis of rows."""
+
+
 class ExecutableInfo(msgspec.Struct, frozen=True):
     """The facts of an executable, stored beside its graph or plans as ``info.json``.
 
@@ -173,6 +194,8 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     """Libraries of operators that it was compiled with, which ONNX Runtime has to have."""
     sample: tuple[SampleRow, ...] = ()
     """A row of each input with which it runs, where it runs on neither."""
+    python: PythonFacts | None = None
+    """Facts about the process of a Python model; None for another."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -180,7 +203,7 @@ class Source(msgspec.Struct, frozen=True):
 
     kind: str
     """``onnx`` for such a file, ``estimator`` or ``program`` for one that was converted, ``zoo`` for an
-    architecture of the zoo with seeded weights."""
+    architecture of the zoo with seeded weights, ``python`` for a folder with code."""
     path: str = ""
     """The file, or the zoo's name of the architecture."""
     sha256: str = ""
@@ -209,6 +232,8 @@ class Source(msgspec.Struct, frozen=True):
     """The options of the command line that said which tensors are a state, each after a space."""
     libraries: tuple[str, ...] = ()
     """Libraries of operators that were allowed, if the model needs one."""
+    python: str = ""
+    """The Python that a Python model was given; empty for none."""
 
     @property
     def options(self) -> str:
@@ -223,6 +248,7 @@ class Source(msgspec.Struct, frozen=True):
         options += [" --trust"] if self.trusted else []
         options += [f" --text-bytes {self.text_bytes}"] if self.text_bytes != TEXT_BYTES else []
         options += [f" --op-library {shlex.quote(each)}" for each in self.libraries]
+        options += [f" --python {shlex.quote(self.python)}"] if self.python else []
         options += [self.sequences]
         return "".join(options)
 
@@ -312,6 +338,9 @@ class Manifest(msgspec.Struct, frozen=True):
         executions."""
         if self.whole:
             return ""
+        if self.engine == PYTHON and self.independence is not None:
+            # The operator's word, which no rules make obsolete.
+            return self.independence.mixes
         if self.independence is None or self.independence.version != PROOF_VERSION:
             return "nothing proves that its rows are independent"
         return self.independence.mixes

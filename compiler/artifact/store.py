@@ -1,7 +1,8 @@
 """Artifacts on disk: content-addressed executables and weights, and a manifest for each model.
 
 ``executables/SHA/graph.onnx`` (or ``plans.json`` with its kernels) and ``info.json``, ``weights/SHA.bin``,
-``models/NAME/manifest.json``, and ``tuned/SHA.json`` for kernels that were timed on a GPU. Every file is
+``models/NAME/manifest.json``, and ``tuned/SHA.json`` for kernels that were timed on a GPU. Python models have
+their folders in ``python/SHA`` and their environments in ``environments/SHA``, too. Every file is
 written aside and renamed into place, so a reader sees all of it or none. Names and hashes are checked before
 they become part of a path. A damaged or missing file is a `StoreError` that names the file and the command
 that repairs it.
@@ -24,7 +25,14 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from mainspring.compiler.artifact.errors import StoreError, owner_of, reading
-from mainspring.compiler.artifact.manifest import ENTRY_FILES, FORMAT, ExecutableInfo, Manifest, Source
+from mainspring.compiler.artifact.manifest import (
+    ENTRY_FILES,
+    FORMAT,
+    PYTHON,
+    ExecutableInfo,
+    Manifest,
+    Source,
+)
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.targets import TARGET
 
@@ -269,10 +277,21 @@ class Store:
         for path in unused:
             with self._writing(path):
                 path.unlink()
-        for folder in left:
+        for folder in [*left, *self._unused_python(executables, manifests)]:
             with self._writing(folder):
                 shutil.rmtree(folder)
         return freed
+
+    def _unused_python(self, executables: set[str], manifests: list[Manifest]) -> list[Path]:
+        """Return the folders and environments of Python models that are gone."""
+        found = [path for path in self.root.glob("python/*") if path.name not in executables]
+        if not (made := list(self.root.glob("environments/*"))):
+            return found
+        infos = [self.executable_info(each) for each in manifests if each.engine == PYTHON]
+        kept = {
+            info.python.python.split("/")[1] for info in infos if info.python and "/" in info.python.python
+        }
+        return [*found, *(path for path in made if path.name not in kept)]
 
     def _manifest_path(self, name: str) -> Path:
         return self.root / "models" / name / "manifest.json"

@@ -18,12 +18,15 @@ from pathlib import Path
 import msgspec
 
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, ExecutableInfo
+from mainspring.compiler.artifact.manifest import CPU, CUDA, FOR_ANY, ONNXRUNTIME, PYTHON, TVM, ExecutableInfo
 
 _VECTOR_FLAGS = ("sse4_1", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni")
 
 _LEVELS = ("baseline", "avx", "avx2", "avx512f")
 """The results of `instruction_set`; each has the instructions of those before it."""
+
+ANY_PYTHON = f"{PYTHON}-{FOR_ANY}"
+"""The target of Python models, which every worker on a CPU runs."""
 
 
 def cpu_flags() -> tuple[str, ...]:
@@ -76,6 +79,8 @@ def cpu_targets(engine: str, level: str = "") -> tuple[str, ...]:
     if level and (_parts(level)[0] != machine or level.rpartition("-")[2] not in _LEVELS[: _rank(best) + 1]):
         known = ", ".join(f"{machine}-{each}" for each in _LEVELS[: _rank(best) + 1])
         raise ValueError(f"instruction_set {level!r} is not one that this machine has: {known}")
+    if engine == PYTHON:
+        return (ANY_PYTHON,)
     whole = not level or _parts(level)[1] == best
     found = [f"{ONNXRUNTIME}-{machine}-{best}"] if whole and engine != TVM else []
     if engine != ONNXRUNTIME:
@@ -86,7 +91,7 @@ def cpu_targets(engine: str, level: str = "") -> tuple[str, ...]:
             f"instruction_set is {level}, and ONNX Runtime lays weights out for {machine}-{best}, which this "
             f"machine has: give the worker the engine {TVM} or auto, or no instruction_set"
         )
-    return tuple(found)
+    return (*found, ANY_PYTHON)
 
 
 def gpu_targets(engine: str, arch: str) -> tuple[str, ...]:
@@ -108,7 +113,7 @@ def check_target(info: ExecutableInfo, remedy: str) -> None:
     An executable for a GPU does not depend on the compiling machine; the engine that opens it checks the
     rest.
     """
-    if info.device != CPU:
+    if info.device != CPU or info.engine == PYTHON:
         return
     if info.engine == TVM:
         _check_kernels(info, remedy)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.compiler.artifact.errors import CompileError, StoreError
-from mainspring.compiler.artifact.manifest import ONNXRUNTIME, PROOF_VERSION, Independence, Manifest
+from mainspring.compiler.artifact.manifest import ONNXRUNTIME, PROOF_VERSION, PYTHON, Independence, Manifest
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.model import ModelSpec
 
@@ -78,7 +78,7 @@ def proved(store: Store, manifest: Manifest) -> Manifest:
 
     The proof is written to the store if the user may write there. An unreadable graph proves nothing.
     """
-    if manifest.whole:
+    if manifest.whole or manifest.engine == PYTHON:
         return manifest
     known = manifest.independence
     if known is not None and known.version == PROOF_VERSION:

@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from mainspring.compiler.artifact.executable import open_executable
-from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, ExecutableInfo, Manifest, WeightTensor
+from mainspring.compiler.artifact.manifest import (
+    CPU,
+    ONNXRUNTIME,
+    PYTHON,
+    ExecutableInfo,
+    Manifest,
+    WeightTensor,
+)
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
@@ -31,6 +38,7 @@ from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.residency import slot_layout
 from mainspring.worker.engine import EngineError, Staged
 from mainspring.worker.engines.artifacts import Arena, Integrity, MappedFile, allocate, stored, take
+from mainspring.worker.engines.python import PythonModel, PythonPrograms
 
 AddressOf = Callable[[int], int]
 """Returns the address of a byte of the weights file."""
@@ -107,6 +115,14 @@ class Program(Protocol):
 
     def plan(self, tensors: Sequence[WeightTensor]) -> Plan:
         """Return the same plan for equal tensors; raise `ExecutableError` for tensors of another."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A `Program` or an `Opener` that has more than memory to give back."""
+
+    def close(self) -> None:
+        """Give it back; nothing of this is called again."""
 
 
 Opener = Callable[[Store, Manifest], Program]
@@ -195,13 +211,15 @@ class CpuEngine:
         io_bytes: int,
         openers: Mapping[str, Opener],
         placements: int = REMEMBERED,
+        threads: int = 1,
     ) -> None:
-        """``openers`` opens executables, by the engine that models were compiled for.
+        """``openers`` opens executables, by the engine that models were compiled for; Python models, which
+        compute in ``threads`` threads each, can always be opened.
 
         At most ``placements`` bindings are kept for models that come to the same pages.
         """
         self._store = Store(store)
-        self._openers = openers
+        self._openers: dict[str, Opener] = {**openers, PYTHON: PythonPrograms(threads)}
         self._arena = Arena(pages)
         self.io = allocate(io_bytes)
         self._io_taken = 0
@@ -228,6 +246,8 @@ class CpuEngine:
                 _warm(prepared)
         except BaseException:
             prepared.close()
+            if fresh:
+                _close(program)
             raise
         self._programs[manifest.executable] = program
         self._prepared[model.name] = prepared
@@ -242,7 +262,7 @@ class CpuEngine:
         prepared.close()
         shared = prepared.manifest.executable
         if all(other.manifest.executable != shared for other in self._prepared.values()):
-            self._programs.pop(shared, None)
+            _close(self._programs.pop(shared, None))
             self._placements.forget(shared)
 
     def load(self, action: Load) -> int:
@@ -272,7 +292,7 @@ class CpuEngine:
         """Run the bound model; only the addresses of inputs and outputs are set."""
         begin_ns = time.monotonic_ns()
         bound = self._bound[action.model]
-        run = bound.stage(action.batch_size, *self._addresses(io), action.sizes, spare=False)
+        run = bound.stage(_rows(bound, action), *self._addresses(io), action.sizes, spare=False)
         assert run is not None, f"{action} needs no spare"
         self._compute(_Computing(action.action_id, run))
         return time.monotonic_ns() - begin_ns
@@ -301,7 +321,7 @@ class CpuEngine:
         """See `mainspring.worker.engine.Stages`: set the addresses in a binding that is not running."""
         bound = self._bound[action.model]
         spare = bound is self._bound[running.model] and not (isinstance(ahead, _StagedRun) and ahead.spare)
-        run = bound.stage(action.batch_size, *self._addresses(io), action.sizes, spare=spare)
+        run = bound.stage(_rows(bound, action), *self._addresses(io), action.sizes, spare=spare)
         return None if run is None else _StagedRun(self._compute, _Computing(action.action_id, run), spare)
 
     def make_spare(self, name: str) -> None:
@@ -315,6 +335,8 @@ class CpuEngine:
         self._bound.clear()
         for name in list(self._prepared):
             self.release(name)
+        for opener in self._openers.values():
+            _close(opener)
 
     def _take_io(self, size: int) -> None:
         """Have so much of IO memory's low end, where slots are while there is room, taken from the system."""
@@ -376,6 +398,16 @@ class CpuEngine:
         return recompile_command(manifest.name, manifest.source, self._store.root)
 
 
+def _rows(bound: Bound, action: Infer) -> int:
+    """Return the rows that a model runs: a Python model takes any number, others the sizes of batches."""
+    return sum(action.rows) if isinstance(bound, PythonModel) else action.batch_size
+
+
+def _close(each: Program | Opener | None) -> None:
+    if isinstance(each, Closable):
+        each.close()
+
+
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
     """Name the model in errors of copying its weights file."""
@@ -407,4 +439,5 @@ class OnnxRuntimeEngine(CpuEngine):
     """The CPU as a device for models that were compiled for the engine ``onnxruntime``."""
 
     def __init__(self, store: Path | str, pages: int, io_bytes: int, threads: int = 1) -> None:
-        super().__init__(store, pages, io_bytes, {ONNXRUNTIME: partial(open_executable, threads=threads)})
+        openers: dict[str, Opener] = {ONNXRUNTIME: partial(open_executable, threads=threads)}
+        super().__init__(store, pages, io_bytes, openers, threads=threads)

@@ -69,6 +69,12 @@ def _auto(config: WorkerConfig) -> Engine:
     return AnyCpuEngine(config.store, config.pages, config.io_bytes, config.threads, config.workspace_bytes)
 
 
+def _python(config: WorkerConfig) -> Engine:
+    from mainspring.worker.engines.cpu import CpuEngine
+
+    return CpuEngine(config.store, config.pages, config.io_bytes, {}, threads=config.threads)
+
+
 def _emulated(config: WorkerConfig) -> Engine:
     from mainspring.worker.engines.emulated import EmulatedEngine
 
@@ -86,6 +92,7 @@ ENGINES: dict[str, Callable[[WorkerConfig], Engine]] = {
     "onnxruntime": _onnxruntime,
     "tvm": _tvm,
     "auto": _auto,
+    "python": _python,
     "emulated": _emulated,
 }
 """The CPU's engines by name; whoever lists engines reads it here."""

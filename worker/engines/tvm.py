@@ -125,4 +125,4 @@ class AnyCpuEngine(CpuEngine):
             ONNXRUNTIME: partial(open_executable, threads=threads),
             TVM: TvmPrograms(workspace_bytes),
         }
-        super().__init__(store, pages, io_bytes, openers, PLACEMENTS)
+        super().__init__(store, pages, io_bytes, openers, PLACEMENTS, threads)
